@@ -1,0 +1,60 @@
+# Every target sets up what it needs (tools/bootstrap: .venv, pinned versions) and says so while
+# it does. Nothing has to be prepared but a Python of 3.11 or newer.
+
+# Extras that `make up` and the tests need; a part that brings an extra adds it here: lake,postgres
+EXTRAS ?=
+# More arguments for the command behind a target: make test ARGS="-k lease -x"
+ARGS ?=
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help up demo test check bench faults docs lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# exec: the signal that make passes on must reach angarium, not a shell in between.
+up: ## start what this version has, in the foreground; Ctrl-C stops it
+	@tools/bootstrap --extras "$(EXTRAS)"
+	@exec $(BIN)/angarium up $(ARGS)
+
+# Fails on purpose: a script that calls it must not take it for a demo that went well.
+demo:
+	@echo "this version has no demo yet: 'make up' starts what exists, 'make test' shows that it holds" >&2; exit 1
+
+test: ## all tests, on servers they start themselves; ARGS="-k word" picks some
+	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+# Runs every step even when one fails, so that one run shows everything there is to mend.
+check: ## lint, format, types, import layers, generated docs
+	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
+	@failed=; \
+	step() { echo "· $$*"; "$(BIN)/$$@" || failed="$$failed [$$*]"; }; \
+	step ruff check .; \
+	step ruff format --check .; \
+	step mypy; \
+	step lint-imports; \
+	step python tools/reference.py --check; \
+	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
+
+bench: ## the benchmarks; ONLY=name runs one
+	@tools/bootstrap --extras "$(EXTRAS)" --groups bench
+	@ONLY="$(ONLY)" $(BIN)/python -m benchmarks $(ARGS)
+
+# The long runs outlast the time limit that pytest gives a test elsewhere.
+faults: ## the long fault runs: processes killed and paused under load
+	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
+	@FAULTS=long $(BIN)/python -m pytest tests/faults --timeout=3600 -s $(ARGS)
+
+docs: ## the documentation as a site, into site/
+	@tools/bootstrap --groups docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+lock: ## resolve requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions
+	@tools/bootstrap --lock $(if $(UPGRADE),--upgrade)
+
+clean: ## remove the environment, caches and built files; data in .angarium stays
+	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build site
+	@find . -path ./.angarium -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,80 @@
+"""What gathering concurrent calls brings, and what the journal costs.
+
+64 tasks each await a one-item transition, again and again. The same script, the same keys, the
+same server: only the way of calling differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+
+import redis.asyncio
+import uvloop
+from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_ground
+from tests.kit.server import ServerProcess
+
+from angarium.core.ground import Ground
+from benchmarks.measure import Contender, compare, table
+
+TASKS = 64
+PAYLOAD = "x" * 100
+Accept = Callable[[str, str], Awaitable[str]]
+ITEMS = 6_000
+ITEMS_LARGE = 60_000
+
+
+def main() -> None:
+    uvloop.run(_main())
+
+
+async def _main() -> None:
+    with ServerProcess() as server:
+        witness = server.client(decode_responses=True)
+        async with (
+            sample_ground(server.url) as on,
+            sample_ground(server.url, journal={"enabled": False}) as off,
+        ):
+            print("## 64 tasks, one-item transitions, journal on\n")
+            plain = redis.asyncio.Redis(port=server.port, max_connections=2 * TASKS)
+            contenders = {
+                "redis-py, one by one": _spread(_one_by_one(plain, on)),
+                "Angarium, one by one": _spread(SampleStore(on).accept_alone),
+                "Angarium, batched": _spread(SampleStore(on).accept),
+            }
+            print(table(await compare(contenders, witness, items=ITEMS), "items"))
+            await plain.aclose()
+            witness.flushall()
+            print("\n## What the journal costs, batched\n")
+            contenders = {
+                "journal off": _spread(SampleStore(off).accept),
+                "journal on": _spread(SampleStore(on).accept),
+            }
+            print(table(await compare(contenders, witness, items=ITEMS_LARGE), "items"))
+
+
+def _one_by_one(client: redis.asyncio.Redis, ground: Ground) -> Accept:
+    script = client.register_script(ACCEPT_ITEMS.source)
+    names = [*ground._journal_keys[0], *SampleStore(ground)._shared_keys(0)]
+    limit = ground.settings.journal.bytes_max
+
+    async def accept(item_id: str, payload: str) -> str:
+        (status,) = await script(keys=names, args=["", "bench", limit, 1, item_id, payload])
+        return str(status)
+
+    return accept
+
+
+def _spread(accept: Accept) -> Contender:
+    counter = itertools.count()
+
+    async def task(items: int, run: int) -> None:
+        for number in range(items):
+            await accept(f"{run}-{number}", PAYLOAD)
+
+    async def contend(items: int) -> None:
+        runs = [next(counter) for _ in range(TASKS)]
+        await asyncio.gather(*(task(items // TASKS, run) for run in runs))
+
+    return contend

@@ -1,0 +1,91 @@
+"""The command line's entry: global options, and one way out for every error.
+
+A command returns its exit code or raises. An AngariumError becomes one line on stderr and exit
+code 2 when a setting is to blame, 1 otherwise; a traceback is shown with `--debug` only. Each
+command imports what it needs when it runs, so that `--help` and completion stay fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from angarium import __version__
+from angarium.cli.doctor import doctor
+from angarium.cli.serve import serve
+from angarium.cli.up import up
+from angarium.core.errors import AngariumError, SettingInvalid
+
+
+@dataclass
+class Options:
+    """Global options, filled in while the command line is read."""
+
+    debug: bool = False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = Options()
+    app = application()
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = app(given, prog_name="angarium", standalone_mode=False, obj=options)
+    except typer.TyperException as error:
+        return _refuse(f"{error.format_message().rstrip('.')}; see angarium --help", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except AngariumError as error:
+        code = 2 if isinstance(error, SettingInvalid) else 1
+        return _failed(str(error), code, options)
+    except Exception as error:
+        what = f"unexpected {type(error).__name__}: {error}"
+        return _failed(f"{what}; run `angarium --debug …` to see where", 1, options)
+    return code if isinstance(code, int) else 0
+
+
+def application() -> typer.Typer:
+    # Plain help: rich would double the time it takes.
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(_options)
+    app.command()(up)
+    app.command()(serve)
+    app.command()(doctor)
+    return app
+
+
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Log more, and show tracebacks of errors.")
+    ] = False,
+) -> None:
+    """Message delivery on Redis or Valkey: in order, accounted for, nothing lost."""
+    context.obj.debug = debug
+    if version:
+        print(f"angarium {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit
+
+
+def _failed(problem: str, code: int, options: Options) -> int:
+    if options.debug:
+        import traceback
+
+        traceback.print_exc()
+    return _refuse(problem, code)
+
+
+def _refuse(problem: str, code: int) -> int:
+    print(f"angarium: {' '.join(problem.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

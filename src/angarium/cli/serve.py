@@ -1,0 +1,35 @@
+"""`angarium serve ROLE…`: some roles as one process, until a signal ends it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+
+def _completions(incomplete: str) -> list[str]:
+    from angarium.server.app import ROLES
+
+    return [name for name in ROLES if name.startswith(incomplete)]
+
+
+def serve(
+    context: typer.Context,
+    roles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ROLE...", help="Roles to run, e.g. api.", autocompletion=_completions
+        ),
+    ],
+) -> int:
+    """Run roles in this process; each prints one JSON line when it is ready."""
+    from angarium.server import app
+
+    names = app.checked(roles)
+
+    from angarium.core import log, settings
+    from angarium.server import host
+
+    log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
+    return host.run(app.compose(names, settings.load()))

@@ -1,0 +1,83 @@
+"""`angarium up`: every role of this version in one process, and what to do with it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.core.service import Service
+    from angarium.core.settings import Settings
+
+
+def up(
+    context: typer.Context,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Only the JSON lines of the roles, no prose.")
+    ] = False,
+) -> int:
+    """Run everything in one process, with an embedded Redis unless another is set."""
+    from angarium.core import log
+    from angarium.core.settings import load
+    from angarium.server import app, host
+
+    log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
+    settings = load()
+    names = app.checked(app.ROLES)
+    if not as_json:
+        _say([f"Starting {', '.join(names)} on {_redis(settings)} …"])
+
+    def tell(services: Sequence[Service]) -> None:
+        if not as_json:
+            _say(summary(settings, services))
+
+    return host.run(app.compose(names, settings), on_ready=tell)
+
+
+def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
+    from angarium import __version__
+
+    url = _http_url(settings, services)
+    ports = [
+        f"  {service.name:<10} {port_name} on port {port}"
+        for service in services
+        for port_name, port in service.ports.items()
+        if port_name != "http"
+    ]
+    return [
+        "",
+        f"Angarium {__version__} is up.",
+        f"  API        {url}/",
+        f"  metrics    {url}/metrics",
+        *ports,
+        f"  Redis      {_redis(settings)}",
+        f"  data       {settings.home.absolute()}",
+        "Try:",
+        f"  curl {url}/readyz",
+        "  angarium doctor",
+        "Stop it with Ctrl-C.",
+        "",
+    ]
+
+
+def _http_url(settings: Settings, services: Sequence[Service]) -> str:
+    port = next(s.ports["http"] for s in services if "http" in s.ports)
+    host = settings.http.host
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _redis(settings: Settings) -> str:
+    from angarium.core.settings import redacted
+
+    if settings.redis_url == "embedded":
+        return f"embedded server in {settings.home / 'redis'}"
+    return redacted(settings.redis_url)
+
+
+def _say(lines: Sequence[str]) -> None:
+    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,0 +1,43 @@
+"""Keys of the ground floor: the layout record, the journal and the durability barrier."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from angarium.core.keys.key import Key, Scope
+
+_ground = partial(Key, room="ground")
+
+LAYOUT = _ground(
+    "angarium:layout",
+    "hash",
+    meaning="How this keyspace was laid out on first use: `layout_version`, `partitions`, `prefix`",
+    scope=Scope.KEYSPACE,
+)
+KEYSPACES = _ground(
+    "angarium:keyspaces",
+    "set",
+    meaning="The prefixes of all keyspaces on this server",
+    scope=Scope.SERVER,
+)
+JOURNAL = _ground(
+    "journal",
+    "stream",
+    meaning="Events of every transition, one entry for each script call that changed something",
+    expiry="trimmed behind the slowest reader; beyond `journal.bytes_max` also ahead of it",
+)
+JOURNAL_META = _ground(
+    "journal:meta",
+    "hash",
+    meaning="Counters of the journal: `events`, `bytes`, `dropped_events`, `dropped_entries`",
+)
+JOURNAL_READERS = _ground(
+    "journal:readers",
+    "hash",
+    meaning="Registered reader → id of the last entry it has committed",
+)
+BARRIER = _ground(
+    "angarium:barrier",
+    "string",
+    meaning="Written behind a transition, so that waiting for the disk or a replica covers it",
+)

@@ -1,0 +1,128 @@
+"""Keys of the transactions room; the letter at the end of a name tells the type."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from angarium.core.keys.key import Key, Scope
+
+_transactions = partial(Key, room="transactions")
+
+PIPELINE = _transactions(
+    "pipelineH:{pipeline}",
+    "hash",
+    meaning="Definition of a pipeline, its versions and node group; a copy in each partition",
+)
+STATE = _transactions(
+    "stateH:{transaction_id}",
+    "hash",
+    meaning="State of a transaction as JSON, with the fields that scripts need beside it",
+    expiry="when archived",
+)
+PROCESSING = _transactions(
+    "processingZ",
+    "zset",
+    meaning="Ids of transactions that a node works on, scored by when it took them",
+)
+QUEUE_IN = _transactions(
+    "qInL:{node_group}",
+    "list",
+    meaning="Ids of transactions whose next event starts a pipeline; served last",
+)
+QUEUE_OUT = _transactions(
+    "qOutL:{node_group}",
+    "list",
+    meaning="Ids of transactions whose next event ends a pipeline; served second",
+)
+QUEUE_ADMIN = _transactions(
+    "qAdminL:{node_group}",
+    "list",
+    meaning="Ids of transactions with an administrative event; served first",
+)
+EXTERNAL_ID = _transactions(
+    "externalId:{external_id}",
+    "string",
+    meaning="The client's own id, qualified by its owner → transaction id",
+    expiry="`transactions.externalid_uniqueness_period`",
+)
+STATS_FINE = _transactions(
+    "stats1H:{time}",
+    "hash",
+    meaning="Counters of one interval of 5 s",
+    expiry="5 minutes",
+)
+STATS_MEDIUM = _transactions(
+    "stats2H:{time}",
+    "hash",
+    meaning="Counters of one interval of 100 s",
+    expiry="2 hours",
+)
+STATS_COARSE = _transactions(
+    "stats3H:{time}",
+    "hash",
+    meaning="Counters of one interval of 1,000 s",
+    expiry="24 hours",
+)
+SLEEPING = _transactions(
+    "sleepingZ",
+    "zset",
+    meaning="Ids of sleeping transactions, scored by when they wake",
+)
+TO_ARCHIVE = _transactions(
+    "toArchiveZ",
+    "zset",
+    meaning="Ids of completed transactions, scored by when they may be archived",
+    expiry="a member goes when the archiver says that it is stored",
+)
+ARCHIVE_LOCK1 = _transactions(
+    "toArchiveLock1",
+    "string",
+    meaning="The node that is given transactions to archive",
+    expiry="`transactions.persisting_permission_lock1_period`",
+)
+ARCHIVE_LOCK2 = _transactions(
+    "toArchiveLock2",
+    "string",
+    meaning="Outlives the first lock, so that the node can report before another takes the role",
+    expiry="`transactions.persisting_permission_lock2_period`",
+)
+ARCHIVE_TERM = _transactions(
+    "toArchiveLock1:term",
+    "string",
+    meaning="The last term given out for the archiving role; only grows",
+)
+WEBHOOKS = _transactions(
+    "webhooksZ",
+    "zset",
+    meaning="Ids of transactions with a webhook due, scored by the time of the next attempt",
+    expiry="a member goes when it is delivered, cancelled or out of retries",
+)
+WEBHOOK_LOCK1 = _transactions(
+    "webhooksLock1",
+    "string",
+    meaning="The node that is given webhooks to send",
+    expiry="`transactions.persisting_permission_lock1_period`",
+)
+WEBHOOK_LOCK2 = _transactions(
+    "webhooksLock2",
+    "string",
+    meaning="Outlives the first lock, so that the node can report before another takes the role",
+    expiry="`transactions.persisting_permission_lock2_period`",
+)
+WEBHOOK_TERM = _transactions(
+    "webhooksLock1:term",
+    "string",
+    meaning="The last term given out for the webhook role; only grows",
+)
+WEBHOOK_COUNTER = _transactions(
+    "webhookCounter:{url}",
+    "string",
+    meaning="Failures of one URL in a row, over all transactions",
+    expiry="`transactions.webhook_fail_period`",
+)
+TRANSACTIONS_NOTIFY = _transactions(
+    "transactions:notify",
+    "channel",
+    meaning="Completions and progress reports, for the long polls of each node",
+    scope=Scope.KEYSPACE,
+)

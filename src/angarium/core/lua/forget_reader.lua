@@ -1,0 +1,10 @@
+#!lua
+-- Guarantee: a reader that will not come back no longer holds the journal.
+-- KEYS: 3 readers
+-- ARGV: 4 reader
+-- Returns: {'forgotten'} | {'unknown'}
+-- Events: none
+-- Repeats: safe, the second call answers 'unknown'
+-- include: transition
+if redis.call('HDEL', KEYS[3], ARGV[4]) == 1 then return { 'forgotten' } end
+return { 'unknown' }

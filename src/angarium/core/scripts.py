@@ -1,0 +1,89 @@
+"""Lua scripts as files: loaded with their includes, called by the hash of their content.
+
+A script's name never reaches Redis, only the hash of its text, so an old and a new version run
+side by side during a rolling deploy. A header says what the script promises; the loader reads
+from it whether a call may be repeated and whether it writes. `#!lua` on the first line makes
+Redis refuse the whole script, not its second half, when memory is full or keys span slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from angarium.core.errors import ScriptFailed
+from angarium.core.wire import Argument, Command
+
+INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+HEADINGS = ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
+STATUS = re.compile(rb"^[a-z_]+$")
+
+
+@dataclass(frozen=True)
+class Script:
+    """One transition. `repeatable`: running it twice does what running it once does."""
+
+    name: str
+    source: str
+    sha: str
+    repeatable: bool
+    writes: bool
+
+    def evalsha(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
+    def eval(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        """Loads and runs in one step, so that no flush can come between."""
+        return ("EVAL", self.source, len(keys), *keys, *args)
+
+
+def load_script(package: str, name: str) -> Script:
+    """`load_script("angarium.dispatch", "accept_messages")` reads that room's lua folder."""
+    return read_script(files(package) / "lua" / f"{name}.lua", f"{package}.{name}")
+
+
+def read_script(path: Traversable, name: str) -> Script:
+    text = path.read_text()
+    for heading in HEADINGS:
+        if f"\n-- {heading}: " not in text:
+            raise ScriptFailed(f"{name}.lua lacks the header line «-- {heading}: …»")
+    if not text.startswith("#!lua"):
+        raise ScriptFailed(f"{name}.lua must begin with #!lua")
+    shebang, _, body = text.partition("\n")
+    # Comments stay in: they cost Redis one parse, and an error's line number stays true.
+    source = f"{shebang}\n{INCLUDE.sub(lambda found: _included(found.group(1), name), body)}"
+    return Script(
+        name=name,
+        source=source,
+        sha=hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(),
+        repeatable="\n-- Repeats: safe" in text,
+        writes="no-writes" not in shebang,
+    )
+
+
+def _included(include: str, name: str) -> str:
+    path = files("angarium.core") / "lua" / "include" / f"{include}.lua"
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise ScriptFailed(f"{name}.lua includes {include}, which does not exist") from None
+
+
+def status_of(reply: object) -> str:
+    """The word a script answered with, from a bare reply or the head of a list."""
+    word = reply[0] if isinstance(reply, list) and reply else reply
+    if not isinstance(word, bytes):
+        raise ScriptFailed(f"a script answered {reply!r} where a status was due")
+    return _status(word)
+
+
+@lru_cache(maxsize=1_000)
+def _status(word: bytes) -> str:
+    if not STATUS.match(word):
+        raise ScriptFailed(f"a script answered {word!r} where a status was due")
+    return word.decode()

@@ -1,0 +1,54 @@
+"""The one composition point: which roles this version has, and how they come together.
+
+A role is a service made from the ground it stands on. Its module is imported only when the role
+is asked for, so a process pays for what it runs. Rooms never import one another; where one needs
+a callable of another, they are joined here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from angarium.core.errors import SettingInvalid
+
+if TYPE_CHECKING:
+    from angarium.core.ground import Ground
+    from angarium.core.service import Service
+    from angarium.core.settings import Settings
+
+# Role -> "module:function"; the function makes the service from the ground. The order is the
+# order of starting, so those that others lean on come first.
+ROLES: Mapping[str, str] = MappingProxyType(
+    {
+        "api": "angarium.server.http:build",
+    }
+)
+
+
+def checked(names: Iterable[str]) -> tuple[str, ...]:
+    """The roles asked for, each once; a name this version does not have is refused."""
+    roles = tuple(dict.fromkeys(names))
+    for name in roles:
+        if name not in ROLES:
+            problem = f"role {name!r} is not part of this version"
+            raise SettingInvalid("serve", problem, f"roles: {', '.join(ROLES)}")
+    return roles
+
+
+@asynccontextmanager
+async def compose(names: Iterable[str], settings: Settings) -> AsyncIterator[Sequence[Service]]:
+    """The services of some roles on one ground, which is given back when they have stopped."""
+    from angarium.core.ground import Ground
+
+    factories = [factory(name) for name in checked(names)]
+    async with Ground.open(settings) as ground:
+        yield [make(ground) for make in factories]
+
+
+def factory(name: str) -> Callable[[Ground], Service]:
+    module, _, function = ROLES[name].partition(":")
+    return cast("Callable[[Ground], Service]", getattr(importlib.import_module(module), function))

@@ -1,0 +1,49 @@
+"""Async tests run on uvloop, one loop per test; nothing else is hidden here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from tests.kit.cluster import ClusterProcess
+from tests.kit.server import ServerProcess
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[ServerProcess]:
+    """One server for the whole run; tests keep apart by their prefix."""
+    with ServerProcess() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: ServerProcess) -> str:
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ClusterProcess]:
+    with ClusterProcess() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["single", "cluster"])
+def any_redis_url(request: pytest.FixtureRequest) -> str:
+    """Both shapes of Redis: what is atomic on one server must be so on a cluster too."""
+    fixture = "redis_server" if request.param == "single" else "cluster"
+    return str(request.getfixturevalue(fixture).url)

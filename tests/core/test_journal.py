@@ -1,0 +1,100 @@
+"""The journal: readable entries, positions that hold it, a size limit that is never silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium.core import keyspace as keys
+from angarium.core.journal import EntryUnreadable, Journal, decode_entry
+from tests.kit.clock import FakeClock
+from tests.kit.sample import SampleStore, sample_ground
+
+
+async def test_entries_carry_running_numbers_without_a_hole(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url, clock=FakeClock(1_700_000_000_123)) as ground:
+        store, journal = SampleStore(ground), Journal(ground)
+        for number in range(40):
+            await store.accept(f"id{number}")
+        subjects = []
+        for partition in range(ground.settings.partitions):
+            expected = 1
+            for entry_id, fields in await journal.read(partition):
+                entry = decode_entry(entry_id, fields)
+                assert entry.first_sequence == expected
+                assert entry.at_ms == 1_700_000_000_123
+                expected += len(entry.events)
+                subjects += [event.subject for event in entry.events]
+        assert sorted(subjects) == sorted(f"id{number}" for number in range(40))
+
+
+async def test_any_text_survives_the_journal(redis_url: str) -> None:
+    odd = ['"quoted"', "new\nline", "tab\tand \\ slash", "naïve – ☃ 😀", "\x00\x1f", ""]
+    async with sample_ground(redis_url) as ground:
+        store, journal = SampleStore(ground), Journal(ground)
+        for text in odd:
+            assert await store.accept(text) == "accepted"
+        entries = [decode_entry(*raw) for raw in await journal.read(0)]
+        assert [event.subject for entry in entries for event in entry.events] == odd
+
+
+async def test_only_what_every_reader_has_committed_is_trimmed(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        store, journal = SampleStore(ground), Journal(ground)
+        await journal.register("lake")
+        await journal.register("slow")
+        ids = [f"id{n}" for n in range(3000) if ground.keyspace.partition_of(f"id{n}") == 0]
+        for item in ids:
+            await store.accept(item)
+        entries = await journal.read(0, entries_max=10_000)
+        middle, last = entries[len(entries) // 2][0].decode(), entries[-1][0].decode()
+        assert await journal.commit("lake", 0, last) == last
+        assert (await journal.status(0)).entries == len(entries)
+        await journal.commit("slow", 0, middle)
+        kept = await journal.read(0, entries_max=10_000)
+        assert len(entries) // 2 <= len(kept) < len(entries)
+        assert await journal.commit("slow", 0, "5-0") == middle, "a position never goes back"
+        await journal.forget("slow")
+        await journal.commit("lake", 0, last)
+        status = await journal.status(0)
+        assert status.entries <= 200, "only whole nodes are freed, so a few may stay"
+        assert status.dropped_events == 0
+        assert status.readers == {"lake": last}
+
+
+async def test_past_the_size_limit_the_oldest_go_and_are_counted(redis_url: str) -> None:
+    async with sample_ground(redis_url, journal={"bytes_max": 20_000}) as ground:
+        store, journal = SampleStore(ground), Journal(ground)
+        await journal.register("asleep")
+        for number in range(2_000):
+            await store.accept(f"a-rather-long-identifier-{number:06}")
+        status = await journal.status(0)
+        entries = [decode_entry(*raw) for raw in await journal.read(0, entries_max=10_000)]
+        kept = sum(len(entry.events) for entry in entries)
+        assert status.events == 2_000
+        assert status.dropped_events == 2_000 - kept > 0
+        assert entries[0].first_sequence == status.dropped_events + 1
+        size = ground.redis.call("MEMORY", "USAGE", ground.keyspace.name(keys.JOURNAL))
+        assert await size < 3 * 20_000 + 30_000
+
+
+async def test_a_journal_that_is_off_costs_no_key(redis_url: str) -> None:
+    async with sample_ground(redis_url, journal={"enabled": False}) as ground:
+        assert await SampleStore(ground).accept("a") == "accepted"
+        status = await Journal(ground).status(0)
+        assert (status.entries, status.events) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [b"hello", b"world"],
+        [b"v", b"2", b"rows", b"{}"],
+        [b"v", b"1", b"rows", b"not json", b"n", b"1", b"seq", b"1", b"room", b"x", b"at", b"1"],
+        [b"v", b"1", b"rows", b'{"e":"a","s":"b"}', b"n", b"2", b"seq", b"2", b"room", b"x"],
+        [b"v", b"1", b"rows", b'{"e":"a"}', b"n", b"1", b"seq", b"1", b"room", b"x", b"at", b"1"],
+    ],
+)
+def test_what_is_not_ours_is_named_as_such(fields: list[bytes]) -> None:
+    with pytest.raises(EntryUnreadable):
+        decode_entry(b"1-1", fields)

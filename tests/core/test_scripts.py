@@ -1,0 +1,117 @@
+"""Loading scripts, and every one of the ground's called directly: success and each refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from angarium.core import keyspace as keys
+from angarium.core.errors import Overloaded, ScriptFailed
+from angarium.core.journal import Journal, decode_entry
+from angarium.core.scripts import load_script, read_script, status_of
+from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_ground
+from tests.kit.server import ServerProcess
+
+HEADER = "\n".join(
+    f"-- {heading}: none"
+    for heading in ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
+)
+
+
+def test_includes_are_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "x.lua"
+    path.write_text(f"#!lua\n{HEADER}\n-- include: fence\nreturn 1\n")
+    script = read_script(path, "x")
+    assert "local function fenced_off" in script.source
+    assert script.source.startswith("#!lua\n")
+    assert script.writes
+    assert not script.repeatable
+
+
+def test_a_change_of_an_include_changes_the_hash() -> None:
+    assert load_script("angarium.core", "ask_grant").sha != ACCEPT_ITEMS.sha
+    assert len(ACCEPT_ITEMS.sha) == 40
+
+
+def test_a_script_without_its_header_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.lua"
+    path.write_text("#!lua\nreturn 1\n")
+    with pytest.raises(ScriptFailed, match="Guarantee"):
+        read_script(path, "x")
+
+
+def test_a_missing_include_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.lua"
+    path.write_text(f"#!lua\n{HEADER}\n-- include: nowhere\n")
+    with pytest.raises(ScriptFailed, match="nowhere"):
+        read_script(path, "x")
+
+
+def test_only_words_are_statuses() -> None:
+    assert status_of(b"accepted") == "accepted"
+    assert status_of([b"refused", 3]) == "refused"
+    nonsense: object
+    for nonsense in (None, 7, [], b"two words", b""):
+        with pytest.raises(ScriptFailed):
+            status_of(nonsense)
+
+
+async def test_a_flushed_script_cache_is_refilled_without_a_word(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        store = SampleStore(ground)
+        assert await store.accept("a") == "accepted"
+        await ground.redis.call_each_node("SCRIPT", "FLUSH")
+        assert await store.accept("a") == "duplicate"
+        assert await store.accept("b") == "accepted"
+
+
+async def test_a_batch_is_one_call_and_one_journal_entry(redis_url: str) -> None:
+    async with sample_ground(redis_url) as ground:
+        store = SampleStore(ground)
+        partition, shared = 0, store._shared_keys(0)
+        args: list[str | int] = [3, "a", "1", "b", "2", "a", "3"]
+        assert await ground.run(ACCEPT_ITEMS, partition, shared, args) == [
+            b"accepted",
+            b"accepted",
+            b"duplicate",
+        ]
+        ((entry_id, fields),) = await Journal(ground).read(0)
+        entry = decode_entry(entry_id, fields)
+        assert [(e.event, e.subject) for e in entry.events] == [
+            ("accepted", "a"),
+            ("accepted", "b"),
+        ]
+        assert entry.room == "sample"
+        assert entry.actor == ground.actor
+
+
+async def test_the_layout_is_claimed_once_and_then_agreed_with(redis_url: str) -> None:
+    claim = load_script("angarium.core", "claim_layout")
+    async with sample_ground(redis_url) as ground:
+        name = f"{ground.settings.prefix}other"
+
+        async def run(*args: int | str) -> str:
+            return status_of(await ground.redis.call(*claim.eval([name], args), key=name))
+
+        assert await run(1, 4, "p:") == "created"
+        assert await run(1, 4, "p:") == "agreed"
+        assert await run(1, 5, "p:") == "differs"
+        assert await run(2, 4, "p:") == "differs"
+
+
+async def test_a_full_memory_refuses_the_whole_script() -> None:
+    with ServerProcess(config={"maxmemory": "3mb"}) as server:
+        async with sample_ground(server.url) as ground:
+            store = SampleStore(ground)
+
+            async def fill() -> None:
+                for number in range(2000):
+                    await store.accept(f"id{number}", "x" * 10_000)
+
+            with pytest.raises(Overloaded):
+                await fill()
+            accepted = len(await store.all_ids())
+            witness = server.client()
+            payloads = ground.keyspace.name(keys.MESSAGES_PAYLOADS)
+            assert accepted == witness.hlen(payloads) > 0

@@ -1,0 +1,145 @@
+"""Redis killed again and again under load: every kind of connection comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+from tests.faults.profile import rounds
+from tests.kit.eventually import eventually
+from tests.kit.history import History
+from tests.kit.sample import SampleStore, sample_ground
+from tests.kit.server import ServerProcess
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+WRITERS = 32
+PATIENT = {"unavailable_timeout_ms": 30_000}
+
+
+class Load:
+    """Writers, a blocking reader and a subscriber, each counting what it lived through."""
+
+    def __init__(self, ground: Ground, history: History) -> None:
+        self.ground = ground
+        self.store = SampleStore(ground)
+        self.history = history
+        self.written = 0
+        self.read = 0
+        self.heard = 0
+        self.gaps = 0
+        self.over = False
+
+    async def write(self, writer: int) -> None:
+        number = 0
+        while not self.over:
+            number += 1
+            item = f"{writer}-{number}"
+            self.history.attempted(item)
+            try:
+                await self.store.accept(item)
+            except AngariumError:
+                continue  # not acknowledged: it may be there or not
+            self.history.sent(item)
+            self.written += 1
+
+    async def follow(self) -> None:
+        """Reads the journal as it grows, blocking, from the position it has reached."""
+        name = self.ground._journal_keys[0][0]
+        position = "0-0"
+        while True:
+            reply = await self.ground.redis.blocking(
+                "XREAD", "COUNT", 500, "BLOCK", 1_000, "STREAMS", name, position,
+                key=name, block_ms=1_000,
+            )  # fmt: skip
+            if reply:
+                position = reply[0][1][-1][0].decode()
+                self.read += 1
+
+    async def listen(self) -> None:
+        async with self.ground.redis.subscribe("ticks") as subscription:
+            while True:
+                batch = await subscription.receive()
+                self.gaps += batch.gap
+                self.heard += len(batch.messages)
+
+    async def tick(self) -> None:
+        while not self.over:
+            await self.ground.redis.call("PUBLISH", "ticks", "x")
+            await asyncio.sleep(0.01)
+
+
+async def _progress(load: Load, count: Callable[[Load], int]) -> None:
+    before = count(load)
+    await eventually(lambda: count(load) > before, deadline_s=30)
+
+
+async def _hurt(server: ServerProcess, load: Load, times: int) -> None:
+    kinds: list[Callable[[Load], int]] = [
+        lambda load: load.written,
+        lambda load: load.read,
+        lambda load: load.heard,
+    ]
+    for kind in kinds:
+        await _progress(load, kind)
+    for _ in range(times):
+        load.history.fault("kill -9 redis")
+        server.kill()
+        await asyncio.to_thread(server.restart)
+        for kind in kinds:
+            await _progress(load, kind)
+
+
+async def _run(server: ServerProcess, ground: Ground, times: int) -> tuple[Load, History]:
+    history = History()
+    load = Load(ground, history)
+    async with asyncio.TaskGroup() as tasks:
+        endless = [tasks.create_task(load.follow()), tasks.create_task(load.listen())]
+        for writer in range(WRITERS):
+            tasks.create_task(load.write(writer))
+        tasks.create_task(load.tick())
+        await _hurt(server, load, times)
+        load.over = True
+        for task in endless:
+            task.cancel()
+    for item in await load.store.all_ids():
+        history.received(item)
+    return load, history
+
+
+async def test_twenty_restarts_lose_nothing_acknowledged_at_local() -> None:
+    with ServerProcess(aof=True, fsync="always") as server:
+        async with sample_ground(server.url, durability="local", redis=PATIENT) as ground:
+            times = rounds(20, 100)
+            load, history = await _run(server, ground, times)
+            verdict = history.check()
+            print(f"\n{verdict}\nread {load.read}, heard {load.heard}, gaps {load.gaps}")
+            assert verdict.ok
+            assert verdict.faults["kill -9 redis"] == times
+            assert load.gaps == times + 1, "one for the first subscription, one for each loss"
+
+
+async def test_without_an_append_only_file_memory_means_memory() -> None:
+    """What README says of `memory`: on a server that keeps nothing on disk, all is gone."""
+    with ServerProcess() as server:
+        async with sample_ground(server.url, redis=PATIENT) as ground:
+            store = SampleStore(ground)
+            for number in range(100):
+                assert await store.accept(f"id{number}") == "accepted"
+            server.kill()
+            server.restart()
+            assert await store.all_ids() == []
+            assert await store.accept("id0") == "accepted"
+
+
+async def test_memory_on_an_append_only_file_survives_the_server_though_not_the_machine() -> None:
+    """The file is written before the reply, and synced later: kill -9 takes nothing."""
+    with ServerProcess(aof=True, fsync="everysec") as server:
+        async with sample_ground(server.url, redis=PATIENT) as ground:
+            _, history = await _run(server, ground, rounds(3, 20))
+            verdict = history.check()
+            print(f"\n{verdict}")
+            assert verdict.ok

@@ -1,0 +1,249 @@
+"""Roles as real processes, to be killed and paused.
+
+A role runs as a user would run it, in an environment that holds nothing of the parent's
+settings, with a home folder of its own unless the test gives one, and is gone with everything
+it started when the block ends or the test run dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.kit.leash import LeashedProcess
+from tests.kit.output import Output
+
+READY_DEADLINE_S = 30.0
+TERMINATE_DEADLINE_S = 15.0
+TAIL_LINES = 40
+ROOT = Path(__file__).parents[2]
+
+
+class RoleFailed(Exception):
+    """A role did not do what was waited for; the message ends with the tail of its stderr."""
+
+
+class RoleProcess:
+    """One process. Use as `with RoleProcess(["serve", "relay"], env) as role:`.
+
+    `args` starting with "-" go to Python (`-m`, `-c`), everything else to the command
+    `angarium`. In a test with a loop use `async with`: the start then does not block the loop,
+    which may be serving the role's own connections. `ready_lines` is how many readiness lines
+    to wait for: one per role; 0 for a command that prints none.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        ready_lines: int = 1,
+        deadline_s: float = READY_DEADLINE_S,
+    ) -> None:
+        self._args = list(args)
+        self._env = dict(env or {})
+        self._ready_lines = ready_lines
+        self._deadline_s = deadline_s
+        self._scratch: Path | None = None
+        self._process: LeashedProcess | None = None
+        self._output: Output | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._start()
+            await asyncio.to_thread(self._wait_ready)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; the negative signal number when one ended it."""
+        return self._running().process.poll()
+
+    @property
+    def home(self) -> Path:
+        """The folder given to it as ANGARIUM_HOME; its own, unless the test gave one."""
+        return Path(self._environment()["ANGARIUM_HOME"])
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """By name, from all readiness lines."""
+        return {name: port for line in self.readiness() for name, port in line["ports"].items()}
+
+    def lines(self) -> list[str]:
+        """The last lines of stdout."""
+        return self._collected().stdout()
+
+    def stderr(self) -> list[str]:
+        return self._collected().stderr()
+
+    def readiness(self) -> list[dict[str, Any]]:
+        return _readiness(self.lines())
+
+    def wait_line(self, wanted: Callable[[str], bool], deadline_s: float = 10.0) -> str:
+        """Wait for a line of stdout, also one that is already there, and return it."""
+        if not self._wait_for(lambda lines: any(map(wanted, lines)), deadline_s):
+            raise RoleFailed(self._story(f"the line did not come within {deadline_s} s"))
+        return next(filter(wanted, self.lines()))
+
+    def kill(self) -> None:
+        """kill -9 of this process alone, and wait until it is gone."""
+        self._running().send(signal.SIGKILL)
+        self._running().wait()
+
+    def pause(self) -> None:
+        self._running().send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        self._running().send(number)
+
+    def wait(self, deadline_s: float = TERMINATE_DEADLINE_S) -> int:
+        """The exit code, when it ends by itself and all it printed is here."""
+        try:
+            code = self._running().wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise RoleFailed(self._story(f"still running after {deadline_s} s")) from None
+        self._collected().drain()
+        return code
+
+    def terminate(self, deadline_s: float = TERMINATE_DEADLINE_S) -> int:
+        """SIGTERM, and the exit code. A process still there after the deadline is a failure."""
+        self._running().send(signal.SIGTERM)
+        return self.wait(deadline_s)
+
+    def close(self) -> None:
+        """End it and all it started, whatever state it is in; safe to call again."""
+        if self._process is not None:
+            self._process.close()
+        if self._output is not None:
+            self._output.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # Starting
+
+    def _start(self) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix="angarium-role-"))
+        self._process = LeashedProcess(
+            self._command(),
+            env=self._environment(),
+            cwd=self._scratch,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            scratch=self._scratch,
+        )
+        process = self._process.process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The reader owns its own descriptors; ours are closed at once.
+        with process.stdout, process.stderr:
+            self._output = Output(os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno()))
+
+    def _command(self) -> list[str]:
+        if self._args and self._args[0].startswith("-"):
+            return [sys.executable, *self._args]
+        return [str(Path(sys.executable).with_name("angarium")), *self._args]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not _is_setting(name)}
+        return {
+            **kept,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(ROOT),
+            "ANGARIUM_HOME": f"{self._scratch}/home",
+            **self._env,
+        }
+
+    def _wait_ready(self) -> None:
+        wanted = self._ready_lines
+        if wanted == 0:
+            return
+        if not self._wait_for(lambda lines: len(_readiness(lines)) >= wanted, self._deadline_s):
+            raise RoleFailed(self._story(f"not ready within {self._deadline_s} s"))
+
+    def _wait_for(self, condition: Callable[[list[str]], bool], deadline_s: float) -> bool:
+        return self._collected().wait_for(condition, deadline_s, alive=lambda: self.alive)
+
+    def _running(self) -> LeashedProcess:
+        if self._process is None:
+            raise RoleFailed("not started: use the role as a context manager")
+        return self._process
+
+    def _collected(self) -> Output:
+        if self._output is None:
+            raise RoleFailed("not started: use the role as a context manager")
+        return self._output
+
+    def _story(self, problem: str) -> str:
+        code = self.returncode
+        state = "running" if code is None else f"ended with {code}"
+        tail = "\n".join(self.stderr()[-TAIL_LINES:]) or "(nothing)"
+        printed = "\n".join(self.lines()[-5:]) or "(nothing)"
+        return (
+            f"{' '.join(self._args)}: {problem}; the process is {state}.\n"
+            f"stdout ends:\n{printed}\nstderr ends:\n{tail}"
+        )
+
+
+def _is_setting(name: str) -> bool:
+    return name.upper().startswith("ANGARIUM_")
+
+
+def _readiness(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Those of the lines that say a role is ready; other output is none of our business."""
+    found = []
+    for line in lines:
+        with contextlib.suppress(json.JSONDecodeError):
+            value = json.loads(line) if line.startswith("{") else None
+            if isinstance(value, dict) and value.get("ready") is True and "role" in value:
+                found.append({"ports": {}, **value})
+    return found

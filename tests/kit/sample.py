@@ -1,0 +1,83 @@
+"""The smallest room there could be: a batch-shaped transition and a fenced one.
+
+The ground's own tests and benchmarks need transitions to run; these stand in for a room's, and
+show what a room's store looks like.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from angarium.core import keyspace as keys
+from angarium.core.clock import Clock
+from angarium.core.ground import BatchItem, Ground
+from angarium.core.lease import LeaseKeys
+from angarium.core.scripts import read_script, status_of
+from angarium.core.settings import Settings, load
+
+LUA = Path(__file__).parent / "lua"
+ACCEPT_ITEMS = read_script(LUA / "accept_items.lua", "sample.accept_items")
+APPEND_FENCED = read_script(LUA / "append_fenced.lua", "sample.append_fenced")
+
+
+def sample_settings(redis_url: str, **overrides: Any) -> Settings:
+    """Settings with a prefix of their own, so that tests on one server do not meet."""
+    partitions = 4 if "+cluster" in redis_url else 1
+    prefix = f"t{secrets.token_hex(4)}:"
+    given: dict[str, Any] = {"prefix": prefix, "partitions": partitions, **overrides}
+    return load(redis_url=redis_url, **given)
+
+
+@asynccontextmanager
+async def sample_ground(
+    redis_url: str, *, clock: Clock | None = None, actor: str | None = None, **overrides: Any
+) -> AsyncIterator[Ground]:
+    async with Ground.open(
+        sample_settings(redis_url, **overrides), clock=clock, actor=actor
+    ) as ground:
+        yield ground
+
+
+class SampleStore:
+    """Borrows two of the dispatch room's names; its keys live under the test's own prefix."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self._accept = ground.batched(ACCEPT_ITEMS, self._shared_keys)
+
+    async def accept(self, item_id: str, payload: str = "x") -> str:
+        partition = self.ground.keyspace.partition_of(item_id)
+        item = BatchItem((), (item_id, payload))
+        return status_of(await self._accept.submit(partition, item, len(payload)))
+
+    async def accept_alone(self, item_id: str, payload: str = "x") -> str:
+        partition = self.ground.keyspace.partition_of(item_id)
+        reply = await self.ground.run(
+            ACCEPT_ITEMS, partition, self._shared_keys(partition), [1, item_id, payload]
+        )
+        return status_of(reply[0])
+
+    async def order(self, partition: int = 0) -> list[str]:
+        name = self._shared_keys(partition)[1]
+        return [i.decode() for i in await self.ground.redis.call("LRANGE", name, 0, -1, key=name)]
+
+    async def all_ids(self) -> list[str]:
+        partitions = range(self.ground.settings.partitions)
+        return [item for partition in partitions for item in await self.order(partition)]
+
+    async def append_fenced(self, term: int, value: str) -> str:
+        names = [self.lease_keys.term, self._shared_keys(0)[1]]
+        return status_of(await self.ground.run(APPEND_FENCED, 0, names, [term, value]))
+
+    @property
+    def lease_keys(self) -> LeaseKeys:
+        name = self.ground.keyspace.name
+        return LeaseKeys(0, name(keys.LEADER_LOCK, 0), name(keys.LEADER_LOCK_TERM, 0))
+
+    def _shared_keys(self, partition: int) -> list[str]:
+        name = self.ground.keyspace.name
+        return [name(keys.MESSAGES_PAYLOADS, partition), name(keys.CONSUMER_IDS, partition)]

@@ -1,0 +1,76 @@
+"""Batching under any interleaving: each call answered once, with its own result, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from angarium.core.batching import Batcher
+from angarium.core.errors import RedisUnavailable
+from angarium.core.limits import Limits
+
+Step = tuple[str, int, int]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["submit", "submit", "submit", "cancel", "turn", "fail"]),
+        st.integers(0, 2),
+        st.integers(0, 60),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.integers(1, 5), st.integers(10, 120))
+def test_every_interleaving_answers_each_call_once_and_in_order(
+    steps: list[Step], items_max: int, bytes_max: int
+) -> None:
+    asyncio.run(_play(steps, Limits(batch_items_max=items_max, batch_bytes_max=bytes_max)))
+
+
+async def _play(steps: list[Step], limits: Limits) -> None:
+    ran: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    in_flight = {0: 0, 1: 0, 2: 0}
+    failures = 0
+
+    async def run(partition: int, items: list[int]) -> Sequence[int | Exception]:
+        nonlocal failures
+        assert 1 <= len(items) <= limits.batch_items_max
+        in_flight[partition] += 1
+        assert in_flight[partition] == 1, "two batches of one partition in flight"
+        await asyncio.sleep(0)
+        in_flight[partition] -= 1
+        if failures:
+            failures -= 1
+            raise RedisUnavailable("injected")
+        ran[partition].extend(items)
+        return items
+
+    submitted: dict[int, list[tuple[int, asyncio.Future[int]]]] = {0: [], 1: [], 2: []}
+    async with Batcher(run, limits) as batcher:
+        for number, (kind, partition, size) in enumerate(steps):
+            if kind == "submit":
+                future = batcher.submit(partition, number, size)
+                submitted[partition].append((number, future))
+            elif kind == "cancel" and submitted[partition]:
+                submitted[partition][size % len(submitted[partition])][1].cancel()
+            elif kind == "fail":
+                failures += 1
+            else:
+                await asyncio.sleep(0)
+
+    for partition, calls in submitted.items():
+        answered = []
+        for number, future in calls:
+            assert future.done()
+            if future.cancelled():
+                continue
+            if future.exception() is None:
+                assert future.result() == number
+                answered.append(number)
+        assert ran[partition] == sorted(ran[partition]), "order of submission broken"
+        assert len(set(ran[partition])) == len(ran[partition]), "an item ran twice"
+        assert set(answered) <= set(ran[partition])

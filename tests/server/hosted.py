@@ -1,0 +1,66 @@
+"""A process with made-up services, for the tests of the host: `python -m tests.server.hosted …`.
+
+Each argument is a service, `name` or `name:quirk`. What happens to it is told on stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import Sequence
+
+from angarium.core import log
+from angarium.core.service import Service
+from angarium.server import host
+
+# Short, so that a test of the end of patience is short; long enough for an honest stop.
+DEADLINE_S = 2.0
+
+
+class Told(Service):
+    def __init__(self, name: str, quirk: str) -> None:
+        super().__init__(name)
+        self.quirk = quirk
+
+    async def on_start(self) -> None:
+        self.tell("start")
+        self.ports = {f"{self.name}-port": 1000 + len(self.name)}
+        if self.quirk == "slow-start":
+            await asyncio.Event().wait()
+        if self.quirk == "no-start":
+            raise ValueError("no luck")
+
+    async def on_quiet(self) -> None:
+        self.tell("quiet")
+
+    async def on_stop(self) -> None:
+        self.tell("stop")
+        if self.quirk == "slow-stop":
+            await asyncio.Event().wait()
+        if self.quirk == "blocked-stop":
+            threading.Event().wait()
+
+    async def on_close(self) -> None:
+        self.tell("close")
+
+    def tell(self, what: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            print(f"{what} {self.name}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    log.configure()
+    services = [Told(name, quirk) for name, _, quirk in (a.partition(":") for a in arguments)]
+    composition = contextlib.nullcontext(services)
+    return host.run(composition, deadline_s=DEADLINE_S, on_ready=all_ready)
+
+
+def all_ready(_: Sequence[Service]) -> None:
+    print("all", flush=True)
+    log.logger("hosted").info("all_ready")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
