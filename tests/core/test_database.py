@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
@@ -24,9 +25,9 @@ from hypothesis import strategies as st
 
 from angarium.core.database import Database, TimeOrderedIds, insert_once, time_ordered_id
 from angarium.core.errors import DatabaseUnavailable, OutcomeUnknown, SettingInvalid
-from tests.kit.eventually import wait_until
+from tests.kit.eventually import eventually, wait_until
 from tests.kit.ports import free_port
-from tests.kit.postgres import PostgresProcess, runs
+from tests.kit.postgres import PostgresProcess, SharedMemory, runs
 
 NOTES = sa.Table(
     "sample_note",
@@ -395,10 +396,29 @@ async def test_the_same_rows_from_many_sides_in_any_order_are_stored_once(
         assert len(await owners(one)) == 300
 
 
+async def test_two_who_store_the_same_rows_in_opposite_orders_do_not_deadlock(
+    postgres: PostgresProcess, postgres_url: str, versions: Path
+) -> None:
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    first, last = note("first"), note("last")
+    async with with_notes(postgres_url, versions) as database:
+        async with database.begin() as connection:
+            await insert_once(connection, NOTES, [first])
+            other = asyncio.create_task(store(database, last, first))
+            await eventually(lambda: postgres.execute(waiting, postgres_url) == "1")
+            # Had the other one stored its rows as they came, it would hold this one by now.
+            assert await insert_once(connection, NOTES, [last]) == 1
+        assert await other == 0
+
+
 async def test_an_error_does_not_repeat_the_payload(url: str, versions: Path) -> None:
     async with with_notes(url, versions) as database:
+        row = note(body=b"the secret", label="the secret") | {"owner": None}
         with pytest.raises(sa.exc.IntegrityError) as caught:
-            await store(database, note(body=b"the secret") | {"owner": None})
+            await store(database, row)
         error: BaseException | None = caught.value
         while error is not None:
             assert "secret" not in str(error)
@@ -649,6 +669,19 @@ async def test_a_path_that_can_not_be_a_database_is_refused(tmp_path: Path) -> N
     assert text.read_text() == "Dear Sir or Madam, " * 100
 
 
+async def test_opening_waits_for_another_who_has_the_file_to_himself(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            await Database.open(sqlite_url, call_timeout_ms=200)
+        assert time.monotonic() - began >= 0.2
+        other.execute("ROLLBACK")
+    async with opened(sqlite_url) as database:
+        assert await scalar(database, "SELECT 1") == 1
+
+
 async def test_a_missing_folder_is_made(tmp_path: Path) -> None:
     async with opened(f"sqlite:///{tmp_path}/home/data/notes.db") as database:
         assert await scalar(database, "SELECT 1") == 1
@@ -743,7 +776,7 @@ import sys
 from tests.kit.postgres import PostgresProcess
 
 with PostgresProcess() as server:
-    print(server.pid, server.folder, flush=True)
+    print(server.pid, server.folder, server.memory_left().identifier, flush=True)
     sys.stdin.read()
 """
 
@@ -757,7 +790,8 @@ def test_postgresql_is_gone_with_the_process_that_started_it() -> None:
     )
     with starter:
         assert starter.stdout is not None
-        pid, folder = starter.stdout.readline().split()
+        pid, folder, memory = starter.stdout.readline().split()
         assert Path(folder).exists()
         starter.send_signal(signal.SIGKILL)
     wait_until(lambda: not runs(int(pid)) and not Path(folder).exists())
+    SharedMemory(int(memory)).remove()

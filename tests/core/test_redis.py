@@ -209,7 +209,7 @@ async def test_blocking_reads_do_not_hold_up_calls(redis_url: str) -> None:
 
 
 @asynccontextmanager
-async def impostor(**info: str) -> AsyncIterator[str]:
+async def impostor(fsync: str = "everysec", **info: str) -> AsyncIterator[str]:
     """Answers INFO as a server of another kind would, for those no registry offers."""
     text = "".join(f"{name}:{value}\r\n" for name, value in info.items())
 
@@ -219,6 +219,9 @@ async def impostor(**info: str) -> AsyncIterator[str]:
                 writer.write(b"+OK\r\n")
             if line.strip().upper() == b"INFO":
                 writer.write(f"${len(text)}\r\n{text}\r\n".encode())
+            if line.strip() == b"appendfsync":
+                answer = f"*2\r\n$11\r\nappendfsync\r\n${len(fsync)}\r\n{fsync}\r\n"
+                writer.write(answer.encode())
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -232,10 +235,16 @@ async def test_a_server_that_is_too_old_is_refused() -> None:
             await connect(url)
 
 
-async def test_a_server_without_waitaof_can_not_be_local() -> None:
-    async with impostor(redis_version="7.0.15", aof_enabled="1") as url:
-        with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*WAITAOF"):
+async def test_a_server_without_waitaof_is_local_only_if_it_always_syncs() -> None:
+    lazy = impostor(redis_version="7.0.15", aof_enabled="1")
+    async with lazy as url:
+        with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*appendfsync always"):
             await Redis.connect(load(redis_url=url, durability="local"))
+    async with (
+        impostor("always", redis_version="7.0.15", aof_enabled="1") as url,
+        await Redis.connect(load(redis_url=url, durability="local")) as redis,
+    ):
+        assert not redis.info.waitaof
 
 
 async def test_a_server_that_would_evict_is_refused() -> None:

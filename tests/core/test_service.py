@@ -1,4 +1,4 @@
-"""The life of a service: what each verb does in each phase, and what a fault in it costs."""
+"""The life of a service: what each verb does in each phase, and how it ends by its deadline."""
 
 from __future__ import annotations
 
@@ -6,86 +6,14 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 import pytest
-from prometheus_client import REGISTRY
 
-from angarium.core.backoff import Backoff
 from angarium.core.errors import AngariumError, LeaseLost
-from angarium.core.service import Loop, Service
+from angarium.core.service import Service
+from tests.core.recorder import Block, Recorder, others
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
-
-
-@dataclass
-class Result:
-    again: bool = False
-
-
-class Recorder(Service):
-    """Writes down its hooks; a test may replace any of them."""
-
-    def __init__(self, name: str = "recorder", clock: FakeClock | None = None) -> None:
-        super().__init__(name, clock=clock)
-        self.story: list[str] = []
-        self.starting: Callable[[], Awaitable[None]] | None = None
-        self.stopping: Callable[[], Awaitable[None]] | None = None
-        self.closing: Callable[[], Awaitable[None]] | None = None
-
-    async def on_start(self) -> None:
-        self.story.append("start")
-        self.ports = {"http": 1}
-        if self.starting is not None:
-            await self.starting()
-
-    async def on_quiet(self) -> None:
-        self.story.append("quiet")
-
-    async def on_stop(self) -> None:
-        self.story.append("stop")
-        if self.stopping is not None:
-            await self.stopping()
-        await super().on_stop()
-
-    async def on_close(self) -> None:
-        self.story.append("close")
-        if self.closing is not None:
-            await self.closing()
-
-
-@dataclass
-class Block:
-    """Something that waits for ever, and can be watched doing it."""
-
-    entered: Signal = field(default_factory=Signal)
-    cancelled: Signal = field(default_factory=Signal)
-    release: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def __call__(self) -> None:
-        self.entered.fire()
-        try:
-            await self.release.wait()
-        except asyncio.CancelledError:
-            self.cancelled.fire()
-            raise
-
-
-def backoff_of(base_s: float) -> Backoff:
-    """The longest delay of every draw, so that a test knows when the next attempt is due."""
-    return Backoff(base_s=base_s, ceiling_s=1_000.0, draw=lambda _, longest: longest)
-
-
-def failures(service: str, task: str) -> float:
-    labels = {"service": service, "task": task}
-    return REGISTRY.get_sample_value("angarium_supervised_failures_total", labels) or 0.0
-
-
-def others() -> set[asyncio.Task[object]]:
-    current = asyncio.current_task()
-    return {task for task in asyncio.all_tasks() if task is not current}
-
 
 # The verbs, in order and out of order
 
@@ -193,6 +121,59 @@ async def test_a_start_that_fails_gives_back_what_it_took_and_raises_its_own_err
     assert block.cancelled.count == 1
     assert service.story == ["start", "close"]
     assert not others()
+
+
+async def test_several_stops_during_the_start_leave_the_closing_undisturbed() -> None:
+    service, block, closing = Recorder(), Block(), Block()
+    service.starting, service.closing = block, closing
+    starter = asyncio.ensure_future(service.start())
+    await block.entered.wait()
+    stoppers = [asyncio.ensure_future(service.stop(1_000))]
+    await closing.entered.wait()
+    stoppers.append(asyncio.ensure_future(service.stop(1_000)))
+    stoppers.append(asyncio.ensure_future(service.stop(0)))
+    await stoppers[-1]
+    closing.release.set()
+    await asyncio.wait(stoppers)
+    assert closing.cancelled.count == 0
+    with pytest.raises(AngariumError, match="stopped while it started"):
+        await starter
+
+
+async def test_a_start_during_the_stop_of_another_start_begins_anew() -> None:
+    service, block, closing = Recorder(), Block(), Block()
+    service.starting, service.closing = block, closing
+    first = asyncio.ensure_future(service.start())
+    await block.entered.wait()
+    # In one turn: the second start comes before the first has noticed its end.
+    stopper = asyncio.ensure_future(service.stop(1_000))
+    second = asyncio.ensure_future(service.start())
+    await closing.entered.wait()
+    block.release.set()
+    closing.release.set()
+    await stopper
+    await second
+    assert service.ready
+    with pytest.raises(AngariumError, match="stopped while it started"):
+        await first
+    await service.stop(10)
+    assert service.story == ["start", "close", "start", "quiet", "stop", "close"]
+
+
+async def test_a_start_that_swallows_its_cancellation_is_stopped_all_the_same() -> None:
+    service, block = Recorder(), Block()
+
+    async def swallow() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await block()
+
+    service.starting = swallow
+    starter = asyncio.ensure_future(service.start())
+    await block.entered.wait()
+    await service.stop(10)
+    with pytest.raises(AngariumError, match="stopped while it started"):
+        await starter
+    assert service.story == ["start", "close"]
 
 
 async def test_a_quiet_service_refuses_to_start_and_a_stopped_one_starts_again() -> None:
@@ -339,228 +320,6 @@ async def test_a_hook_that_fails_on_the_way_out_does_not_keep_the_rest_from_runn
     assert service.stopped
     assert service.story == ["start", "quiet", "stop", "close"]
     assert caplog.text.count("hook_failed") == 2
-
-
-# Loops
-
-
-class Looping(Recorder):
-    """A service with one loop whose passes follow a script of results and faults."""
-
-    def __init__(self, clock: FakeClock, script: list[object], name: str = "looping") -> None:
-        super().__init__(name, clock)
-        self.script = script
-        self.passed = Signal()
-        self.turns: Loop | None = None
-        self.passes_at_s: list[float] = []
-
-    async def on_start(self) -> None:
-        await super().on_start()
-        self.turns = self.loop("turns", self.run_once, 10.0, backoff=backoff_of(1.0))
-
-    async def run_once(self) -> object:
-        self.passes_at_s.append(self.clock.monotonic())
-        self.passed.fire()
-        step = self.script.pop(0) if self.script else Result()
-        if isinstance(step, BaseException):
-            raise step
-        if isinstance(step, Block):
-            await step()
-        return step
-
-
-async def test_a_loop_runs_at_its_interval_and_again_at_once_when_a_pass_asks_for_it() -> None:
-    clock = FakeClock()
-    service = Looping(clock, [Result(again=True), Result(again=True), Result()])
-    await service.start()
-    await clock.wait_for_sleepers()
-    assert service.passes_at_s == [0.0, 0.0, 0.0]
-    await clock.advance(9.9)
-    assert len(service.passes_at_s) == 3
-    await clock.advance(10.1)
-    assert service.passes_at_s == [0.0, 0.0, 0.0, 10.0, 20.0]
-    await service.stop(10)
-
-
-async def test_a_pass_that_raises_is_counted_and_tried_again_after_a_growing_back_off(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = FakeClock()
-    script = [ValueError("one"), OSError("two"), Result(), ValueError("three")]
-    service = Looping(clock, list(script), name="faulty")
-    before = failures("faulty", "turns")
-    await service.start()
-    await clock.wait_for_sleepers()
-    assert service.ready
-    await clock.advance(14)
-    # After 1 s, after 2 s more, then the interval: a success starts the back-off afresh.
-    assert service.passes_at_s == [0.0, 1.0, 3.0, 13.0, 14.0]
-    assert failures("faulty", "turns") - before == 3
-    assert "'task': 'turns'" in caplog.text
-    assert "ValueError('three')" in caplog.text
-    assert service.ready
-    await service.stop(10)
-
-
-async def test_a_cancellation_that_is_not_the_loops_own_counts_as_a_fault() -> None:
-    clock = FakeClock()
-    service = Looping(clock, [asyncio.CancelledError()], name="bystander")
-    before = failures("bystander", "turns")
-    await service.start()
-    await clock.wait_for_sleepers()
-    await clock.advance(1.0)
-    assert service.passes_at_s == [0.0, 1.0]
-    assert failures("bystander", "turns") - before == 1
-    await service.stop(10)
-
-
-async def test_waking_a_loop_runs_its_next_pass_now_and_a_wake_during_a_pass_is_kept() -> None:
-    clock, block = FakeClock(), Block()
-    service = Looping(clock, [Result(), block])
-    await service.start()
-    await clock.wait_for_sleepers()
-    assert service.turns is not None
-    service.turns.wake()
-    await block.entered.wait()
-    service.turns.wake()
-    block.release.set()
-    await service.passed.wait(3)
-    assert clock.monotonic() == 0
-    await service.stop(10)
-
-
-async def test_waking_a_loop_does_not_cut_its_back_off_short() -> None:
-    clock = FakeClock()
-    service = Looping(clock, [ValueError("down")])
-    await service.start()
-    await clock.wait_for_sleepers()
-    assert service.turns is not None
-    service.turns.wake()
-    await clock.advance(0.9)
-    assert service.passes_at_s == [0.0]
-    await clock.advance(0.1)
-    assert service.passes_at_s == [0.0, 1.0]
-    await service.stop(10)
-
-
-async def test_quiet_lets_the_pass_in_hand_end_and_starts_no_other() -> None:
-    clock, block = FakeClock(), Block()
-    service = Looping(clock, [block])
-    await service.start()
-    await block.entered.wait()
-    await service.quiet()
-    stopper = asyncio.ensure_future(service.stop(10))
-    await clock.wait_for_sleepers()
-    assert not stopper.done()
-    block.release.set()
-    await stopper
-    assert service.passed.count == 1
-    assert block.cancelled.count == 0
-
-
-async def test_quiet_ends_a_loop_that_waits_for_its_interval_or_its_back_off() -> None:
-    for script in ([Result()], [ValueError("down")]):
-        clock = FakeClock()
-        service = Looping(clock, list(script))
-        await service.start()
-        await clock.wait_for_sleepers()
-        await service.quiet()
-        await service.stop(10)
-        assert clock.monotonic() == 0
-        assert service.passed.count == 1
-
-
-async def test_a_loop_until_stop_runs_on_while_work_in_hand_is_finished() -> None:
-    clock, block, renewed = FakeClock(), Block(), Signal()
-    service = Recorder(clock=clock)
-    service.stopping = block
-
-    async def renew() -> None:
-        renewed.fire()
-
-    await service.start()
-    service.loop("renewal", renew, 1.0, until="stop")
-    await renewed.wait()
-    stopper = asyncio.ensure_future(service.stop(100))
-    await block.entered.wait()
-    await clock.advance(3)
-    assert renewed.count == 4
-    block.release.set()
-    await stopper
-    assert not others()
-
-
-# Tasks that must not end
-
-
-async def test_a_spawned_task_that_fails_or_returns_is_started_again_after_a_back_off() -> None:
-    clock, runs = FakeClock(), Signal()
-    service = Recorder("keeper", clock)
-    before = failures("keeper", "kept")
-
-    async def run() -> None:
-        runs.fire()
-        if runs.count == 1:
-            raise ValueError("lost")
-        if runs.count == 3:
-            await asyncio.Event().wait()
-
-    await service.start()
-    service.spawn("kept", run, backoff=backoff_of(1.0))
-    await clock.wait_for_sleepers()
-    assert runs.count == 1
-    await clock.advance(0.9)
-    assert runs.count == 1
-    await clock.advance(2.1)
-    assert runs.count == 3
-    assert failures("keeper", "kept") - before == 2
-    await service.stop(10)
-    assert not others()
-
-
-async def test_a_task_that_was_healthy_for_long_starts_from_a_short_back_off() -> None:
-    clock, runs = FakeClock(), Signal()
-    service = Recorder(clock=clock)
-
-    async def run() -> None:
-        runs.fire()
-        if runs.count == 3:
-            await clock.sleep(3_600)
-        raise ValueError("lost")
-
-    await service.start()
-    service.spawn("kept", run, backoff=backoff_of(1.0))
-    await clock.advance(3)  # 1 s and 2 s of back-off, then an hour of health
-    assert runs.count == 3
-    await clock.advance(3_601)
-    assert runs.count == 4
-    await service.stop(10)
-
-
-async def test_a_spawned_task_that_ends_after_quiet_is_not_started_again() -> None:
-    service, block = Recorder(), Block()
-    await service.start()
-    task = service.spawn("kept", block)
-    await block.entered.wait()
-    await service.quiet()
-    block.release.set()
-    await asyncio.wait({task})
-    assert block.entered.count == 1
-    await service.stop(10)
-
-
-async def test_one_loop_that_fails_leaves_the_others_alone() -> None:
-    clock, good = FakeClock(), Signal()
-    service = Looping(clock, [ValueError(str(n)) for n in range(50)])
-
-    async def run_once() -> None:
-        good.fire()
-
-    await service.start()
-    service.loop("good", run_once, 1.0)
-    await clock.advance(20)
-    assert good.count == 21
-    await service.stop(10)
 
 
 # Stress

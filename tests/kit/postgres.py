@@ -10,6 +10,7 @@ and a test can't pull the plug.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import pwd
@@ -20,6 +21,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -60,6 +62,21 @@ _SETTINGS = {
 
 class PostgresFailed(Exception):
     """The server did not start, or a statement failed; carries the log's tail."""
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """A few bytes by which PostgreSQL tells whether someone still uses its folder.
+
+    They outlive a killed process, and a machine has room for only some thousands of them.
+    """
+
+    identifier: int | None
+
+    def remove(self) -> None:
+        if self.identifier is not None:
+            remove_segment = 0  # IPC_RMID
+            ctypes.CDLL(None).shmctl(self.identifier, remove_segment, None)
 
 
 class PostgresProcess:
@@ -162,6 +179,14 @@ class PostgresProcess:
         self._drop()
         self._start()
 
+    def memory_left(self) -> SharedMemory:
+        """What the system still keeps if this server is killed and never started again."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().split("\n")
+            return SharedMemory(int(lines[6].split()[1]))
+        except (OSError, IndexError, ValueError):
+            return SharedMemory(None)
+
     def log_tail(self, lines_max: int = 20) -> str:
         path = self.folder / "server.log"
         if not path.exists():
@@ -170,10 +195,10 @@ class PostgresProcess:
 
     def close(self) -> None:
         if self.alive:
-            # Not the leash's kill -9, which would leave a shared memory segment behind.
             self.stop()
         self._drop()
         if self._folder is not None:
+            self.memory_left().remove()
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 

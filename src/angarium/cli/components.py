@@ -201,13 +201,13 @@ def _is_angarium(host: str, port: int) -> bool:
 
 
 def _database(settings: Settings) -> Component:
+    kind, driver, fix = "PostgreSQL", "asyncpg", "pip install 'angarium[postgres]'"
     if settings.database_url.startswith("sqlite"):
-        return Component("database", True, True, "SQLite, with Python", sqlite3.sqlite_version)
-    version = _package("asyncpg")
+        kind, driver, fix = f"SQLite {sqlite3.sqlite_version}", "aiosqlite", "pip install aiosqlite"
+    version = _package(driver)
     if version is None:
-        fix = "pip install 'angarium[postgres]'"
-        return Component("database", True, False, "PostgreSQL needs asyncpg", fix=fix)
-    return Component("database", True, True, "PostgreSQL by asyncpg", version)
+        return Component("database", True, False, f"{kind} needs {driver}", fix=fix)
+    return Component("database", True, True, f"{kind} by {driver}", version)
 
 
 # The lake and the browser

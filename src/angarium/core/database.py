@@ -236,7 +236,9 @@ def _prepare_sqlite_file(path: Path, busy_ms: int) -> None:
     except OSError as error:
         raise SettingInvalid(SETTING, f"{path} can't be opened: {error.strerror}", fix) from error
     try:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(path, timeout=0, isolation_level=None)
+        ) as connection:
             mode = _switch_to_wal(connection, busy_ms)
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -250,7 +252,7 @@ def _prepare_sqlite_file(path: Path, busy_ms: int) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, busy_ms: int) -> str:
-    """The mode stays with the file. Two processes that switch at once don't wait: they fail."""
+    """The mode stays with the file. SQLite itself won't wait for another who switches too."""
     deadline = time.monotonic() + busy_ms / 1000
     while True:
         try:

@@ -146,9 +146,11 @@ class Ground:
         # WAIT would be satisfied at once though the first write is not safe yet. The barrier
         # is a write of our own behind everything that this reply may have relied on.
         barrier: Command = ("SET", self.keyspace.name(keys.BARRIER, partition), 1)
-        if self.settings.durability is Durability.LOCAL:
+        if self.settings.durability is Durability.REPLICA:
+            return [barrier, ("WAIT", 1, DURABILITY_TIMEOUT_MS)]
+        if self.redis.info.waitaof:
             return [barrier, ("WAITAOF", 1, 0, DURABILITY_TIMEOUT_MS)]
-        return [barrier, ("WAIT", 1, DURABILITY_TIMEOUT_MS)]
+        return []  # It syncs before each reply; ServerInfo.check has seen to that.
 
     def _check_durable(self, reply: Any) -> None:
         if isinstance(reply, ReplyError):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from angarium.core.errors import ServerUnsuitable
+from angarium.core.errors import ScriptFailed, ServerUnsuitable
 
 if TYPE_CHECKING:
     from angarium.core.settings import Settings
@@ -24,6 +24,8 @@ class ServerInfo:
     eviction_policy: str
     memory_bytes_max: int
     aof: bool
+    fsync: str | None
+    """Its appendfsync; None where we may not ask."""
     replicas: int
 
     @property
@@ -58,11 +60,12 @@ class ServerInfo:
                     "'local' needs the append-only file, and the server has it off",
                     "set appendonly yes on the server, or choose memory",
                 )
-            if not self.waitaof:
+            # Under 'always' the server syncs before it replies, so the reply itself is the proof.
+            if not self.waitaof and self.fsync != "always":
                 raise ServerUnsuitable(
                     "ANGARIUM_DURABILITY",
                     f"'local' needs WAITAOF, which {self} lacks",
-                    "use Redis 7.2 or Valkey, or choose memory",
+                    "set appendfsync always on the server, or use Redis 7.2 or Valkey",
                 )
         if settings.durability == "replica" and self.replicas == 0:
             raise ServerUnsuitable(
@@ -73,6 +76,7 @@ class ServerInfo:
 
 
 async def read_server_info(call: Callable[..., Awaitable[Any]]) -> ServerInfo:
+    """Ask one server; `call` sends a command to it."""
     fields: dict[str, str] = {}
     for line in (await call("INFO")).decode().splitlines():
         name, colon, value = line.partition(":")
@@ -88,8 +92,17 @@ async def read_server_info(call: Callable[..., Awaitable[Any]]) -> ServerInfo:
         eviction_policy=fields.get("maxmemory_policy", "noeviction"),
         memory_bytes_max=int(fields.get("maxmemory", 0)),
         aof=fields.get("aof_enabled") == "1",
+        fsync=await _fsync(call),
         replicas=int(fields.get("connected_slaves", 0)),
     )
+
+
+async def _fsync(call: Callable[..., Awaitable[Any]]) -> str | None:
+    try:
+        reply = await call("CONFIG", "GET", "appendfsync")
+    except (ScriptFailed, ServerUnsuitable):
+        return None  # Hosted servers keep CONFIG to themselves.
+    return reply[1].decode() if reply else None
 
 
 def _version(text: str) -> tuple[int, ...]:

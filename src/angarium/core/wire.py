@@ -78,6 +78,7 @@ class Wire(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._watch_at = float("inf")
         self._writable = asyncio.Event()
         self._writable.set()
         self._why: BaseException | str | None = None
@@ -98,11 +99,11 @@ class Wire(asyncio.Protocol):
         if not self.usable:
             future.set_exception(RedisUnavailable(f"connection to {self.address} is closed"))
             return future
-        now = self._loop.time()
-        self._in_flight.append(_Request(future, len(commands), now + timeout_s))
+        deadline = self._loop.time() + timeout_s
+        self._in_flight.append(_Request(future, len(commands), deadline))
         self.send(commands)
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_at(now + timeout_s, self._watch)
+        if deadline < self._watch_at:
+            self._watch_until(deadline)
         return future
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -190,16 +191,22 @@ class Wire(asyncio.Protocol):
             if not request.future.done():
                 request.future.set_result(request.replies)
 
+    def _watch_until(self, deadline: float) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._watchdog = self._loop.call_at(deadline, self._watch)
+        self._watch_at = deadline
+
     def _watch(self) -> None:
         """One timer per wire: it looks at the oldest request, for replies come in order."""
-        self._watchdog = None
+        self._watch_at = float("inf")
         if not self._in_flight:
             return
         deadline = self._in_flight[0].deadline
         if self._loop.time() >= deadline:
             self.close("no reply in time")
         else:
-            self._watchdog = self._loop.call_at(deadline, self._watch)
+            self._watch_until(deadline)
 
 
 _MORE = object()

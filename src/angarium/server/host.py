@@ -170,10 +170,13 @@ def announce(service: Service) -> None:
     """The readiness line. Nobody reading it is no reason to stop serving."""
     line = {"role": service.name, "ready": True, "ports": service.ports}
     try:
-        print(json.dumps(line, separators=(",", ":")), flush=True)  # noqa: T201
+        sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
     except OSError:
         # What stays in the buffer would fail again at exit, and change the exit code.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def listen(host: str, port: int, setting: str, *, host_setting: str | None = None) -> socket.socket:
