@@ -21,7 +21,7 @@ from benchmarks.measure import Contender, compare, table
 TASKS = 64
 PAYLOAD = "x" * 100
 Accept = Callable[[str, str], Awaitable[str]]
-ITEMS = 6_000
+ITEMS = 20_000
 ITEMS_LARGE = 60_000
 
 
@@ -45,7 +45,6 @@ async def _main() -> None:
             }
             print(table(await compare(contenders, witness, items=ITEMS), "items"))
             await plain.aclose()
-            witness.flushall()
             print("\n## What the journal costs, batched\n")
             contenders = {
                 "journal off": _spread(SampleStore(off).accept),

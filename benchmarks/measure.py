@@ -57,6 +57,7 @@ async def compare(
 
 async def _round(contender: Contender, witness: Any, items: int) -> Round:
     for _ in range(ATTEMPTS_MAX):
+        witness.flushall()  # every round finds the same, empty server
         before, stolen = _redis_figures(witness), _cpu_times()
         began = time.perf_counter()
         await contender(items)

@@ -10,6 +10,7 @@ import pytest
 from angarium.core.batching import Batcher
 from angarium.core.errors import Overloaded, RedisUnavailable, ScriptFailed
 from angarium.core.limits import Limits
+from tests.kit.eventually import eventually
 
 
 class Recorder:
@@ -29,9 +30,48 @@ class Recorder:
 async def test_calls_of_one_turn_share_one_batch() -> None:
     recorder = Recorder()
     async with Batcher(recorder.run, Limits()) as batcher:
-        results = await asyncio.gather(*(batcher.submit(0, item) for item in range(64)))
-    assert results == [item * 10 for item in range(64)]
-    assert recorder.batches == [(0, list(range(64)))]
+        results = await asyncio.gather(*(batcher.submit(0, item) for item in range(20)))
+    assert results == [item * 10 for item in range(20)]
+    assert recorder.batches == [(0, list(range(20)))]
+
+
+async def test_many_calls_leave_in_two_halves_that_overlap() -> None:
+    recorder = Recorder()
+    recorder.gate.clear()
+    async with Batcher(recorder.run, Limits()) as batcher:
+        futures = [batcher.submit(0, item) for item in range(64)]
+        await eventually(lambda: len(recorder.batches) == 2)
+        late = batcher.submit(0, 64)
+        recorder.gate.set()
+        assert await asyncio.gather(*futures, late) == [item * 10 for item in range(65)]
+    assert recorder.batches[:2] == [(0, list(range(32))), (0, list(range(32, 64)))]
+    assert recorder.batches[2:] == [(0, [64])], "a third waits until one is back"
+
+
+async def test_items_of_one_order_never_overtake_each_other() -> None:
+    recorder = Recorder()
+    recorder.gate.clear()
+    async with Batcher(recorder.run, Limits()) as batcher:
+        first = batcher.submit(0, 1, "anna")
+        await eventually(lambda: len(recorder.batches) == 1)
+        later = [
+            batcher.submit(0, 2, "anna"),
+            batcher.submit(0, 3, "bert"),
+            batcher.submit(0, 4, "anna"),
+            batcher.submit(0, 5),
+        ]
+        await eventually(lambda: len(recorder.batches) == 2)
+        recorder.gate.set()
+        await asyncio.gather(first, *later)
+    assert recorder.batches == [(0, [1]), (0, [3, 5]), (0, [2, 4])]
+
+
+async def test_a_flood_of_one_order_goes_in_whole_batches() -> None:
+    recorder = Recorder()
+    async with Batcher(recorder.run, Limits(batch_items_max=100)) as batcher:
+        await asyncio.gather(*(batcher.submit(0, item, "one") for item in range(5_000)))
+    assert [item for _, items in recorder.batches for item in items] == list(range(5_000))
+    assert len(recorder.batches) <= 52, "the last hundred may leave in halves"
 
 
 async def test_a_lone_call_leaves_at_once() -> None:
@@ -110,7 +150,7 @@ async def test_items_and_bytes_bound_a_batch() -> None:
     limits = Limits(batch_items_max=3, batch_bytes_max=100)
     async with Batcher(recorder.run, limits) as batcher:
         sizes = [10, 10, 10, 10, 60, 50, 500, 1]
-        await asyncio.gather(*(batcher.submit(0, n, size) for n, size in enumerate(sizes)))
+        await asyncio.gather(*(batcher.submit(0, n, None, size) for n, size in enumerate(sizes)))
     assert [items for _, items in recorder.batches] == [[0, 1, 2], [3, 4], [5], [6], [7]]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from angarium.core import keyspace as keys
 from angarium.core.clock import Clock
-from angarium.core.ground import BatchItem, Ground
+from angarium.core.ground import Ground
 from angarium.core.lease import LeaseKeys
 from angarium.core.scripts import read_script, status_of
 from angarium.core.settings import Settings, load
@@ -51,8 +51,8 @@ class SampleStore:
 
     async def accept(self, item_id: str, payload: str = "x") -> str:
         partition = self.ground.keyspace.partition_of(item_id)
-        item = BatchItem((), (item_id, payload))
-        return status_of(await self._accept.submit(partition, item, len(payload)))
+        item = ((), (item_id, payload))
+        return status_of(await self._accept.submit(partition, item, None, len(payload)))
 
     async def accept_alone(self, item_id: str, payload: str = "x") -> str:
         partition = self.ground.keyspace.partition_of(item_id)

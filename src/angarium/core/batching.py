@@ -1,16 +1,17 @@
 """Gathers single calls that are made at the same time into one call for all of them.
 
-A batch is what arrived while the last one was in flight: nothing waits when nothing is in
-flight, and the batches grow by themselves when the load does. One batch per partition is in
-flight at a time, so items of a partition take effect in the order they were submitted. Bounded
-in items, bytes and callers waiting.
+A batch is what arrived while others were in flight: nothing waits when nothing is in flight,
+and the batches grow by themselves when the load does. Two batches of a partition may be in
+flight, so that Redis works on one while this process prepares the other. Items that name the
+same `order` never overtake each other: a batch leaves out what another in flight must come
+before. Bounded in items, bytes and callers waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -20,9 +21,31 @@ from angarium.core.limits import Limits
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# One that Redis works on, one that is prepared meanwhile. A third would only wait at the server.
+IN_FLIGHT_MAX = 2
+# Fewer are not worth a second call: its fixed cost is that of about this many items.
+SPLIT_ITEMS_MIN = 32
 
-_Waiting = tuple[Item, int, asyncio.Future[Result]]
-"""An item, its size in bytes, and who waits for it: a bare tuple, for there are many."""
+_Waiting = tuple[Item, Hashable, int, asyncio.Future[Result]]
+"""An item, its order, its size in bytes, who waits for it: a bare tuple, for there are many."""
+
+
+class _Lane(Generic[Item, Result]):
+    """One partition: who waits, and the orders that are in flight, one set per batch."""
+
+    __slots__ = ("busy", "number", "scheduled", "waiting")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.waiting: deque[_Waiting[Item, Result]] = deque()
+        self.busy: list[set[Hashable]] = []
+        self.scheduled = False
+
+
+class _Lanes(dict[int, _Lane[Item, Result]]):
+    def __missing__(self, number: int) -> _Lane[Item, Result]:
+        lane = self[number] = _Lane(number)
+        return lane
 
 
 class Batcher(Generic[Item, Result]):
@@ -38,33 +61,44 @@ class Batcher(Generic[Item, Result]):
         limits: Limits,
     ) -> None:
         self._run = run
-        self._limits = limits
-        self._lanes: dict[int, deque[_Waiting[Item, Result]]] = {}
-        self._drains: dict[int, asyncio.Task[None]] = {}
+        self._items_max = limits.batch_items_max
+        self._bytes_max = limits.batch_bytes_max
+        self._waiting_max = limits.batch_waiting_items_max
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lanes: _Lanes[Item, Result] = _Lanes()
+        self._batches: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._closed = False
 
-    def submit(self, partition: int, item: Item, size_bytes: int = 0) -> asyncio.Future[Result]:
-        """Join the next batch. Cancelling before it leaves takes the item out of it."""
+    def submit(
+        self, partition: int, item: Item, order: Hashable = None, size_bytes: int = 0
+    ) -> asyncio.Future[Result]:
+        """Join the next batch. Cancelling before it leaves takes the item out of it.
+
+        Items of one `order` (a conversation, a connection) take effect as they were submitted;
+        None promises nothing, which is right for callers that await one before the next.
+        """
         if self._closed:
             raise RedisUnavailable("this process is shutting down and takes no more calls")
-        if self._waiting >= self._limits.batch_waiting_items_max:
-            raise Overloaded("batch_waiting_items_max", self._limits.batch_waiting_items_max)
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        lane = self._lanes.setdefault(partition, deque())
-        lane.append((item, size_bytes, future))
+        if self._waiting >= self._waiting_max:
+            raise Overloaded("batch_waiting_items_max", self._waiting_max)
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        lane = self._lanes[partition]
+        lane.waiting.append((item, order, size_bytes, future))
         self._waiting += 1
-        if partition not in self._drains:
-            # The task begins in the next turn of the loop, so that all who call in this turn
-            # share the first batch.
-            drain = asyncio.create_task(self._drain(partition, lane))
-            self._drains[partition] = drain
+        if not lane.scheduled and len(lane.busy) < IN_FLIGHT_MAX:
+            # In the next turn of the loop, so that all who call in this turn share a batch.
+            lane.scheduled = True
+            loop.call_soon(self._begin, lane)
         return future
 
     async def close(self) -> None:
         """Take no more; finish what was submitted."""
         self._closed = True
-        await asyncio.gather(*self._drains.values(), return_exceptions=True)
+        while self._waiting or self._batches:
+            await asyncio.sleep(0)
+            await asyncio.gather(*self._batches, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,46 +111,81 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         await self.close()
 
-    async def _drain(self, partition: int, lane: deque[_Waiting[Item, Result]]) -> None:
+    def _begin(self, lane: _Lane[Item, Result]) -> None:
+        """Send the next batch, if there is one to send and a place in flight for it."""
+        lane.scheduled = False
+        if not lane.waiting or len(lane.busy) >= IN_FLIGHT_MAX or self._loop is None:
+            return
+        batch, orders = self._next_batch(lane)
+        if batch:
+            lane.busy.append(orders)
+            task = self._loop.create_task(self._run_batch(lane, batch, orders))
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+            # The second goes a turn later, when the first is on its way: sent together, both
+            # replies would come together, and nothing would overlap.
+            self._schedule(lane)
+
+    def _schedule(self, lane: _Lane[Item, Result]) -> None:
+        if lane.waiting and not lane.scheduled and self._loop is not None:
+            lane.scheduled = True
+            self._loop.call_soon(self._begin, lane)
+
+    def _next_batch(
+        self, lane: _Lane[Item, Result]
+    ) -> tuple[list[_Waiting[Item, Result]], set[Hashable]]:
+        waiting, items_max = lane.waiting, self._items_max
+        if not lane.busy and len(waiting) >= SPLIT_ITEMS_MIN:
+            items_max = min(items_max, (len(waiting) + 1) // 2)
+        busy = lane.busy[0] if lane.busy else None
         batch: list[_Waiting[Item, Result]] = []
+        held: list[_Waiting[Item, Result]] = []
+        orders: set[Hashable] = set()
+        size_bytes = 0
+        # What is held back is looked at again next time, so only so many are looked at.
+        while waiting and len(batch) < items_max and len(held) < self._items_max:
+            entry = waiting[0]
+            _, order, item_bytes, future = entry
+            if batch and size_bytes + item_bytes > self._bytes_max:
+                break
+            waiting.popleft()
+            if future.done():
+                self._waiting -= 1
+            elif order is not None and busy and order in busy:
+                held.append(entry)
+            else:
+                batch.append(entry)
+                size_bytes += item_bytes
+                if order is not None:
+                    orders.add(order)
+        self._waiting -= len(batch)
+        waiting.extendleft(reversed(held))
+        return batch, orders
+
+    async def _run_batch(
+        self,
+        lane: _Lane[Item, Result],
+        batch: list[_Waiting[Item, Result]],
+        orders: set[Hashable],
+    ) -> None:
         try:
-            while lane:
-                batch = self._next_batch(lane)
-                if batch:
-                    await self._run_batch(partition, batch)
+            try:
+                results = await self._run(lane.number, [entry[0] for entry in batch])
+                if len(results) != len(batch):
+                    raise ScriptFailed(f"a batch of {len(batch)} got {len(results)} results")
+            except Exception as error:
+                results = [error] * len(batch)
+            for (_, _, _, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
         except BaseException:
-            for _, _, future in (*batch, *lane):
-                future.cancel()
-            self._waiting -= len(lane)
-            lane.clear()
+            for entry in batch:
+                entry[3].cancel()
             raise
         finally:
-            del self._drains[partition]
-
-    def _next_batch(self, lane: deque[_Waiting[Item, Result]]) -> list[_Waiting[Item, Result]]:
-        batch: list[_Waiting[Item, Result]] = []
-        size_bytes = 0
-        while lane and len(batch) < self._limits.batch_items_max:
-            if batch and size_bytes + lane[0][1] > self._limits.batch_bytes_max:
-                break
-            waiting = lane.popleft()
-            self._waiting -= 1
-            if not waiting[2].done():
-                batch.append(waiting)
-                size_bytes += waiting[1]
-        return batch
-
-    async def _run_batch(self, partition: int, batch: list[_Waiting[Item, Result]]) -> None:
-        try:
-            results = await self._run(partition, [item for item, _, _ in batch])
-            if len(results) != len(batch):
-                raise ScriptFailed(f"a batch of {len(batch)} got {len(results)} results")
-        except Exception as error:
-            results = [error] * len(batch)
-        for (_, _, future), result in zip(batch, results, strict=True):
-            if future.done():
-                continue
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+            lane.busy.remove(orders)
+            self._schedule(lane)

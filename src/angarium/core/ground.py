@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from angarium.core import keyspace as keys
 from angarium.core.batching import Batcher
@@ -30,11 +30,8 @@ CLAIM_LAYOUT = load_script("angarium.core", "claim_layout")
 DURABILITY_TIMEOUT_MS = 5_000
 
 
-class BatchItem(NamedTuple):
-    """One item's own KEYS and ARGV; a script knows how many of each an item has."""
-
-    keys: tuple[str, ...]
-    args: tuple[Argument, ...]
+BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
+"""One item's own KEYS and ARGV; a script knows how many of each an item has."""
 
 
 class Ground:
@@ -102,9 +99,9 @@ class Ground:
         async def run(partition: int, items: list[BatchItem]) -> Sequence[Any]:
             names = [*shared_keys(partition)]
             values: list[Argument] = [*shared_args, len(items)]
-            for item in items:
-                names.extend(item.keys)
-                values.extend(item.args)
+            for item_keys, item_args in items:
+                names += item_keys
+                values += item_args
             replies: Sequence[Any] = await self.run(script, partition, names, values)
             return replies
 

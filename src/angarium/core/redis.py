@@ -203,12 +203,16 @@ class Redis:
 class _Attempt:
     """The time one call may wait for Redis to come back, with jittered pauses."""
 
+    __slots__ = ("_backoff", "_deadline", "_loop")
+
     def __init__(self, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_s
-        self._backoff = Backoff(base_s=0.01, ceiling_s=0.5)
+        self._backoff: Backoff | None = None
 
     async def pause_or_raise(self, error: AngariumError) -> None:
+        if self._backoff is None:
+            self._backoff = Backoff(base_s=0.01, ceiling_s=0.5)
         delay_s = self._backoff.next_delay_s()
         if self._loop.time() + delay_s > self._deadline:
             raise error
@@ -228,7 +232,8 @@ async def _send(
         commands = [part for command in commands for part in (("ASKING",), command)]
     if connection == "shared":
         wire = await node.wire()
-        await wire.drained()
+        if not wire.writable:
+            await wire.drained()
         replies = await wire.request(commands, timeout_s)
     else:
         lanes = node.durable if connection == "durable" else node.blocking

@@ -110,7 +110,12 @@ class Wire(asyncio.Protocol):
         """Send without expecting replies: for a wire whose answers go to `on_push`."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
-        self._outgoing.extend(pack(tuple(command)) for command in commands)
+        for command in commands:
+            self._outgoing.append(pack(tuple(command)))
+
+    @property
+    def writable(self) -> bool:
+        return self._writable.is_set()
 
     async def drained(self) -> None:
         """Wait until the kernel takes more bytes: back-pressure for whoever sends much."""
