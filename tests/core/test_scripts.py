@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+import angarium
 from angarium.core import keyspace as keys
 from angarium.core.errors import Overloaded, ScriptFailed
 from angarium.core.journal import Journal, decode_entry
 from angarium.core.scripts import load_script, read_script, status_of
+from tests.kit.cluster import ClusterProcess
 from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_ground
 from tests.kit.server import ServerProcess
 
+SOURCE = Path(angarium.__file__).parent
 HEADER = "\n".join(
     f"-- {heading}: none"
     for heading in ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
 )
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("lua/*.lua")), ids=lambda path: path.stem)
+def test_every_script_compiles_on_every_node(path: Path, cluster: ClusterProcess) -> None:
+    script = read_script(path, path.stem)
+    for node in cluster.nodes:
+        assert node.client().script_load(script.source) == script.sha
+    named = re.search(r"^-- KEYS: (.*)$", path.read_text(), re.MULTILINE)
+    assert named is not None
+    assert len(re.findall(r"(?:^|, )\d+ ", named.group(1))) <= 6
 
 
 def test_includes_are_written_in_place(tmp_path: Path) -> None:

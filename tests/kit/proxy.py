@@ -17,7 +17,6 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from tests.kit.ports import ATTEMPTS_MAX, free_port
@@ -59,12 +58,7 @@ class FaultProxy:
                 return self
         raise OSError("no port to listen at")
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.refuse()
         for link in self._links:
             link.task.cancel()
@@ -350,12 +344,7 @@ class ThreadedFaultProxy:
         self._loop, self._proxy = self._ready.result(10.0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10.0)
 

@@ -6,7 +6,6 @@ Timings are short: a failover takes two or three seconds instead of half a minut
 from __future__ import annotations
 
 import contextlib
-from types import TracebackType
 from typing import Self
 
 from tests.kit.eventually import wait_until
@@ -42,12 +41,7 @@ class SentinelProcess:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +60,7 @@ def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
         f"  data       {settings.home.absolute()}",
         "Try:",
         f"  curl {url}/readyz",
-        "  angarium doctor",
+        f"  {_command()} doctor",
         "Stop it with Ctrl-C.",
         "",
     ]
@@ -77,6 +79,11 @@ def _redis(settings: Settings) -> str:
     if settings.redis_url == "embedded":
         return f"embedded server in {settings.home / 'redis'}"
     return redacted(settings.redis_url)
+
+
+def _command() -> str:
+    """Ourselves, as the reader can type it: the name alone only where PATH leads to it."""
+    return "angarium" if shutil.which("angarium") else os.path.relpath(sys.argv[0])
 
 
 def _say(lines: Sequence[str]) -> None:

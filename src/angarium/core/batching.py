@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from angarium.core.errors import Overloaded, RedisUnavailable, ScriptFailed
@@ -103,12 +102,7 @@ class Batcher(Generic[Item, Result]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _begin(self, lane: _Lane[Item, Result]) -> None:

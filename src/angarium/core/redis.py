@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
 from angarium.core.backoff import Backoff
@@ -170,12 +169,7 @@ class Redis:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _open_subscriber(self, on_push: Callable[[Any], None]) -> Wire:

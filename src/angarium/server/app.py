@@ -8,7 +8,7 @@ a callable of another, they are joined here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, cast
 from angarium.core.errors import SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.core.ground import Ground
     from angarium.core.service import Service
     from angarium.core.settings import Settings
 
-# Role -> "module:function"; the function makes the service from the ground. The order is the
-# order of starting, so those that others lean on come first.
+# Role -> module, which offers `build(ground)`, the service, and `check(settings)`, which refuses
+# what can be seen to fail before anything is touched. The order is the order of starting, so
+# those that others lean on come first.
 ROLES: Mapping[str, str] = MappingProxyType(
     {
-        "api": "angarium.server.http:build",
+        "api": "angarium.server.http",
     }
 )
 
@@ -44,11 +44,8 @@ async def compose(names: Iterable[str], settings: Settings) -> AsyncIterator[Seq
     """The services of some roles on one ground, which is given back when they have stopped."""
     from angarium.core.ground import Ground
 
-    factories = [factory(name) for name in checked(names)]
+    modules = [importlib.import_module(ROLES[name]) for name in checked(names)]
+    for module in modules:
+        module.check(settings)
     async with Ground.open(settings) as ground:
-        yield [make(ground) for make in factories]
-
-
-def factory(name: str) -> Callable[[Ground], Service]:
-    module, _, function = ROLES[name].partition(":")
-    return cast("Callable[[Ground], Service]", getattr(importlib.import_module(module), function))
+        yield [cast("Service", module.build(ground)) for module in modules]

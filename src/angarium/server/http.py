@@ -27,6 +27,7 @@ import angarium
 from angarium.core.errors import AngariumError, RedisUnavailable
 from angarium.core.ground import Ground
 from angarium.core.service import Service
+from angarium.core.settings import Settings
 from angarium.server.host import listen
 
 # Probes give up after 1 s by default; the answer «not ready» has to be there before that.
@@ -35,8 +36,22 @@ READY_S_MAX = 0.8
 START_S_MAX = 10.0
 
 
+def check(settings: Settings) -> None:
+    """A port that is taken is found before Redis is touched."""
+    _listen(settings).close()
+
+
 def build(ground: Ground) -> Service:
     return Api(ground)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    return listen(
+        settings.http.host,
+        settings.http.port,
+        "ANGARIUM_HTTP__PORT",
+        host_setting="ANGARIUM_HTTP__HOST",
+    )
 
 
 class Api(Service):
@@ -50,10 +65,7 @@ class Api(Service):
         self._serving: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
-        http = self._ground.settings.http
-        self._socket = listen(
-            http.host, http.port, "ANGARIUM_HTTP__PORT", host_setting="ANGARIUM_HTTP__HOST"
-        )
+        self._socket = _listen(self._ground.settings)
         self.ports = {"http": self._socket.getsockname()[1]}
         self._serving = self.spawn("http", self._serve)
         async with asyncio.timeout(START_S_MAX):
