@@ -72,8 +72,11 @@ class Redis:
             if topology.clustered:
                 for node in await topology.nodes():
                     (await read_server_info(redis._caller(node))).check(settings)
-        except BaseException:
+        except BaseException as error:
             await redis.close()
+            if isinstance(error, RedisUnavailable):
+                hint = "start it, or set ANGARIUM_REDIS_URL to one that runs"
+                raise RedisUnavailable(f"{error}; {hint}") from error
             raise
         return redis
 
