@@ -44,9 +44,9 @@ bench: ## the benchmarks; ONLY=name runs one
 	@ONLY="$(ONLY)" $(BIN)/python -m benchmarks $(ARGS)
 
 # The long runs outlast the time limit that pytest gives a test elsewhere.
-faults: ## the long fault runs: processes killed and paused under load
+faults: ## the long runs: processes killed and paused under load, properties searched anew
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
-	@FAULTS=long $(BIN)/python -m pytest tests/faults --timeout=3600 -s $(ARGS)
+	@FAULTS=long $(BIN)/python -m pytest tests/faults tests/properties --timeout=3600 -s $(ARGS)
 
 docs: ## the documentation as a site, into site/
 	@tools/bootstrap --groups docs

@@ -6,11 +6,19 @@ import asyncio
 import inspect
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import uvloop
 
+from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess
+
+# The same examples at each run, so that a red test is a change and not a draw; the long runs
+# search for new ones, and print what replays a failure.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
+hypothesis.settings.load_profile("search" if LONG else "steady")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -128,8 +128,10 @@ async def test_one_batch_waits_for_the_disk_once() -> None:
                 return int(witness.info("commandstats")["cmdstat_waitaof"]["calls"])
 
             before = waits()
-            await asyncio.gather(*(store.accept(f"id{n}") for n in range(200)))
+            await asyncio.gather(*(store.accept(f"id{n}") for n in range(20)))
             assert waits() - before == 1
+            await asyncio.gather(*(store.accept(f"more{n}") for n in range(200)))
+            assert waits() - before <= 3, "many leave in two halves, and each half waits once"
 
 
 async def test_the_embedded_server_keeps_what_was_stored(tmp_path: Path) -> None:
