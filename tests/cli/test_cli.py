@@ -287,7 +287,7 @@ def test_doctor_as_json_is_a_list_with_the_versions_found(tmp_path: Path, redis_
 
 
 def test_doctor_says_which_durability_a_server_with_aof_gives(tmp_path: Path) -> None:
-    with ServerProcess(aof=True) as server:
+    with ServerProcess(aof=True, fsync="always") as server:
         ended = angarium(tmp_path, "doctor", "--json", ANGARIUM_REDIS_URL=server.url)
     assert "AOF on, durability memory/local" in components(ended)["redis"]["detail"]
 

@@ -106,7 +106,8 @@ def servers_in(home: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            program = (process / "exe").readlink().name
+            # Not the name of the file: Debian's redis-server is a link to another program.
+            program = (process / "comm").read_text().strip()
             works_in = (process / "cwd").readlink()
             if program.endswith("-server") and works_in == folder_of(home).path.resolve():
                 found.append(int(process.name))

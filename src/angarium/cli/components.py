@@ -143,7 +143,7 @@ async def _info(settings: Settings) -> ServerInfo:
 
 def _durability(info: ServerInfo) -> str:
     levels = ["memory"]
-    if info.aof and info.waitaof:
+    if info.local:
         levels.append("local")
     if info.replicas:
         levels.append("replica")

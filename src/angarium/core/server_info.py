@@ -32,6 +32,11 @@ class ServerInfo:
     def waitaof(self) -> bool:
         return self.version >= WAITAOF_SINCE
 
+    @property
+    def local(self) -> bool:
+        """It can tell that a write is on its disk: when asked, or by replying only then."""
+        return self.aof and (self.waitaof or self.fsync == "always")
+
     def __str__(self) -> str:
         return f"{self.flavour.capitalize()} {'.'.join(map(str, self.version))}"
 
@@ -60,8 +65,7 @@ class ServerInfo:
                     "'local' needs the append-only file, and the server has it off",
                     "set appendonly yes on the server, or choose memory",
                 )
-            # Under 'always' the server syncs before it replies, so the reply itself is the proof.
-            if not self.waitaof and self.fsync != "always":
+            if not self.local:
                 raise ServerUnsuitable(
                     "ANGARIUM_DURABILITY",
                     f"'local' needs WAITAOF, which {self} lacks",
