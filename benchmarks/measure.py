@@ -15,7 +15,7 @@ from typing import Any
 
 STEAL_MAX = 0.025
 # A round that was stolen from is repeated; a machine that is always stolen from ends it.
-ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ Contender = Callable[[int], Awaitable[None]]
 
 
 async def compare(
-    contenders: Mapping[str, Contender], witness: Any, *, items: int, rounds: int = 5
+    contenders: Mapping[str, Contender], witness: Any, *, items: int, rounds: int = 7
 ) -> list[Row]:
     """Interleaved rounds; ratios are taken to the first contender, round by round."""
     results: dict[str, list[Round]] = {name: [] for name in contenders}

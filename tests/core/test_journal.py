@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from prometheus_client import REGISTRY
 
 from angarium.core import keyspace as keys
 from angarium.core.journal import EntryUnreadable, Journal, decode_entry
+from angarium.core.journal_watch import JournalWatch
 from tests.kit.clock import FakeClock
 from tests.kit.sample import SampleStore, sample_ground
 
@@ -75,6 +79,30 @@ async def test_past_the_size_limit_the_oldest_go_and_are_counted(redis_url: str)
         assert entries[0].first_sequence == status.dropped_events + 1
         size = ground.redis.call("MEMORY", "USAGE", ground.keyspace.name(keys.JOURNAL))
         assert await size < 3 * 20_000 + 30_000
+
+
+async def test_a_loss_at_the_limit_is_told_once_and_shown(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sample_ground(redis_url, journal={"bytes_max": 5_000}) as ground:
+        store, watch = SampleStore(ground), JournalWatch(ground)
+        await Journal(ground).register("asleep")
+        assert (await watch.run_once()).lost == {}
+        for number in range(500):
+            await store.accept(f"a-rather-long-identifier-{number:06}")
+        lost = (await watch.run_once()).lost
+        assert (await watch.run_once()).lost == {}
+        status = await Journal(ground).status(0)
+        assert lost == {0: status.dropped_events}
+        (record,) = [r for r in caplog.records if "journal_events_lost" in str(r.msg)]
+        told: Any = record.msg
+        assert told["events"] == status.dropped_events > 0
+        assert told["readers"] == ["asleep"]
+        assert "ANGARIUM_JOURNAL__BYTES_MAX" in told["fix"]
+        shown = REGISTRY.get_sample_value("angarium_journal_dropped_events", {"partition": "0"})
+        assert shown == status.dropped_events
+        behind = {"partition": "0", "reader": "asleep"}
+        assert (REGISTRY.get_sample_value("angarium_journal_reader_behind_ms", behind) or 0) > 0
 
 
 async def test_a_journal_that_is_off_costs_no_key(redis_url: str) -> None:

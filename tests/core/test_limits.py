@@ -24,7 +24,6 @@ def test_the_limits_that_other_parts_were_built_for() -> None:
     assert limits.batch_items_max == 500
     assert limits.batch_bytes_max == 1024 * 1024
     assert limits.batch_waiting_items_max == 100_000
-    assert limits.journal_entry_events_max == 1_000
 
 
 @pytest.mark.parametrize("value", [0, -1])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from angarium.core.batching import Batcher
 from angarium.core.errors import RedisUnavailable
 from angarium.core.limits import Limits
+from tests.faults.profile import rounds
 
 Step = tuple[str, int, int]
 STEPS = st.lists(
@@ -23,7 +24,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150, 3_000), deadline=None)
 @given(STEPS, st.integers(1, 5), st.integers(10, 120))
 def test_every_interleaving_answers_each_call_once_and_in_order(
     steps: list[Step], items_max: int, bytes_max: int

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from angarium.core.errors import LeaseLost
 from angarium.core.ground import Ground
 from angarium.core.lease import Lease
+from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.sample import SampleStore, sample_ground
 from tests.kit.server import ServerProcess
@@ -78,6 +79,11 @@ class Leases(RuleBasedStateMachine):
         for clock in self.clocks:
             self.do(clock.advance(LEASE_MS / 1000))
 
+    @rule(process=PROCESSES)
+    def take_over(self, process: int) -> None:
+        self.expire()
+        self.acquire(process)
+
     @rule(which=st.integers(0, 1_000))
     def write_under_a_term_once_held(self, which: int) -> None:
         """A process that was paused at any time wakes and writes without looking at its clock."""
@@ -121,6 +127,7 @@ def test_any_interleaving_keeps_one_holder_and_growing_terms(redis_server: Serve
     Leases.server = redis_server
     Leases.late_writes = 0
     run_state_machine_as_test(
-        Leases, settings=settings(max_examples=30, stateful_step_count=40, deadline=None)
+        Leases,
+        settings=settings(max_examples=rounds(30, 300), stateful_step_count=40, deadline=None),
     )
     assert Leases.late_writes > 10, "the runs were too tame to show anything"

@@ -54,13 +54,6 @@ class Limits:
             "must hear of it before the memory is gone.",
         ),
     ] = 100_000
-    journal_entry_events_max: Annotated[
-        int,
-        Limit(
-            "events",
-            "Readers take, commit and trim an entry whole, so it must not grow without end.",
-        ),
-    ] = 1_000
     frame_bytes_max: Annotated[
         int,
         Limit(

@@ -26,12 +26,15 @@ from starlette.routing import Route
 import angarium
 from angarium.core.errors import AngariumError, RedisUnavailable
 from angarium.core.ground import Ground
+from angarium.core.journal_watch import JournalWatch
 from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.server.host import listen
 
 # Probes give up after 1 s by default; the answer «not ready» has to be there before that.
 READY_S_MAX = 0.8
+# As often as Prometheus usually asks, or a little more.
+JOURNAL_LOOK_S = 5.0
 # Binding is done by then; what is left to start is memory.
 START_S_MAX = 10.0
 
@@ -68,6 +71,7 @@ class Api(Service):
         self._socket = _listen(self._ground.settings)
         self.ports = {"http": self._socket.getsockname()[1]}
         self._serving = self.spawn("http", self._serve)
+        self.loop("journal", JournalWatch(self._ground).run_once, JOURNAL_LOOK_S)
         async with asyncio.timeout(START_S_MAX):
             await self._up.wait()
 
