@@ -33,6 +33,16 @@ async def test_one_holds_it_and_the_other_waits(any_redis_url: str) -> None:
         assert second.term == 2
 
 
+async def test_two_holders_in_one_process_are_two(redis_url: str) -> None:
+    async with sample_ground(redis_url) as ground:
+        keys_ = SampleStore(ground).lease_keys
+        first, second = Lease(ground, keys_, 60_000), Lease(ground, keys_, 60_000)
+        assert await first.acquire()
+        assert not await second.acquire()
+        assert await first.acquire(), "asking again keeps it"
+        assert first.term == 1
+
+
 async def test_an_expired_lease_is_lost_even_when_nobody_took_it(redis_url: str) -> None:
     async with sample_ground(redis_url) as ground:
         lease = Lease(ground, SampleStore(ground).lease_keys, 60_000)

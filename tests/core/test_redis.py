@@ -152,6 +152,23 @@ async def test_a_subscription_tells_of_the_gap_and_goes_on(redis_server: ServerP
         assert payloads == [b"3"]
 
 
+async def test_a_refused_subscription_is_told_and_works_when_it_is_allowed(
+    redis_server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    witness = redis_server.client()
+    witness.acl_setuser(
+        "mute", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True
+    )
+    async with (
+        await connect(f"redis://mute:any@127.0.0.1:{redis_server.port}") as redis,
+        redis.subscribe("secret") as subscription,
+    ):
+        await eventually(lambda: "subscription_refused" in caplog.text)
+        assert not subscription.subscribed.is_set()
+        witness.acl_setuser("mute", enabled=True, channels=["*"])
+        await subscription.subscribed.wait()
+
+
 async def test_a_slow_subscriber_is_bounded_and_loses_nothing(redis_server: ServerProcess) -> None:
     async with (
         await connect(redis_server.url) as redis,

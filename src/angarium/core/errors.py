@@ -82,8 +82,9 @@ class Overloaded(AngariumError):
     code = "overloaded"
     http_status = 503
 
-    def __init__(self, limit: str, value: int) -> None:
-        super().__init__(f"{limit} is full at {value}; try again later or raise the limit")
+    def __init__(self, limit: str, value: int | None = None) -> None:
+        at = "" if value is None else f" at {value}"
+        super().__init__(f"{limit} is full{at}; try again later or raise the limit")
         self.limit = limit
 
 

@@ -12,6 +12,7 @@ and a longer one in which nobody else does, so that it can finish and report.
 from __future__ import annotations
 
 import random
+import secrets
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,6 +56,8 @@ class Lease:
         self._ground = ground
         self._keys = keys
         self._lease_ms = lease_ms
+        # Two of one process are two holders: the lock must keep them apart as well.
+        self._holder = f"{ground.actor}/{secrets.token_hex(3)}"
         self._term: int | None = None
         self._trusted_until = float("-inf")
         self._retry_ms = 0.0
@@ -75,7 +78,7 @@ class Lease:
         """Take it if it is free (or still ours)."""
         began = self._ground.clock.monotonic()
         reply = await self._run(
-            ACQUIRE, [self._keys.lock, self._keys.term], [self._ground.actor, self._lease_ms]
+            ACQUIRE, [self._keys.lock, self._keys.term], [self._holder, self._lease_ms]
         )
         if status_of(reply) == "refused":
             self._forget()
@@ -91,7 +94,7 @@ class Lease:
             return False
         began = self._ground.clock.monotonic()
         reply = await self._run(
-            RENEW, [self._keys.lock], [self._ground.actor, self._term, self._lease_ms]
+            RENEW, [self._keys.lock], [self._holder, self._term, self._lease_ms]
         )
         if status_of(reply) == "lost":
             self._forget()
@@ -105,7 +108,7 @@ class Lease:
             return
         term = self._term
         self._forget()
-        await self._run(RELEASE, [self._keys.lock], [self._ground.actor, term])
+        await self._run(RELEASE, [self._keys.lock], [self._holder, term])
 
     async def run_once(self) -> Turn:
         """One turn: renew what we hold, else try to get it."""

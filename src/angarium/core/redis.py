@@ -249,7 +249,7 @@ def raise_refusal(reply: Exception) -> NoReturn:
     """Turn an error reply into the error that says what happened."""
     text = str(reply)
     if text.startswith("OOM"):
-        raise Overloaded("Redis maxmemory", 0) from reply
+        raise Overloaded("the server's maxmemory") from reply
     if text.startswith("NOPERM"):
         raise ServerUnsuitable(
             "ANGARIUM_REDIS_URL",

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from angarium.core import log
 from angarium.core.backoff import Backoff
 from angarium.core.errors import OutcomeUnknown, RedisUnavailable
 from angarium.core.wire import ReplyError, Wire
@@ -52,6 +53,7 @@ class Subscription:
         self._confirmed = 0
         self._wire: Wire | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._log = log.logger("angarium.redis")
         self.subscribed = asyncio.Event()
 
     async def receive(self) -> Batch:
@@ -86,9 +88,10 @@ class Subscription:
                 self._wire.send([("SUBSCRIBE", *self._channels)])
                 await self._listen(self._wire)
             finally:
+                if self.subscribed.is_set():
+                    backoff.reset()
                 self.subscribed.clear()
                 self._wire.close()
-            backoff.reset()
             await asyncio.sleep(backoff.next_delay_s())
 
     async def _listen(self, wire: Wire) -> None:
@@ -106,7 +109,9 @@ class Subscription:
 
     def _take(self, reply: Any) -> None:
         if isinstance(reply, ReplyError):
-            # Most often LOADING: give the server a moment and begin anew.
+            # Most often LOADING: give the server a moment and begin anew. A user who may not
+            # subscribe is told so each time, and it works as soon as that is mended.
+            self._log.warning("subscription_refused", why=str(reply), channels=self._channels)
             if self._wire is not None:
                 self._wire.close(str(reply))
             return

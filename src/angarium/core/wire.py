@@ -88,7 +88,8 @@ class Wire(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        return self._transport is not None and not self.closed.done()
+        # One that is closing takes nothing more: what is asked of it was surely not sent.
+        return self._transport is not None and not self._transport.is_closing()
 
     def request(self, commands: Sequence[Command], timeout_s: float) -> asyncio.Future[list[Any]]:
         """Send `commands` together; the future gives one reply each, errors as values.
