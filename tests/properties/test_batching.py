@@ -46,7 +46,7 @@ async def _play(steps: list[Step], limits: Limits) -> None:
         began = [number % 4 for number in items]
         assert not overlapping[partition] & set(began), "an order is in flight twice"
         overlapping[partition] |= set(began)
-        for _ in range(items[0] % 3):
+        for _ in range(2 + items[0] % 5):
             await asyncio.sleep(0)
         overlapping[partition] -= set(began)
         in_flight[partition] -= 1
