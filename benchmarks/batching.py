@@ -15,6 +15,7 @@ import uvloop
 from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_ground
 from tests.kit.server import ServerProcess
 
+from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
 from benchmarks.measure import Contender, compare, table
 
@@ -55,7 +56,9 @@ async def _main() -> None:
 
 def _one_by_one(client: redis.asyncio.Redis, ground: Ground) -> Accept:
     script = client.register_script(ACCEPT_ITEMS.source)
-    names = [*ground._journal_keys[0], *SampleStore(ground)._shared_keys(0)]
+    name = ground.keyspace.name
+    journal = [name(keys.JOURNAL), name(keys.JOURNAL_META)]
+    names = [*journal, *SampleStore(ground).shared_keys(0)]
     limit = ground.settings.journal.bytes_max
 
     async def accept(item_id: str, payload: str) -> str:

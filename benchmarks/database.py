@@ -21,7 +21,8 @@ import sqlalchemy as sa
 import uvloop
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from angarium.core.database import Database, insert_once, time_ordered_id
+from angarium.core.database import Database, insert_once
+from angarium.core.ids import time_ordered_id
 from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _steal_since
 
 ROUNDS = 5

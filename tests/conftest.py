@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 import uvloop
 
+from angarium.core.setting_sources import entries_of
+from angarium.core.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess
@@ -55,3 +59,14 @@ def any_redis_url(request: pytest.FixtureRequest) -> str:
     """Both shapes of Redis: what is atomic on one server must be so on a cluster too."""
     fixture = "redis_server" if request.param == "single" else "cluster"
     return str(request.getfixturevalue(fixture).url)
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder to be in, and an environment without any setting."""
+    former = {name for entry in entries_of(Settings) for name in entry.former_names}
+    for name in list(os.environ):
+        if name.upper().startswith("ANGARIUM_") or name in former:
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,264 +1,35 @@
-"""The database, on SQLite and PostgreSQL alike: what is stored, what is refused, what recovers."""
+"""The database, on SQLite and PostgreSQL alike: what is stored, refused, recovered."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import sqlite3
 import stat
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
-from hypothesis import strategies as st
 
-from angarium.core.database import Database, TimeOrderedIds, insert_once, time_ordered_id
+from angarium.core.database import Database, insert_once
 from angarium.core.errors import DatabaseUnavailable, OutcomeUnknown, SettingInvalid
-from tests.kit.eventually import eventually, wait_until
-from tests.kit.ports import free_port
-from tests.kit.postgres import PostgresProcess, SharedMemory, runs
-
-NOTES = sa.Table(
-    "sample_note",
-    sa.MetaData(),
-    sa.Column("id", sa.Uuid, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("label", sa.Text, unique=True),
+from tests.core.notes import (
+    NOTES,
+    note,
+    opened,
+    owners,
+    scalar,
+    store,
+    with_notes,
 )
-
-CREATE_NOTES = """
-    op.create_table(
-        "sample_note",
-        sa.Column("id", sa.Uuid, primary_key=True),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("body", sa.LargeBinary, nullable=False),
-    )
-"""
-ADD_LABEL = """
-    with op.batch_alter_table("sample_note") as table:
-        table.add_column(sa.Column("label", sa.Text))
-        table.create_unique_constraint("sample_note_label", ["label"])
-"""
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresProcess]:
-    with PostgresProcess() as server:
-        yield server
-
-
-@pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/notes.db"
-
-
-@pytest.fixture
-def postgres_url(postgres: PostgresProcess) -> str:
-    return postgres.new_database()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest) -> str:
-    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
-    return str(request.getfixturevalue(name))
-
-
-@pytest.fixture
-def versions(tmp_path: Path) -> Path:
-    return write_versions(tmp_path / "versions", CREATE_NOTES, ADD_LABEL)
-
-
-def write_versions(folder: Path, *upgrades: str) -> Path:
-    """A folder of revisions 0001, 0002, …, each with the given statements."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, upgrade in enumerate(upgrades, start=1):
-        before = f'"{number - 1:04}"' if number > 1 else "None"
-        (folder / f"v{number:04}.py").write_text(
-            "import sqlalchemy as sa\nfrom alembic import op\n\n"
-            f'revision = "{number:04}"\ndown_revision = {before}\n\n\n'
-            f"def upgrade() -> None:\n    {textwrap.indent(upgrade.strip(), '')}\n"
-        )
-    return folder
-
-
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[Database]:
-    database = await Database.open(url, **options)
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
-@asynccontextmanager
-async def with_notes(url: str, versions: Path, **options: Any) -> AsyncIterator[Database]:
-    async with opened(url, **options) as database:
-        await database.migrate("sample", versions)
-        yield database
-
-
-def note(owner: str = "anna", **columns: object) -> dict[str, object]:
-    return {"id": time_ordered_id(), "owner": owner, "body": b"...", **columns}
-
-
-async def store(database: Database, *rows: Mapping[str, object]) -> int:
-    async with database.begin() as connection:
-        return await insert_once(connection, NOTES, rows)
-
-
-async def owners(database: Database) -> list[str]:
-    async with database.connect() as connection:
-        rows = await connection.execute(sa.select(NOTES.c.owner).order_by(NOTES.c.id))
-        return list(rows.scalars())
-
-
-async def scalar(database: Database, sql: str) -> Any:
-    async with database.connect() as connection:
-        return (await connection.exec_driver_sql(sql)).scalar()
-
-
-# Migrations
-
-
-async def test_a_database_is_migrated_from_nothing_and_a_second_time_changes_nothing(
-    url: str, versions: Path
-) -> None:
-    async with opened(url) as database:
-        await database.migrate("sample", versions)
-        await store(database, note("anna", label="first"))
-        await database.migrate("sample", versions)
-        assert await owners(database) == ["anna"]
-        assert await scalar(database, "SELECT version_num FROM angarium_sample_version") == "0002"
-
-
-async def test_new_revisions_are_added_to_tables_that_hold_rows(url: str, tmp_path: Path) -> None:
-    folder = write_versions(tmp_path / "versions", CREATE_NOTES)
-    async with opened(url) as database:
-        await database.migrate("sample", folder)
-        async with database.begin() as connection:
-            columns = [NOTES.c.id, NOTES.c.owner, NOTES.c.body]
-            old = sa.insert(sa.table("sample_note", *(sa.column(c.name, c.type) for c in columns)))
-            await connection.execute(old, note("anna"))
-        write_versions(folder, CREATE_NOTES, ADD_LABEL)
-        await database.migrate("sample", folder)
-        await store(database, note("bob", label="b"))
-        assert await owners(database) == ["anna", "bob"]
-
-
-async def test_rooms_are_migrated_apart(url: str, versions: Path, tmp_path: Path) -> None:
-    create = 'op.create_table("other", sa.Column("n", sa.Integer))'
-    other = write_versions(tmp_path / "other", create)
-    async with opened(url) as database:
-        await database.migrate("sample", versions)
-        await database.migrate("other", other)
-        assert await scalar(database, "SELECT version_num FROM angarium_sample_version") == "0002"
-        assert await scalar(database, "SELECT version_num FROM angarium_other_version") == "0001"
-
-
-async def test_a_migration_that_fails_leaves_nothing_behind(url: str, tmp_path: Path) -> None:
-    folder = write_versions(tmp_path / "versions", CREATE_NOTES, 'op.execute("SELECT nonsense")')
-    async with opened(url) as database:
-        with pytest.raises(sa.exc.DBAPIError, match="nonsense"):
-            await database.migrate("sample", folder)
-        async with database.connect() as connection:
-            tables = await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
-        assert tables == []
-        # And it can be tried again once it is mended.
-        await database.migrate("sample", write_versions(folder, CREATE_NOTES, ADD_LABEL))
-        assert await store(database, note()) == 1
-
-
-async def test_a_migration_that_orphans_rows_is_undone(sqlite_url: str, tmp_path: Path) -> None:
-    parent = 'op.execute("CREATE TABLE parent (n INTEGER PRIMARY KEY)")'
-    child = 'op.execute("CREATE TABLE child (n INTEGER REFERENCES parent (n))")'
-    rows = 'op.execute("INSERT INTO child VALUES (7)")'
-    folder = write_versions(tmp_path / "versions", parent, child, rows)
-    async with opened(sqlite_url) as database:
-        with pytest.raises(Exception, match="orphans rows"):
-            await database.migrate("sample", folder)
-        assert await scalar(database, "SELECT count(*) FROM sqlite_master") == 0
-
-
-MIGRATE = """
-import asyncio, sys
-from pathlib import Path
-from angarium.core.database import Database
-
-async def main(url: str) -> None:
-    database = await Database.open(url)
-    await database.migrate("sample", Path(sys.argv[1]))
-    await database.close()
-
-import alembic.op, sqlalchemy.ext.asyncio
-for url in sys.argv[2:]:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    asyncio.run(main(url))
-"""
-
-
-def test_processes_that_migrate_at_once_do_it_once(
-    sqlite_url: str, postgres_url: str, versions: Path
-) -> None:
-    urls = [sqlite_url, postgres_url]
-    command = [sys.executable, "-c", MIGRATE, str(versions), *urls]
-    pipe = subprocess.PIPE
-    processes = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
-        for _ in range(2)
-    ]
-    for _ in urls:
-        ready = [process.stdout.readline() for process in processes if process.stdout]
-        for process in processes:
-            if process.poll() is None and process.stdin:
-                process.stdin.write("go\n")
-    answers = [process.communicate(timeout=30) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
-    assert ready == ["ready\n"] * 2
-
-
-async def test_tasks_that_migrate_at_once_do_it_once(
-    url: str, versions: Path, tmp_path: Path
-) -> None:
-    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
-    async with opened(url) as one, opened(url) as other, opened(elsewhere) as another:
-        async with asyncio.TaskGroup() as tasks:
-            for database in (one, other, another):
-                tasks.create_task(database.migrate("sample", versions))
-        await store(one, note("anna"))
-        assert await owners(other) == ["anna"]
-        assert await owners(another) == []
-
-
-async def test_tables_of_a_newer_version_are_refused_and_left_alone(
-    url: str, versions: Path
-) -> None:
-    async with with_notes(url, versions) as database:
-        (versions / "v0002.py").unlink()
-        with pytest.raises(SettingInvalid, match="tables of sample are at 0002"):
-            await database.migrate("sample", versions)
-        assert await scalar(database, "SELECT version_num FROM angarium_sample_version") == "0002"
-
-
-async def test_a_folder_without_migrations_is_no_success(sqlite_url: str, tmp_path: Path) -> None:
-    async with opened(sqlite_url) as database:
-        with pytest.raises(FileNotFoundError):
-            await database.migrate("sample", tmp_path)
-        with pytest.raises(ValueError, match="table's name"):
-            await database.migrate('x"; DROP TABLE y', tmp_path)
-
+from tests.kit.eventually import eventually
+from tests.kit.ports import free_port
+from tests.kit.postgres import PostgresProcess
 
 # Transactions
 
@@ -732,66 +503,3 @@ def test_importing_the_module_imports_no_sqlalchemy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout == "set()\n"
-
-
-# Ids
-
-
-def test_ids_are_version_7_and_grow() -> None:
-    ids = [time_ordered_id() for _ in range(20_000)]
-    assert ids == sorted(set(ids))
-    assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}
-    # As text and as bytes too, so that an index of any kind takes them at its end.
-    assert [str(one) for one in ids] == sorted(str(one) for one in ids)
-
-
-@given(st.lists(st.integers(min_value=0, max_value=2**47 * 1_000_000), min_size=1, max_size=50))
-def test_ids_grow_whatever_the_clock_does(readings: list[int]) -> None:
-    clock = iter(readings)
-    source = TimeOrderedIds(lambda: next(clock))
-    ids = [source.next() for _ in readings]
-    assert ids == sorted(set(ids))
-
-
-def test_threads_share_one_order() -> None:
-    ids: list[list[uuid.UUID]] = [[] for _ in range(4)]
-
-    def draw(mine: list[uuid.UUID]) -> None:
-        mine.extend(time_ordered_id() for _ in range(2_000))
-
-    threads = [threading.Thread(target=draw, args=(mine,)) for mine in ids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(mine == sorted(mine) for mine in ids)
-    assert len({one for mine in ids for one in mine}) == 8_000
-
-
-# The kit itself
-
-
-START_AND_HANG = """
-import sys
-from tests.kit.postgres import PostgresProcess
-
-with PostgresProcess() as server:
-    print(server.pid, server.folder, server.memory_left().identifier, flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_postgresql_is_gone_with_the_process_that_started_it() -> None:
-    starter = subprocess.Popen(
-        [sys.executable, "-c", START_AND_HANG],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with starter:
-        assert starter.stdout is not None
-        pid, folder, memory = starter.stdout.readline().split()
-        assert Path(folder).exists()
-        starter.send_signal(signal.SIGKILL)
-    wait_until(lambda: not runs(int(pid)) and not Path(folder).exists())
-    SharedMemory(int(memory)).remove()

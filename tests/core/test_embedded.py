@@ -340,6 +340,7 @@ async def test_a_killed_supervisor_is_followed_by_another_with_the_data(home: Pa
 async def test_a_killed_supervisor_takes_its_server_along(home: Path) -> None:
     with using(home) as server:
         await server.address()
+        assert servers_in(home) == [server_pid(home)]
         os.kill(record_of(home).supervisor_pid, signal.SIGKILL)
         await eventually(lambda: not servers_in(home))
 

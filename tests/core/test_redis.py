@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import AsyncMock, patch
 
 import pytest
 import trustme
@@ -23,7 +24,7 @@ from angarium.core.errors import (
 from angarium.core.redis import Redis
 from angarium.core.redis_url import parse_redis_url
 from angarium.core.settings import load
-from angarium.core.topology import slot_of
+from angarium.core.topology import Cluster, slot_of
 from tests.kit.cluster import ClusterProcess
 from tests.kit.eventually import eventually
 from tests.kit.proxy import FaultProxy
@@ -356,6 +357,28 @@ async def test_a_moved_slot_is_followed_in_the_middle_of_the_work() -> None:
             for item in ids[300:]:
                 assert await store.accept(item) == "accepted"
             assert sorted(await store.all_ids()) == sorted(ids)
+
+
+async def test_a_redirection_that_can_not_be_followed_yet_is_tried_again() -> None:
+    """The slot moved, and just then nobody can say where to: a wait, not an error."""
+    with ClusterProcess() as cluster:
+        async with sample_ground(cluster.url, redis=PATIENT) as ground:
+            store = SampleStore(ground)
+            item = next(f"id{n}" for n in range(99) if ground.keyspace.partition_of(f"id{n}") == 0)
+            slot = slot_of("{p0}:")
+            owner = cluster.owner_of(slot)
+            target = next(node for node in cluster.nodes if node is not owner)
+            await ground.redis.call("PING", key="{p0}:")
+            cluster.move_slot(slot, target)
+            # The old owner still answers, with MOVED; the map can be had from nobody.
+            known = ground.redis._topology
+            assert isinstance(known, Cluster)
+            refusing = AsyncMock(side_effect=RedisUnavailable("nobody answers"))
+            with patch.object(known, "_ask", refusing):
+                waiting = asyncio.create_task(store.accept(item))
+                await eventually(lambda: refusing.await_count >= 3)
+                assert not waiting.done()
+            assert await waiting == "accepted"
 
 
 async def test_a_cluster_node_that_dies_is_replaced_by_its_replica() -> None:

@@ -83,7 +83,7 @@ async def test_a_flushed_script_cache_is_refilled_without_a_word(any_redis_url: 
 async def test_a_batch_is_one_call_and_one_journal_entry(redis_url: str) -> None:
     async with sample_ground(redis_url) as ground:
         store = SampleStore(ground)
-        partition, shared = 0, store._shared_keys(0)
+        partition, shared = 0, store.shared_keys(0)
         args: list[str | int] = [3, "a", "1", "b", "2", "a", "3"]
         assert await ground.run(ACCEPT_ITEMS, partition, shared, args) == [
             b"accepted",

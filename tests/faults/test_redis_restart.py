@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from angarium.core import keyspace as keys
 from angarium.core.errors import AngariumError
 from angarium.core.ground import Ground
 from tests.faults.profile import rounds
@@ -48,7 +49,7 @@ class Load:
 
     async def follow(self) -> None:
         """Reads the journal as it grows, blocking, from the position it has reached."""
-        name = self.ground._journal_keys[0][0]
+        name = self.ground.keyspace.name(keys.JOURNAL)
         position = "0-0"
         while True:
             reply = await self.ground.redis.blocking(

@@ -47,7 +47,7 @@ class SampleStore:
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
-        self._accept = ground.batched(ACCEPT_ITEMS, self._shared_keys)
+        self._accept = ground.batched(ACCEPT_ITEMS, self.shared_keys)
 
     async def accept(self, item_id: str, payload: str = "x") -> str:
         partition = self.ground.keyspace.partition_of(item_id)
@@ -57,12 +57,12 @@ class SampleStore:
     async def accept_alone(self, item_id: str, payload: str = "x") -> str:
         partition = self.ground.keyspace.partition_of(item_id)
         reply = await self.ground.run(
-            ACCEPT_ITEMS, partition, self._shared_keys(partition), [1, item_id, payload]
+            ACCEPT_ITEMS, partition, self.shared_keys(partition), [1, item_id, payload]
         )
         return status_of(reply[0])
 
     async def order(self, partition: int = 0) -> list[str]:
-        name = self._shared_keys(partition)[1]
+        name = self.shared_keys(partition)[1]
         return [i.decode() for i in await self.ground.redis.call("LRANGE", name, 0, -1, key=name)]
 
     async def all_ids(self) -> list[str]:
@@ -70,7 +70,7 @@ class SampleStore:
         return [item for partition in partitions for item in await self.order(partition)]
 
     async def append_fenced(self, term: int, value: str) -> str:
-        names = [self.lease_keys.term, self._shared_keys(0)[1]]
+        names = [self.lease_keys.term, self.shared_keys(0)[1]]
         return status_of(await self.ground.run(APPEND_FENCED, 0, names, [term, value]))
 
     @property
@@ -78,6 +78,6 @@ class SampleStore:
         name = self.ground.keyspace.name
         return LeaseKeys(0, name(keys.LEADER_LOCK, 0), name(keys.LEADER_LOCK_TERM, 0))
 
-    def _shared_keys(self, partition: int) -> list[str]:
+    def shared_keys(self, partition: int) -> list[str]:
         name = self.ground.keyspace.name
         return [name(keys.MESSAGES_PAYLOADS, partition), name(keys.CONSUMER_IDS, partition)]

@@ -27,6 +27,11 @@ PROCESSES = st.integers(0, 2)
 LEASE_MS = 3_600_000  # real expiry never comes; the rule `expire` makes it happen
 
 
+async def _store_on(ground: Ground) -> SampleStore:
+    """Inside the loop, where its batcher belongs."""
+    return SampleStore(ground)
+
+
 class Leases(RuleBasedStateMachine):
     """Three processes and one lease. The model: which terms exist, and what was written."""
 
@@ -45,7 +50,7 @@ class Leases(RuleBasedStateMachine):
             ground: Ground = self.loop.run_until_complete(context.__aenter__())
             self.contexts.append(context)
             prefix = {"prefix": ground.settings.prefix}
-            self.store = SampleStore(ground)
+            self.store = self.do(_store_on(ground))
             self.leases.append(Lease(ground, self.store.lease_keys, LEASE_MS))
         self.holders: dict[int, int] = {}
         self.written: list[str] = []

@@ -63,7 +63,7 @@ class Batcher(Generic[Item, Result]):
         self._items_max = limits.batch_items_max
         self._bytes_max = limits.batch_bytes_max
         self._waiting_max = limits.batch_waiting_items_max
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._lanes: _Lanes[Item, Result] = _Lanes()
         self._batches: set[asyncio.Task[None]] = set()
         self._waiting = 0
@@ -81,15 +81,14 @@ class Batcher(Generic[Item, Result]):
             raise RedisUnavailable("this process is shutting down and takes no more calls")
         if self._waiting >= self._waiting_max:
             raise Overloaded("batch_waiting_items_max", self._waiting_max)
-        loop = self._loop = self._loop or asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+        future: asyncio.Future[Result] = self._loop.create_future()
         lane = self._lanes[partition]
         lane.waiting.append((item, order, size_bytes, future))
         self._waiting += 1
         if not lane.scheduled and len(lane.busy) < IN_FLIGHT_MAX:
             # In the next turn of the loop, so that all who call in this turn share a batch.
             lane.scheduled = True
-            loop.call_soon(self._begin, lane)
+            self._loop.call_soon(self._begin, lane)
         return future
 
     async def close(self) -> None:
@@ -108,7 +107,7 @@ class Batcher(Generic[Item, Result]):
     def _begin(self, lane: _Lane[Item, Result]) -> None:
         """Send the next batch, if there is one to send and a place in flight for it."""
         lane.scheduled = False
-        if not lane.waiting or len(lane.busy) >= IN_FLIGHT_MAX or self._loop is None:
+        if not lane.waiting or len(lane.busy) >= IN_FLIGHT_MAX:
             return
         batch, orders = self._next_batch(lane)
         if batch:
@@ -121,7 +120,7 @@ class Batcher(Generic[Item, Result]):
             self._schedule(lane)
 
     def _schedule(self, lane: _Lane[Item, Result]) -> None:
-        if lane.waiting and not lane.scheduled and self._loop is not None:
+        if lane.waiting and not lane.scheduled:
             lane.scheduled = True
             self._loop.call_soon(self._begin, lane)
 

@@ -178,8 +178,8 @@ def _settable(settings: Settings) -> Iterator[tuple[Key, tuple[str, ...], str]]:
     yield keys.LEADER_LOCK_TERM, ("dispatch", "lock"), f"{dispatch.lock}:term"
     for key in KEYS:
         if key.room == "conversations":
-            ending = key.name.removeprefix("bridge:queue")
+            ending = key.name.removeprefix(keys.CONVERSATIONS_PREFIX)
             yield key, ("conversations", "prefix"), settings.conversations.prefix + ending
-        elif key.room == "routing" and key.name.startswith("acapy"):
-            ending = key.name.removeprefix("acapy")
+        elif key.room == "routing" and key.name.startswith(keys.TOPIC_PREFIX):
+            ending = key.name.removeprefix(keys.TOPIC_PREFIX)
             yield key, ("routing", "topic_prefix"), settings.routing.topic_prefix + ending

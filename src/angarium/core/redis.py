@@ -38,7 +38,6 @@ REDIRECTIONS = ("MOVED", "ASK", "READONLY")
 # Beyond the time a blocking read asks the server to wait: after this the connection is dead.
 BLOCKING_MARGIN_S = 5.0
 
-
 Connection = Literal["shared", "durable", "blocking"]
 
 
@@ -80,10 +79,6 @@ class Redis:
             raise
         return redis
 
-    @property
-    def clustered(self) -> bool:
-        return self._topology.clustered
-
     async def call(self, *command: Argument, key: str | None = None) -> Any:
         """One command that may safely run twice. `key` decides the node on a cluster."""
         (reply,) = await self.execute([command], key=key, repeatable=True)
@@ -109,30 +104,23 @@ class Redis:
         limit_s = timeout_s or self._call_timeout_s
         attempt = _Attempt(self._unavailable_timeout_s)
         asked: Node | None = None
+        problem: AngariumError
         while True:
             try:
                 node = asked or await self._topology.node_of(key)
                 replies = await _send(node, commands, limit_s, connection, asking=asked is not None)
-            except RedisUnavailable as error:
-                asked = None
-                await attempt.pause_or_raise(error)
-                await self._look_around()
-                continue
-            except OutcomeUnknown as error:
-                asked = None
-                if not repeatable:
+                refusal = _refusal(replies[0])
+                if refusal is None:
+                    return replies
+                asked = await self._redirected(refusal)
+                problem = RedisUnavailable(f"Redis is not ready: {refusal}")
+            except (RedisUnavailable, OutcomeUnknown) as error:
+                if isinstance(error, OutcomeUnknown) and not repeatable:
                     raise
-                await attempt.pause_or_raise(error)
-                await self._look_around()
-                continue
-            refusal = _refusal(replies[0])
-            if refusal is None:
-                return replies
-            asked = None
-            if refusal.startswith(REDIRECTIONS):
-                asked = await self._topology.redirected(refusal)
+                asked, problem = None, error
             if asked is None:
-                await attempt.pause_or_raise(RedisUnavailable(f"Redis is not ready: {refusal}"))
+                await attempt.pause_or_raise(problem)
+                await self._look_around()
 
     async def blocking(self, *command: Argument, key: str, block_ms: int) -> Any:
         """A blocking read that may safely run twice (XREAD, XREADGROUP; never BLPOP).
@@ -180,6 +168,12 @@ class Redis:
         await self._look_around()
         node = random.choice(list(await self._topology.nodes()))
         return await node.open(on_push)
+
+    async def _redirected(self, refusal: str) -> Node | None:
+        """The node to ask this once, if the refusal named one."""
+        if refusal.startswith(REDIRECTIONS):
+            return await self._topology.redirected(refusal)
+        return None
 
     async def _look_around(self) -> None:
         try:

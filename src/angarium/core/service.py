@@ -15,6 +15,7 @@ lives on. Nothing here knows Redis, sockets or rooms.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable
@@ -292,7 +293,7 @@ class Service:
         return life.owner.done()
 
 
-class Supervised:
+class Supervised(abc.ABC):
     """A task of a service that is started again after a fault, and counts its faults."""
 
     task: asyncio.Task[None]
@@ -304,8 +305,9 @@ class Supervised:
         self._backoff = backoff
         self._pausing: asyncio.Task[None] | None = None
 
+    @abc.abstractmethod
     async def run(self) -> None:
-        raise NotImplementedError
+        """Until the service no longer takes work, or is cancelled."""
 
     def nudge(self) -> None:
         """End the pause, if there is one."""

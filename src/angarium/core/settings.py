@@ -32,8 +32,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from angarium.core import urls
-from angarium.core.keyspace import name_clash
+from angarium.core import keyspace, urls
 from angarium.core.limits import MIB, Limits
 from angarium.core.setting_sources import Former, Sources
 from angarium.core.setting_values import (
@@ -114,15 +113,21 @@ class JournalSettings(Group):
 
 
 class DispatchSettings(Group):
-    channel: Name = Field("messages:published", description="Channel that publishers send to.")
-    stream: Name = Field("messages:processed", description="Stream of the workers' results.")
+    channel: Name = Field(
+        keyspace.MESSAGES_PUBLISHED.name, description="Channel that publishers send to."
+    )
+    stream: Name = Field(
+        keyspace.MESSAGES_PROCESSED.name, description="Stream of the workers' results."
+    )
     pending: Name = Field(
-        "messages:pending",
+        keyspace.MESSAGES_PENDING.name,
         description="Sorted set of unfinished messages; payloads and attempts stand beside it.",
     )
-    dead: Name = Field("messages:dead", description="Stream of messages given up.")
-    consumer_ids: Name = Field("consumer:ids", description="List of the live consumers.")
-    lock: Name = Field("distributed_leader_lock", description="Lock of a partition's leader.")
+    dead: Name = Field(keyspace.MESSAGES_DEAD.name, description="Stream of messages given up.")
+    consumer_ids: Name = Field(
+        keyspace.CONSUMER_IDS.name, description="List of the live consumers."
+    )
+    lock: Name = Field(keyspace.LEADER_LOCK.name, description="Lock of a partition's leader.")
     lock_ms: int = Field(
         2_000,
         ge=100,
@@ -159,7 +164,8 @@ class RoutingSettings(Group):
         description="Where the relay listens: a JSON list of transport, host and port.",
     )
     topic_prefix: Annotated[Name, Former("TOPIC_PREFIX")] = Field(
-        "acapy", description="Beginning of the names of the inbound and outbound lists."
+        keyspace.TOPIC_PREFIX,
+        description="Beginning of the names of the inbound and outbound lists.",
     )
     status_host: Annotated[str | None, Former("STATUS_ENDPOINT_HOST")] = Field(
         None, description="Address of the status endpoints; without it they are not served."
@@ -182,7 +188,9 @@ class RoutingSettings(Group):
 class ConversationsSettings(Group):
     """Fields with a former name keep its spelling; their times are in milliseconds."""
 
-    prefix: Name = Field("bridge:queue", description="Beginning of the names of this room's keys.")
+    prefix: Name = Field(
+        keyspace.CONVERSATIONS_PREFIX, description="Beginning of the names of this room's keys."
+    )
     awaited_message_ttl: Annotated[Positive, Former("AURA_QUEUE_MANAGER_AWAITED_MESSAGE_TTL")] = (
         Field(900_000, description="Milliseconds a reply lives before it is deleted.")
     )
@@ -419,7 +427,7 @@ class Settings(Redacting, BaseSettings):
 
     @model_validator(mode="after")
     def _each_key_has_its_own_name(self) -> Self:
-        clash = name_clash(self)
+        clash = keyspace.name_clash(self)
         if clash is not None:
             setting, name = clash
             raise refusal(f"'{name}' is also the name of another key", "choose another", setting)

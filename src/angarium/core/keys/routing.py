@@ -1,4 +1,4 @@
-"""Keys of the routing room. Names with `acapy` follow `routing.topic_prefix`."""
+"""Keys of the routing room. Lists and topics begin with what `routing.topic_prefix` says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import partial
 
 from angarium.core.keys.key import Key
 
+TOPIC_PREFIX = "acapy"
 _routing = partial(Key, room="routing")
 
 PENDING_COUNTS = _routing(
@@ -34,27 +35,27 @@ UID_LAST_ACCESS = _routing(
     meaning="Instance uid → when it was last heard of; without a field it is not stale",
 )
 INBOUND = _routing(
-    "acapy_inbound_{recip_key}",
+    f"{TOPIC_PREFIX}_inbound_{{recip_key}}",
     "list",
     meaning="Messages for one recipient key, oldest first",
 )
 DIRECT_RESPONSES = _routing(
-    "acapy_inbound_direct_resp",
+    f"{TOPIC_PREFIX}_inbound_direct_resp",
     "list",
     meaning="Answers to callers that wait at the relay, by `txn_id`",
 )
 OUTBOUND = _routing(
-    "acapy_outbound",
+    f"{TOPIC_PREFIX}_outbound",
     "list",
     meaning="Messages for the deliverer: service URL, payload, headers",
 )
 OUTBOUND_RETRY = _routing(
-    "acapy_outbound_retry",
+    f"{TOPIC_PREFIX}_outbound_retry",
     "zset",
     meaning="Outbound messages that failed, scored by the time of the next try",
 )
 OUTBOUND_DEAD = _routing(
-    "acapy_outbound_dead",
+    f"{TOPIC_PREFIX}_outbound_dead",
     "list",
     meaning="Outbound messages that used up their retries or could not be read",
     expiry="until retried or dropped by an operator",
