@@ -37,14 +37,16 @@ async def _main() -> None:
             sample_ground(server.url) as on,
             sample_ground(server.url, journal={"enabled": False}) as off,
         ):
-            print("## 64 tasks, one-item transitions, journal on\n")
             plain = redis.asyncio.Redis(port=server.port, max_connections=2 * TASKS)
-            contenders = {
-                "redis-py, one by one": _spread(_one_by_one(plain, on)),
-                "Angarium, one by one": _spread(SampleStore(on).accept_alone),
-                "Angarium, batched": _spread(SampleStore(on).accept),
-            }
-            print(table(await compare(contenders, witness, items=ITEMS), "items"))
+            for ground, journal in ((off, "off"), (on, "on")):
+                print(f"\n## {TASKS} tasks, one-item transitions, journal {journal}\n")
+                store = SampleStore(ground)
+                contenders = {
+                    "redis-py, one by one": _spread(_one_by_one(plain, ground)),
+                    "Angarium, one by one": _spread(store.accept_alone),
+                    "Angarium, batched": _spread(store.accept),
+                }
+                print(table(await compare(contenders, witness, items=ITEMS), "items"))
             await plain.aclose()
             print("\n## What the journal costs, batched\n")
             contenders = {
@@ -59,7 +61,8 @@ def _one_by_one(client: redis.asyncio.Redis, ground: Ground) -> Accept:
     name = ground.keyspace.name
     journal = [name(keys.JOURNAL), name(keys.JOURNAL_META)]
     names = [*journal, *SampleStore(ground).shared_keys(0)]
-    limit = ground.settings.journal.bytes_max
+    journal_settings = ground.settings.journal
+    limit = journal_settings.bytes_max if journal_settings.enabled else 0
 
     async def accept(item_id: str, payload: str) -> str:
         (status,) = await script(keys=names, args=["", "bench", limit, 1, item_id, payload])

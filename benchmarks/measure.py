@@ -42,7 +42,7 @@ Contender = Callable[[int], Awaitable[None]]
 
 
 async def compare(
-    contenders: Mapping[str, Contender], witness: Any, *, items: int, rounds: int = 7
+    contenders: Mapping[str, Contender], witness: Any, *, items: int, rounds: int = 21
 ) -> list[Row]:
     """Interleaved rounds; ratios are taken to the first contender, round by round."""
     results: dict[str, list[Round]] = {name: [] for name in contenders}

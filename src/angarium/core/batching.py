@@ -117,10 +117,11 @@ class Batcher(Generic[Item, Result]):
             task.add_done_callback(self._batches.discard)
             # The second goes a turn later, when the first is on its way: sent together, both
             # replies would come together, and nothing would overlap.
-            self._schedule(lane)
+            if lane.waiting:
+                self._schedule(lane)
 
     def _schedule(self, lane: _Lane[Item, Result]) -> None:
-        if lane.waiting and not lane.scheduled:
+        if not lane.scheduled:
             lane.scheduled = True
             self._loop.call_soon(self._begin, lane)
 
@@ -130,7 +131,7 @@ class Batcher(Generic[Item, Result]):
         waiting, items_max = lane.waiting, self._items_max
         if not lane.busy and len(waiting) >= SPLIT_ITEMS_MIN:
             items_max = min(items_max, (len(waiting) + 1) // 2)
-        busy = lane.busy[0] if lane.busy else None
+        busy = lane.busy[0] if lane.busy else ()
         batch: list[_Waiting[Item, Result]] = []
         held: list[_Waiting[Item, Result]] = []
         orders: set[Hashable] = set()
@@ -144,7 +145,7 @@ class Batcher(Generic[Item, Result]):
             waiting.popleft()
             if future.done():
                 self._waiting -= 1
-            elif order is not None and busy and order in busy:
+            elif order is not None and order in busy:
                 held.append(entry)
             else:
                 batch.append(entry)
@@ -169,16 +170,19 @@ class Batcher(Generic[Item, Result]):
             except Exception as error:
                 results = [error] * len(batch)
             for (_, _, _, future), result in zip(batch, results, strict=True):
-                if future.done():
-                    continue
-                if isinstance(result, Exception):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+                try:
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
+                except asyncio.InvalidStateError:
+                    continue  # its caller gave up meanwhile
         except BaseException:
             for entry in batch:
                 entry[3].cancel()
             raise
         finally:
             lane.busy.remove(orders)
+            # Behind the callers that were just answered, who often call again at once: what
+            # they submit is then sent in the same turn.
             self._schedule(lane)

@@ -29,6 +29,9 @@ pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 # A handshake is a handful of small commands; a server that can't answer them in this time is
 # as good as down, and another address should be tried.
 CONNECT_TIMEOUT_S = 5.0
+# Small commands of one turn of the loop leave in one write. A batch is worth a write of its
+# own, and waiting for the turn to end would only keep Redis waiting.
+FLUSH_BYTES = 2_048
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,13 @@ class Wire(asyncio.Protocol):
         """Send without expecting replies: for a wire whose answers go to `on_push`."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
+        size_bytes = 0
         for command in commands:
-            self._outgoing.append(pack(tuple(command)))
+            packed = pack(tuple(command))
+            self._outgoing.append(packed)
+            size_bytes += len(packed)
+        if size_bytes >= FLUSH_BYTES:
+            self._flush()
 
     @property
     def writable(self) -> bool:
@@ -179,7 +187,7 @@ class Wire(asyncio.Protocol):
     def _flush(self) -> None:
         data = b"".join(self._outgoing)
         self._outgoing.clear()
-        if self._transport is not None and not self._transport.is_closing():
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _take(self, reply: Any) -> None:
