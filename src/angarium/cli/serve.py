@@ -22,6 +22,9 @@ def serve(
             metavar="ROLE...", help="Roles to run, e.g. api.", autocompletion=_completions
         ),
     ],
+    application: Annotated[
+        str | None, typer.Option("--app", help="The functions to run, as module:app.")
+    ] = None,
 ) -> int:
     """Run roles in this process; each prints one JSON line when it is ready."""
     from angarium.server import app
@@ -31,5 +34,6 @@ def serve(
     from angarium.core import log, settings
     from angarium.server import host
 
+    given = {} if application is None else {"app": application}
     log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
-    return host.run(app.compose(names, settings.load()))
+    return host.run(app.compose(names, settings.load(**given)))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 def up(
     context: typer.Context,
+    application: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:APP]", help="The functions to run.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Only the JSON lines of the roles, no prose.")
     ] = False,
@@ -28,8 +31,9 @@ def up(
     from angarium.server import app, host
 
     log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
-    settings = load()
-    names = app.checked(app.ROLES)
+    settings = load() if application is None else load(app=application)
+    left_out = frozenset() if settings.app else app.NEED_AN_APPLICATION
+    names = app.checked(name for name in app.ROLES if name not in left_out)
     if not as_json:
         _say([f"Starting {', '.join(names)} on {_redis(settings)} …"])
 

@@ -12,7 +12,12 @@
     ├── NotDurable                written, but not confirmed at the durability asked for
     ├── Overloaded                a named limit is full
     ├── LimitExceeded             one input is larger than its limit
-    └── LeaseLost                 a newer term exists: the old holder may write nothing
+    ├── LeaseLost                 a newer term exists: the old holder may write nothing
+    ├── InputInvalid              what came in can't be read or breaks a rule: nothing was done
+    ├── NotFound                  there is nothing under that id
+    └── Conflict                  it is not in a state in which this can be done
+
+A room's own errors stand in its `errors.py`, under one of these.
 
 Each class carries the code that goes over the wire; the tables of the protocols are built
 from these codes, so an error has one name everywhere.
@@ -99,4 +104,19 @@ class LimitExceeded(AngariumError):
 
 class LeaseLost(AngariumError):
     code = "lease_lost"
+    http_status = 409
+
+
+class InputInvalid(AngariumError):
+    code = "input_invalid"
+    http_status = 400
+
+
+class NotFound(AngariumError):
+    code = "not_found"
+    http_status = 404
+
+
+class Conflict(AngariumError):
+    code = "conflict"
     http_status = 409

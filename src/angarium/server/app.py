@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, cast
 from angarium.core.errors import SettingInvalid
 
 if TYPE_CHECKING:
+    from angarium.core.application import Angarium
     from angarium.core.service import Service
     from angarium.core.settings import Settings
 
-# Role -> module, which offers `build(ground)`, the service, and `check(settings)`, which refuses
-# what can be seen to fail before anything is touched. The order is the order of starting, so
-# those that others lean on come first.
+# Role -> module, which offers `build(ground, app)`, the service, and `check(settings, app)`, which
+# refuses what can be seen to fail before anything is touched. The order is the order of starting,
+# so those that others lean on come first.
 ROLES: Mapping[str, str] = MappingProxyType(
     {
         "api": "angarium.server.http",
     }
 )
+# Roles that run a user's functions, so that `up` without an application leaves them out.
+NEED_AN_APPLICATION = frozenset({"worker", "node", "inbox"})
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:
@@ -40,12 +43,20 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def compose(names: Iterable[str], settings: Settings) -> AsyncIterator[Sequence[Service]]:
-    """The services of some roles on one ground, which is given back when they have stopped."""
+async def compose(
+    names: Iterable[str], settings: Settings, app: Angarium | None = None
+) -> AsyncIterator[Sequence[Service]]:
+    """The services of some roles on one ground, which is given back when they have stopped.
+
+    The application is the one given, else the one the settings name, else one without functions.
+    """
+    from angarium.core.application import Angarium, load_application
     from angarium.core.ground import Ground
 
+    if app is None:
+        app = load_application(settings.app) if settings.app else Angarium()
     modules = [importlib.import_module(ROLES[name]) for name in checked(names)]
     for module in modules:
-        module.check(settings)
+        module.check(settings, app)
     async with Ground.open(settings) as ground:
-        yield [cast("Service", module.build(ground)) for module in modules]
+        yield [cast("Service", module.build(ground, app)) for module in modules]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import socket
-from collections.abc import Iterator, Mapping
-from http import HTTPStatus
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -24,28 +24,35 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import angarium
+from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError, RedisUnavailable
 from angarium.core.ground import Ground
 from angarium.core.journal_watch import JournalWatch
 from angarium.core.service import Service
 from angarium.core.settings import Settings
+from angarium.core.web import Face, openapi, problem, problem_of, reply, routes
 from angarium.server.host import listen
 
+# Modules that add a room's operations to the API: each offers `face(ground, app)`.
+FACES: tuple[str, ...] = ()
 # Probes give up after 1 s by default; the answer «not ready» has to be there before that.
 READY_S_MAX = 0.8
 # As often as Prometheus usually asks, or a little more.
 JOURNAL_LOOK_S = 5.0
+# What the faces' services hold is answered by then; this is for their connections to close.
+FACE_STOP_S = 1.0
 # Binding is done by then; what is left to start is memory.
 START_S_MAX = 10.0
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, app: Angarium) -> None:
     """A port that is taken is found before Redis is touched."""
     _listen(settings).close()
 
 
-def build(ground: Ground) -> Service:
-    return Api(ground)
+def build(ground: Ground, app: Angarium) -> Service:
+    faces = [importlib.import_module(module).face(ground, app) for module in FACES]
+    return Api(ground, faces)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -58,10 +65,11 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class Api(Service):
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, faces: Sequence[Face] = ()) -> None:
         super().__init__("api")
         self._ground = ground
-        self._app = application(self)
+        self._faces = faces
+        self._app = application(self, faces)
         self._up = asyncio.Event()
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
@@ -70,10 +78,20 @@ class Api(Service):
     async def on_start(self) -> None:
         self._socket = _listen(self._ground.settings)
         self.ports = {"http": self._socket.getsockname()[1]}
+        for service in self._services:
+            await service.start()
         self._serving = self.spawn("http", self._serve)
         self.loop("journal", JournalWatch(self._ground).run_once, JOURNAL_LOOK_S)
         async with asyncio.timeout(START_S_MAX):
             await self._up.wait()
+
+    @property
+    def _services(self) -> list[Service]:
+        return [face.service for face in self._faces if face.service is not None]
+
+    async def on_quiet(self) -> None:
+        for service in self._services:
+            await service.quiet()
 
     async def on_stop(self) -> None:
         if self._server is not None and self._serving is not None:
@@ -84,6 +102,8 @@ class Api(Service):
             await asyncio.wait({self._serving})
 
     async def on_close(self) -> None:
+        for service in self._services:
+            await service.stop(FACE_STOP_S)
         self._up.clear()
         self._close_socket()
 
@@ -148,9 +168,16 @@ class _Server(uvicorn.Server):
             raise
 
 
-def application(api: Api) -> Starlette:
+def application(api: Api, faces: Sequence[Face]) -> Starlette:
+    page = msgspec.json.encode(openapi(faces, angarium.__version__))
+
     async def root(_: Request) -> Response:
-        links = {"health": "/healthz", "readiness": "/readyz", "metrics": "/metrics"}
+        links = {
+            "health": "/healthz",
+            "readiness": "/readyz",
+            "metrics": "/metrics",
+            "openapi": "/openapi.json",
+        }
         return reply({"name": "angarium", "version": angarium.__version__, "links": links})
 
     async def healthz(_: Request) -> Response:
@@ -163,12 +190,17 @@ def application(api: Api) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
 
+    async def openapi_page(_: Request) -> Response:
+        return Response(page, media_type="application/json")
+
     return Starlette(
         routes=[
             Route("/", root),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
+            Route("/openapi.json", openapi_page),
+            *routes(faces),
         ],
         exception_handlers={
             HTTPException: _refused,
@@ -178,36 +210,13 @@ def application(api: Api) -> Starlette:
     )
 
 
-def reply(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
-
-
-def problem(
-    status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
-) -> Response:
-    """RFC 9457, with the error's own code beside the standard members."""
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "code": code,
-    }
-    return Response(
-        msgspec.json.encode(body),
-        status_code=status,
-        headers=headers,
-        media_type="application/problem+json",
-    )
-
-
 def _refused(_: Request, error: Any) -> Response:
     code = error.detail.lower().replace(" ", "_")
     return problem(error.status_code, code, error.detail, error.headers)
 
 
 def _failed(_: Request, error: Any) -> Response:
-    return problem(error.http_status, error.code, str(error))
+    return problem_of(error)
 
 
 def _broken(_: Request, error: Any) -> Response:

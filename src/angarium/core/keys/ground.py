@@ -41,3 +41,10 @@ BARRIER = _ground(
     "string",
     meaning="Written behind a transition, so that waiting for the disk or a replica covers it",
 )
+PROCESSES = _ground(
+    "angarium:processes",
+    "hash",
+    meaning="Role and actor of each running process → when it last reported, and its figures; in "
+    "the first partition only",
+    expiry="a field goes 10 s after its last report, with the next report of any process",
+)

@@ -1,0 +1,72 @@
+"""What each running process says of itself every few seconds, and how others read it.
+
+A role reports a flat table of numbers; the report lives as long as the next two would take to
+come, so a process that died is gone from the list by itself. The API role reads all of them for
+Prometheus, the dashboard and `top`. Figures are for people: nothing decides by them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+import msgspec
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+from angarium.core.scripts import load_script
+
+REPORT_PROCESS = load_script("angarium.core", "report_process")
+LIST_PROCESSES = load_script("angarium.core", "list_processes")
+
+# The seed's live figure comes every 3 s; all roles keep to it.
+INTERVAL_S = 3.0
+# Two reports may be missed before a process counts as gone.
+TTL_MS = 10_000
+
+
+class ProcessFigures(msgspec.Struct, frozen=True):
+    """One role of one process, as it last reported."""
+
+    role: str
+    actor: str
+    host: str
+    pid: int
+    figures: dict[str, float | str]
+    at_ms: int = 0
+
+
+class Figures:
+    """A role's own report. Give it to a loop: `service.loop("figures", f.run_once, INTERVAL_S)`."""
+
+    def __init__(self, ground: Ground, role: str) -> None:
+        self._ground = ground
+        self._role = role
+        self._keys = [ground.keyspace.name(keys.PROCESSES, 0)]
+
+    async def report(self, figures: Mapping[str, float | str]) -> None:
+        ground = self._ground
+        report = ProcessFigures(
+            self._role, ground.actor, socket.gethostname(), os.getpid(), dict(figures)
+        )
+        await self._send(msgspec.json.encode(report))
+
+    async def withdraw(self) -> None:
+        """Gone on purpose: the list need not wait for the report to grow old."""
+        await self._send(b"")
+
+    async def _send(self, report: bytes) -> None:
+        name = f"{self._role}@{self._ground.actor}"
+        args = (name, report, TTL_MS)
+        await self._ground.run(REPORT_PROCESS, 0, self._keys, args, durable=False)
+
+
+async def read_processes(ground: Ground) -> list[ProcessFigures]:
+    """Every role of every live process, by role and actor."""
+    reply = await ground.run(LIST_PROCESSES, 0, [ground.keyspace.name(keys.PROCESSES, 0)], [TTL_MS])
+    found = []
+    for at_ms, report in zip(reply[::2], reply[1::2], strict=True):
+        figures = msgspec.json.decode(report, type=ProcessFigures)
+        found.append(msgspec.structs.replace(figures, at_ms=int(at_ms)))
+    return sorted(found, key=lambda each: (each.role, each.actor))

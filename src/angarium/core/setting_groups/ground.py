@@ -1,0 +1,42 @@
+"""Settings of the ground floor: HTTP, Redis, the journal, durability."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from angarium.core.limits import MIB
+from angarium.core.setting_groups.group import Group, Port, Positive
+
+
+class Durability(StrEnum):
+    MEMORY = "memory"  # Redis took it
+    LOCAL = "local"  # and it is on the disk of that server
+    REPLICA = "replica"  # and another server has it
+
+
+class HttpSettings(Group):
+    host: str = Field("127.0.0.1", description="Address the API and the dashboard listen on.")
+    port: Port = Field(8400, description="Port of the API and the dashboard; 0 takes a free one.")
+
+
+class RedisSettings(Group):
+    call_timeout_ms: Positive = Field(
+        5_000, description="Milliseconds a call may take before its connection is given up."
+    )
+    unavailable_timeout_ms: Positive = Field(
+        10_000, description="Milliseconds a call waits for Redis to come back before it fails."
+    )
+    connections_max: Positive = Field(
+        8, description="Connections to each Redis server for calls that need one to themselves."
+    )
+
+
+class JournalSettings(Group):
+    enabled: bool = Field(True, description="Whether transitions are written to the journal.")
+    bytes_max: Positive = Field(
+        256 * MIB,
+        description="Bytes the journal of a partition may hold; beyond them the oldest entries "
+        "are dropped, and counted, even when a reader has not seen them.",
+    )

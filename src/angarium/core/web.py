@@ -1,0 +1,179 @@
+"""What the rooms' HTTP faces share: bodies in, JSON and problems out, and the OpenAPI page.
+
+A room declares its operations as values; the route and the page come from the same declaration,
+so neither can forget the other. Only files named `http.py` import this: it brings Starlette.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
+from angarium.core.service import Service
+
+Body = TypeVar("Body")
+Handle = Callable[[Request], Awaitable[Response]]
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter in the path, the query or a header; `schema` is JSON Schema."""
+
+    name: str
+    place: str = "query"
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    description: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path, its handler and everything the OpenAPI page says of it."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handle: Handle
+    body: Any = None
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    parameters: Sequence[Parameter] = ()
+    scope: str = "read"
+    content: str = JSON
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """RFC 9457, with the error's own code beside the standard members."""
+
+    title: str
+    status: int
+    detail: str
+    code: str
+    type: str = "about:blank"
+
+
+@dataclass(frozen=True)
+class Face:
+    """What one room adds to the API role. `service` lives and dies with the role."""
+
+    tag: str
+    operations: Sequence[Operation] = ()
+    service: Service | None = None
+    routes: Sequence[BaseRoute] = ()  # what is no operation, such as a page
+
+
+def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, media_type=JSON)
+
+
+def problem(
+    status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    body = Problem(HTTPStatus(status).phrase, status, detail, code)
+    return Response(msgspec.json.encode(body), status, headers, media_type=PROBLEM)
+
+
+def problem_of(error: AngariumError) -> Response:
+    return problem(error.http_status, error.code, str(error))
+
+
+async def read_bytes(request: Request, bytes_max: int) -> bytes:
+    """The body, given up as soon as it is longer than allowed: it may have no end."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > bytes_max:
+            raise LimitExceeded("http_body_bytes_max", size, bytes_max)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def decode(body: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise InputInvalid(f"the body can't be used: {error}") from None
+
+
+def routes(faces: Sequence[Face]) -> list[BaseRoute]:
+    return [
+        *(
+            Route(each.path, each.handle, methods=[each.method], name=each.name)
+            for face in faces
+            for each in face.operations
+        ),
+        *(route for face in faces for route in face.routes),
+    ]
+
+
+def openapi(faces: Sequence[Face], version: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 page of all faces."""
+    kinds: list[Any] = [Problem]
+    for face in faces:
+        for each in face.operations:
+            kinds += [kind for kind in (each.body, *each.answers.values()) if kind is not None]
+    schemas, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    by_kind = list(zip(kinds, schemas, strict=True))
+
+    def schema(kind: Any) -> Mapping[str, Any]:
+        return next(found for other, found in by_kind if other is kind or other == kind)
+
+    paths: dict[str, dict[str, Any]] = {}
+    for face in faces:
+        for each in face.operations:
+            described = _described(each, face.tag, schema)
+            paths.setdefault(each.path, {})[each.method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Angarium", "version": version, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _described(
+    operation: Operation, tag: str, schema: Callable[[Any], Mapping[str, Any]]
+) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for status, kind in operation.answers.items():
+        answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        if kind is not None:
+            answer["content"] = {operation.content: {"schema": schema(kind)}}
+        answers[str(status)] = answer
+    answers["default"] = {
+        "description": "Refused or failed; nothing was changed unless the code says otherwise",
+        "content": {PROBLEM: {"schema": schema(Problem)}},
+    }
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [tag],
+        "responses": answers,
+    }
+    if operation.parameters:
+        described["parameters"] = [
+            {
+                "name": each.name,
+                "in": each.place,
+                "required": each.required or each.place == "path",
+                "schema": each.schema,
+                "description": each.description,
+            }
+            for each in operation.parameters
+        ]
+    if operation.body is not None:
+        content = {JSON: {"schema": schema(operation.body)}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
