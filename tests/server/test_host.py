@@ -16,7 +16,8 @@ import pytest
 
 from angarium.core.errors import AngariumError, SettingInvalid
 from angarium.core.service import Service
-from angarium.server.host import Host, listen
+from angarium.core.sockets import listen
+from angarium.server.host import Host
 from tests.kit.eventually import wait_until
 from tests.kit.leash import LeashedProcess
 from tests.kit.roles import ROOT, RoleProcess

@@ -171,7 +171,7 @@ def _home(settings: Settings) -> Component:
 
 
 def _http_port(settings: Settings) -> Component:
-    from angarium.server.host import listen
+    from angarium.core.sockets import listen
 
     host, port = settings.http.host, settings.http.port
     try:

@@ -173,7 +173,11 @@ def _settable(settings: Settings) -> Iterator[tuple[Key, tuple[str, ...], str]]:
     yield keys.MESSAGES_PAYLOADS, ("dispatch", "pending"), f"{dispatch.pending}:payloads"
     yield keys.MESSAGES_ATTEMPTS, ("dispatch", "pending"), f"{dispatch.pending}:attempts"
     yield keys.MESSAGES_DEAD, ("dispatch", "dead"), dispatch.dead
+    yield keys.MESSAGES_INBOX, ("dispatch", "inbox"), dispatch.inbox
+    yield keys.MESSAGES_ONCE, ("dispatch", "inbox"), dispatch.inbox + ":once:{idempotency_key}"
+    yield keys.MESSAGES_EPOCHS, ("dispatch", "channel"), f"{dispatch.channel}:epochs"
     yield keys.CONSUMER_IDS, ("dispatch", "consumer_ids"), dispatch.consumer_ids
+    yield keys.CONSUMERS_SEEN, ("dispatch", "consumer_ids"), f"{dispatch.consumer_ids}:seen"
     yield keys.LEADER_LOCK, ("dispatch", "lock"), dispatch.lock
     yield keys.LEADER_LOCK_TERM, ("dispatch", "lock"), f"{dispatch.lock}:term"
     for key in KEYS:

@@ -144,9 +144,19 @@ class Redis:
                 raise_refusal(reply)
             return reply
 
-    def subscribe(self, *channels: str, messages_max: int = 100_000) -> Subscription:
-        """Messages of some channels, resubscribed by itself after every loss."""
-        return Subscription(self._open_subscriber, channels, messages_max)
+    def subscribe(
+        self, *channels: str, messages_max: int = 100_000, key: str | None = None
+    ) -> Subscription:
+        """Messages of some channels, resubscribed by itself after every loss.
+
+        On a cluster each node passes messages on in an order of its own. Subscribers that must
+        see the same order name the same `key`, and so the same node.
+        """
+
+        async def open_subscriber(on_push: Callable[[Any], None]) -> Wire:
+            return await self._open_subscriber(on_push, key)
+
+        return Subscription(open_subscriber, channels, messages_max)
 
     async def call_each_node(self, *command: Argument) -> list[Any]:
         """One repeatable command on every primary."""
@@ -163,9 +173,11 @@ class Redis:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _open_subscriber(self, on_push: Callable[[Any], None]) -> Wire:
-        # A classic PUBLISH reaches every node of a cluster, so any node will do.
+    async def _open_subscriber(self, on_push: Callable[[Any], None], key: str | None) -> Wire:
         await self._look_around()
+        if key is not None:
+            return await (await self._topology.node_of(key)).open(on_push)
+        # A classic PUBLISH reaches every node of a cluster, so any node will do.
         node = random.choice(list(await self._topology.nodes()))
         return await node.open(on_push)
 

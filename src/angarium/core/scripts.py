@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from angarium.core.errors import ScriptFailed
 from angarium.core.wire import Argument, Command
@@ -44,10 +44,13 @@ class Script:
 
 def load_script(package: str, name: str) -> Script:
     """`load_script("angarium.dispatch", "accept_messages")` reads that room's lua folder."""
-    return read_script(files(package) / "lua" / f"{name}.lua", f"{package}.{name}")
+    path = files(package) / "lua" / f"{name}.lua"
+    assert isinstance(path, Path)  # the package is a folder, not an archive
+    return read_script(path, f"{package}.{name}")
 
 
-def read_script(path: Traversable, name: str) -> Script:
+def read_script(path: Path, name: str) -> Script:
+    """Includes come from the `include` folder beside the script, else from the ground's."""
     text = path.read_text()
     for heading in HEADINGS:
         if f"\n-- {heading}: " not in text:
@@ -56,7 +59,8 @@ def read_script(path: Traversable, name: str) -> Script:
         raise ScriptFailed(f"{name}.lua must begin with #!lua")
     shebang, _, body = text.partition("\n")
     # Comments stay in: they cost Redis one parse, and an error's line number stays true.
-    source = f"{shebang}\n{INCLUDE.sub(lambda found: _included(found.group(1), name), body)}"
+    body = INCLUDE.sub(lambda found: _included(found.group(1), name, path.parent), body)
+    source = f"{shebang}\n{body}"
     return Script(
         name=name,
         source=source,
@@ -66,12 +70,12 @@ def read_script(path: Traversable, name: str) -> Script:
     )
 
 
-def _included(include: str, name: str) -> str:
-    path = files("angarium.core") / "lua" / "include" / f"{include}.lua"
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        raise ScriptFailed(f"{name}.lua includes {include}, which does not exist") from None
+def _included(include: str, name: str, beside: Path) -> str:
+    for folder in (beside, files("angarium.core") / "lua"):
+        path = folder / "include" / f"{include}.lua"
+        if path.is_file():
+            return path.read_text()
+    raise ScriptFailed(f"{name}.lua includes {include}, which does not exist")
 
 
 def status_of(reply: object) -> str:

@@ -29,10 +29,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """What arrived since the last look. `gap`: something may have been missed before it."""
+    """What arrived since the last look. `gap`: something may have been missed.
+
+    It was missed behind the first `before_gap` messages and in front of the others.
+    """
 
     messages: list[Message]
     gap: bool
+    before_gap: int = 0
 
 
 class Subscription:
@@ -49,6 +53,7 @@ class Subscription:
         self._messages_max = messages_max
         self._messages: list[Message] = []
         self._gap = False
+        self._before_gap = 0
         self._arrived = asyncio.Event()
         self._confirmed = 0
         self._wire: Wire | None = None
@@ -64,7 +69,8 @@ class Subscription:
         gap, self._gap = self._gap, False
         if self._wire is not None:
             self._wire.resume_reading()
-        return Batch(messages, gap)
+        before_gap, self._before_gap = self._before_gap, 0
+        return Batch(messages, gap, before_gap)
 
     async def __aenter__(self) -> Self:
         self._keeper = asyncio.create_task(self._keep())
@@ -126,5 +132,6 @@ class Subscription:
             self._confirmed += 1
             if self._confirmed == len(self._channels):
                 self._gap = True
+                self._before_gap = len(self._messages)
                 self._arrived.set()
                 self.subscribed.set()

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +21,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
 from angarium.core import log
-from angarium.core.errors import AngariumError, SettingInvalid
+from angarium.core.errors import AngariumError
 from angarium.core.service import Service
 
 # Container runtimes kill after 10 s unless told otherwise; we are gone before that.
@@ -33,7 +31,6 @@ QUIET_SHARE = 0.25
 CLOSE_SHARE = 0.1
 # After a second signal: enough to unwind cancelled tasks, too short to be waited for.
 HURRY_S = 1.0
-BACKLOG = 1024  # connections the kernel holds for us while the loop is busy
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # Entered when the host runs, left when all services have stopped. A list that needs nothing
@@ -177,40 +174,6 @@ def announce(service: Service) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def listen(host: str, port: int, setting: str, *, host_setting: str | None = None) -> socket.socket:
-    """A listening socket; an address that can't be had is an error of its setting."""
-    host_setting = host_setting or setting
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        problem = f"the address {host!r} can't be resolved"
-        raise SettingInvalid(host_setting, problem, "use an address of this machine") from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise _refused(error, host, port, setting, host_setting) from error
-    return listener
-
-
-def _refused(
-    error: OSError, host: str, port: int, setting: str, host_setting: str
-) -> SettingInvalid:
-    if error.errno == errno.EADDRINUSE:
-        fix = "stop what listens there, or set another port (0 takes any free one)"
-        return SettingInvalid(setting, f"port {port} on {host} is taken", fix)
-    if error.errno == errno.EACCES:
-        fix = "set a port above 1023 (0 takes any free one)"
-        return SettingInvalid(setting, f"port {port} on {host} needs privileges", fix)
-    problem = f"can't listen on {host} port {port} ({error.strerror})"
-    return SettingInvalid(host_setting, problem, "use an address of this machine")
 
 
 def _end_process_after(deadline_s: float) -> None:

@@ -35,15 +35,39 @@ MESSAGES_PAYLOADS = _dispatch(
 MESSAGES_ATTEMPTS = _dispatch(
     "messages:pending:attempts",
     "hash",
-    meaning="Message id → how often it was sent to a worker",
+    meaning="Message id → how often it was sent to a worker, and a line for each failure; without "
+    "a field it was sent once",
     expiry="a field goes with its pending member",
 )
+MESSAGES_EPOCH = _dispatch(
+    "messages:epoch",
+    "string",
+    meaning="Number of the last epoch; an epoch is what was published between two marks, the same "
+    "for every dispatcher. In the first partition only",
+)
+MESSAGES_EPOCHS = _dispatch(
+    "messages:published:epochs",
+    "channel",
+    meaning="Marks between epochs, how far leaders have come, and partitions that were given back",
+    scope=Scope.KEYSPACE,
+)
 MESSAGES_DIGESTS = _dispatch(
-    "messages:digests:{bucket}",
+    "messages:digests:{epoch}",
     "hash",
-    meaning="Digest of a payload → how often it was accepted in this short span of time, for the "
-    "takeover by a new leader",
-    expiry="a few seconds after its span",
+    meaning="First message of a batch → digests of the payloads accepted with it, so that the next "
+    "leader knows what it need not accept",
+    expiry="when the epoch is covered, at the latest after ten minutes",
+)
+MESSAGES_COVERED = _dispatch(
+    "messages:covered",
+    "string",
+    meaning="Every message of the epochs before this one was accepted",
+)
+MESSAGES_ONCE = _dispatch(
+    "messages:inbox:once:{idempotency_key}",
+    "string",
+    meaning="A sender's idempotency key → id of the message it stands for",
+    expiry="a day",
 )
 MESSAGES_PROCESSED = _dispatch(
     "messages:processed",
@@ -59,7 +83,26 @@ MESSAGES_DEAD = _dispatch(
 CONSUMER_IDS = _dispatch(
     "consumer:ids",
     "list",
-    meaning="Live consumers as `host:port`, in the order of their turns",
+    meaning="Live consumers as `host:port`, in the order of their turns; in the first partition "
+    "only",
+    expiry="an entry goes when its consumer has been silent for some seconds",
+)
+CONSUMERS_SEEN = _dispatch(
+    "consumer:ids:seen",
+    "zset",
+    meaning="Consumer → when it last said that it lives, in ms",
+)
+DISPATCHER_IDS = _dispatch(
+    "dispatcher:ids",
+    "list",
+    meaning="Live dispatchers, among which the partitions are shared out; in the first partition "
+    "only",
+    expiry="an entry goes when its dispatcher has been silent for some seconds",
+)
+DISPATCHERS_SEEN = _dispatch(
+    "dispatcher:ids:seen",
+    "zset",
+    meaning="Dispatcher → when it last said that it lives, in ms",
 )
 LEADER_LOCK = _dispatch(
     "distributed_leader_lock",

@@ -1,0 +1,50 @@
+-- The end of a transaction, the same for every way to get there. Needs `transactions`.
+--   KEYS  6 processing, 7 sleeping, 8 toArchive, 9 webhooks, 10 stem of qOut, 11 stem of states
+--   ARGV  6 archive_ms
+local ended, to_archive = {}, {}
+local ENDING = {
+  'status', 'run', 'group', 'pipeline', 'owner', 'webhook', 'parent', 'children', 'hookVersion', 'childStep',
+}
+
+local function schedule_webhook(state, id, version)
+  redis.call('HSET', state, 'hookVersion', (tonumber(version) or 0) + 1, 'hookTries', 0)
+  redis.call('ZADD', KEYS[9], now_text, id)
+end
+
+-- A child hands its result to the transaction that waits for it; the last one resumes it.
+local function tell_parent(parent, id, status, output, remark)
+  local state = KEYS[11] .. parent
+  local found = redis.call('HMGET', state, 'status', 'group', 'pipeline', 'owner', 'childStep')
+  local step, number = string.match(id, '%.(%d+)%-(%d+)$')
+  if not found[1] or FINAL[found[1]] or found[5] ~= step then return end
+  local result = '{"transactionId":"' .. id .. '","status":"' .. status .. '","note":'
+    .. cjson.encode(remark) .. ',"output":' .. (output ~= '' and output or 'null') .. '}'
+  if redis.call('HSETNX', state, 'child:' .. number, result) == 0 then return end
+  if redis.call('HINCRBY', state, 'childrenLeft', -1) > 0 or found[1] ~= 'sleeping' then return end
+  redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
+  redis.call('ZREM', KEYS[7], parent)
+  push(KEYS[10] .. found[2], found[2], 'out', parent)
+  tell('resumed', parent, label(found[2], found[3], found[4]))
+end
+
+-- `found` are the fields of ENDING. Processing and the archive's queue are written by `end_all`.
+local function end_transaction(state, id, found, status, output, remark)
+  redis.call('HSET', state, 'status', status, 'output', output, 'completed', now_text)
+  if remark ~= '' then redis.call('HSET', state, 'note', remark) end
+  if found[8] then redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep') end
+  if found[1] == 'sleeping' then redis.call('ZREM', KEYS[7], id) end
+  ended[#ended + 1] = id
+  to_archive[#to_archive + 1] = now_ms + ARGV[6]
+  to_archive[#to_archive + 1] = id
+  if found[6] then schedule_webhook(state, id, found[9]) end
+  local more = '"t":"' .. status .. '"'
+  if remark ~= '' then more = more .. ',"d":' .. cjson.encode(string.sub(remark, 1, 200)) end
+  tell(FINAL[status], id, label(found[3], found[4], found[5]), more)
+  if found[7] then tell_parent(found[7], id, status, output, remark) end
+end
+
+local function end_all()
+  if #ended == 0 then return end
+  call_many('ZREM', KEYS[6], ended)
+  call_many('ZADD', KEYS[8], to_archive)
+end

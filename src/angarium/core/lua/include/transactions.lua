@@ -1,0 +1,94 @@
+-- What the transitions of a transaction share. Journal rows, statistics, notices and queue entries
+-- are gathered over the batch and written once, by `settle`, so an item pays a few table entries.
+--   KEYS  3 to 5 stems of the statistics, fine, medium and coarse: the start of the interval is
+--         appended here, because only this script knows the time
+--   ARGV  4 notify channel   5 work channel
+-- Ids and names hold no quote, backslash, space or bar (transactions/model.py), so rows are spliced.
+local INTERVALS_S, RETENTIONS_S = { 5, 100, 1000 }, { 300, 7200, 86400 }
+local FINAL = {
+  success = 'completed', failed = 'completed', aborted = 'completed',
+  ['internal-error'] = 'completed', cancelled = 'cancelled', timeout = 'expired',
+}
+local labels, gauges, pushes, notices, hints = {}, {}, {}, {}, {}
+local now_text = string.format('%.0f', now_ms)
+
+-- Many values for one key in few calls; a chunk stays far below what Lua can unpack.
+local function call_many(command, key, values)
+  for first = 1, #values, 1000 do
+    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+end
+
+-- What an event is counted under.
+local function label(group, pipeline, owner)
+  local name = group .. '|' .. pipeline .. '|' .. owner
+  local found = labels[name]
+  if not found then
+    found = {
+      group = group, pipeline = pipeline, owner = owner, counts = {},
+      row = '","k":"' .. group .. '","o":"' .. owner .. '","p":"' .. pipeline .. '"',
+    }
+    labels[name] = found
+  end
+  return found
+end
+
+-- One event: a journal row, a count and a notice. `more` is a piece of JSON such as '"a":1'.
+local function tell(event, id, about, more)
+  about.counts[event] = (about.counts[event] or 0) + 1
+  notices[#notices + 1] = id .. ' ' .. event
+  if journal_bytes_max == 0 then return end
+  journal_count = journal_count + 1
+  journal_rows[journal_count] = '{"e":"' .. event .. '","s":"' .. id .. about.row
+    .. (more and ',' .. more .. '}' or '}')
+end
+
+local function push(queue_key, group, kind, id)
+  local queue = pushes[queue_key]
+  if not queue then
+    queue = { group = group, kind = kind, ids = {} }
+    pushes[queue_key] = queue
+  end
+  queue.ids[#queue.ids + 1] = id
+end
+
+local function statistics_write()
+  local sums = {}
+  local function add(scope, event, n)
+    local field = scope .. '|' .. event
+    sums[field] = (sums[field] or 0) + n
+  end
+  for _, about in pairs(labels) do
+    for event, n in pairs(about.counts) do
+      add('all', event, n)
+      add('group:' .. about.group, event, n)
+      add('pipeline:' .. about.pipeline, event, n)
+      add('owner:' .. about.owner, event, n)
+      add('both:' .. about.owner .. '|' .. about.pipeline, event, n)
+    end
+  end
+  if not next(sums) and not next(gauges) then return end
+  for level = 1, 3 do
+    local interval_s = INTERVALS_S[level]
+    local start_s = math.floor(now_ms / 1000 / interval_s) * interval_s
+    local key = KEYS[2 + level] .. string.format('%.0f', start_s)
+    for field, n in pairs(sums) do redis.call('HINCRBY', key, field, n) end
+    for field, length in pairs(gauges) do redis.call('HSET', key, field, length) end
+    redis.call('EXPIRE', key, RETENTIONS_S[level])
+  end
+end
+
+-- Last of all: what the batch gathered is written.
+local function settle()
+  for queue_key, queue in pairs(pushes) do
+    call_many('RPUSH', queue_key, queue.ids)
+    local length = redis.call('LLEN', queue_key)
+    gauges['queue:' .. queue.group .. '|' .. queue.kind] = length
+    -- Only a queue that was empty may have idle nodes in front of it.
+    if length == #queue.ids then hints[#hints + 1] = 'work ' .. queue.group end
+  end
+  statistics_write()
+  if #notices > 0 then redis.call('PUBLISH', ARGV[4], table.concat(notices, '\n')) end
+  if #hints > 0 then redis.call('PUBLISH', ARGV[5], table.concat(hints, '\n')) end
+  journal_append('transactions')
+end

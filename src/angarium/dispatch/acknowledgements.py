@@ -1,0 +1,222 @@
+"""Answers of workers on their way to Redis, and the ACK port where any of them may bring theirs.
+
+Acknowledgements and refusals are gathered and written in batches, one partition at a time. They
+carry no term: that a worker has stored a result stays true, whoever leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from socket import socket
+from typing import Any, TypeVar, cast
+
+from angarium.core import log
+from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+from angarium.core.setting_groups.dispatch import DispatchSettings
+from angarium.core.settings import Settings
+from angarium.dispatch import security
+from angarium.dispatch.counts import DispatcherCounts
+from angarium.dispatch.identity import partition_of_id
+from angarium.dispatch.protocol import (
+    Acknowledged,
+    Broken,
+    DispatcherSide,
+    Greeted,
+    Greeting,
+    Rejected,
+    hello,
+    rejection,
+)
+from angarium.dispatch.store import DispatchStore
+
+Answer = Callable[[bytes], None]
+"""Writes bytes back to whoever sent the acknowledgement, if it is still there."""
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+BATCH_MAX = 500
+RETRY_S = 0.1
+
+
+class Answers:
+    """What workers said of messages, written down in batches."""
+
+    def __init__(
+        self, store: DispatchStore, settings: DispatchSettings, counts: DispatcherCounts
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._counts = counts
+        self._acks: deque[tuple[bytes, str, Answer]] = deque()
+        self._rejects: deque[tuple[bytes, str, int]] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._log = log.logger("angarium.dispatch")
+
+    def acknowledge(self, message_id: bytes, consumer: str, answer: Answer) -> None:
+        self._acks.append((message_id, consumer, answer))
+        self._idle.clear()
+        self._wake.set()
+
+    def reject(self, message_id: bytes, reason: str, delay_ms: int) -> None:
+        """Due again, after `delay_ms` the first time; without a reason as if never sent."""
+        self._rejects.append((message_id, reason, delay_ms))
+        self._idle.clear()
+        self._wake.set()
+
+    async def drained(self) -> None:
+        await self._idle.wait()
+
+    async def pump(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._acks or self._rejects:
+                await self._write_acks()
+                await self._write_rejects()
+            self._idle.set()
+
+    async def _write_acks(self) -> None:
+        taken = [self._acks.popleft() for _ in range(min(BATCH_MAX, len(self._acks)))]
+        for partition, part in self._by_partition(taken).items():
+            pairs = [(message_id, consumer) for message_id, consumer, _ in part]
+            try:
+                done = await self._store.acknowledge(partition, pairs)
+            except (RedisUnavailable, OutcomeUnknown) as error:
+                # Safe to send twice. A worker of another make will not say it again by itself.
+                self._log.warning("acknowledge_failed", error=str(error), messages=len(part))
+                self._acks.extendleft(reversed(part))
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._counts.processed += sum(done)
+            for (message_id, _, answer), known in zip(part, done, strict=True):
+                if not known:
+                    self._counts.acks_unknown += 1
+                    answer(rejection(message_id, "unknown: not pending, or finished already"))
+
+    async def _write_rejects(self) -> None:
+        taken = [self._rejects.popleft() for _ in range(min(BATCH_MAX, len(self._rejects)))]
+        for partition, part in self._by_partition(taken).items():
+            try:
+                statuses = await self._store.reject(partition, part)
+            except OutcomeUnknown as error:
+                # Twice would count two failures; left alone, the time-out brings it back.
+                self._log.warning("reject_unknown", error=str(error), messages=len(part))
+                continue
+            except RedisUnavailable:
+                self._rejects.extendleft(reversed(part))
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._counts.rejected += statuses.count("requeued")
+            self._counts.dead += statuses.count("dead")
+
+    def _by_partition(self, taken: Sequence[Row]) -> dict[int, list[Row]]:
+        parts: dict[int, list[Row]] = {}
+        for each in taken:
+            parts.setdefault(partition_of_id(each[0], self._store.partitions), []).append(each)
+        return parts
+
+
+class AckListener:
+    """The ACK port: frames of workers that acknowledge elsewhere than on their own link."""
+
+    def __init__(self, answers: Answers, settings: Settings, counts: DispatcherCounts) -> None:
+        self._answers = answers
+        self._settings = settings
+        self._counts = counts
+        self._tls: ssl.SSLContext | None = None
+        if settings.dispatch.tls_certificate is not None:
+            self._tls = security.server_tls(settings)
+        self._server: asyncio.Server | None = None
+        self._connections: set[_AckConnection] = set()
+
+    async def open(self, listener: socket) -> int:
+        """Listen; the port."""
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connection, sock=listener, ssl=self._tls
+        )
+        return int(listener.getsockname()[1])
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _connection(self) -> _AckConnection:
+        side = DispatcherSide(self._settings.limits.frame_bytes_max, security.token(self._settings))
+        greeting = Greeting(token=security.token(self._settings) or "")
+        return _AckConnection(
+            side, greeting, self._answers, self._counts, self._connections, self._settings
+        )
+
+
+class _AckConnection(asyncio.Protocol):
+    def __init__(
+        self,
+        side: DispatcherSide,
+        greeting: Greeting,
+        answers: Answers,
+        counts: DispatcherCounts,
+        connections: set[_AckConnection],
+        settings: Settings,
+    ) -> None:
+        self._side = side
+        self._greeting = greeting
+        self._answers = answers
+        self._counts = counts
+        self._connections = connections
+        self._connections_max = settings.limits.ack_connections_max
+        self._retry_delay_ms = settings.dispatch.retry_delay_ms
+        self._consumer = "ack port"
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._connections) >= self._connections_max:
+            self._transport.abort()
+            return
+        self._connections.add(self)
+        peer = self._transport.get_extra_info("peername")
+        self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._side.receive(data):
+            match event:
+                case Acknowledged(ids):
+                    for message_id in ids:
+                        self._answers.acknowledge(message_id, self._consumer, self.answer)
+                case Rejected(message_id, reason):
+                    text = reason and f"{self._consumer}: {reason}"
+                    self._answers.reject(message_id, text, self._retry_delay_ms)
+                case Greeted(greeting):
+                    self._consumer = greeting.consumer_id or self._consumer
+                    self.answer(hello(self._greeting))
+                case Broken(error, farewell):
+                    self._counts.protocol_errors += 1
+                    log.logger("angarium.dispatch", consumer=self._consumer).warning(
+                        "protocol_error", code=error.code, problem=str(error)
+                    )
+                    self.answer(farewell)
+                    self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.discard(self)
+        if self._side.incomplete:
+            self._counts.frames_cut += 1
+
+    def pause_writing(self) -> None:
+        # It does not read our answers: there is nothing it could still be told.
+        if self._transport is not None:
+            self._transport.abort()
+
+    def answer(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,303 @@
+"""The role `dispatcher`: hears the channel, leads its share of the partitions, deals to workers.
+
+Every dispatcher hears every message and dials every worker, whether it leads or not, so that one
+that takes over can go on at once. Leadership is per partition and shared out among the dispatchers
+that live. Acknowledgements come on the links or at the ACK port of any dispatcher; taking one is a
+write to Redis and needs no leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import Sequence
+from functools import partial
+
+from angarium.core.application import Angarium
+from angarium.core.errors import AngariumError
+from angarium.core.figures import INTERVAL_S, Figures
+from angarium.core.ground import Ground
+from angarium.core.service import Service
+from angarium.core.settings import Settings
+from angarium.core.sockets import listen
+from angarium.dispatch import security
+from angarium.dispatch.acknowledgements import AckListener, Answers
+from angarium.dispatch.counts import DispatcherCounts
+from angarium.dispatch.epochs import Ring, digest
+from angarium.dispatch.links import Link, LinkOwner, Links, LinkTerms
+from angarium.dispatch.partition import Heard, Partition, partition_of_digest
+from angarium.dispatch.protocol import Rejected
+from angarium.dispatch.store import DispatchStore
+
+# Half a second of messages is compared at a takeover, and remembered in Redis until then.
+MARK_S = 0.5
+# How often the list of workers and dispatchers is read, and our own place in it confirmed.
+MEMBERS_S = 1.0
+# Messages that Redis has sent and we have not looked at; beyond them it buffers for us.
+HEARD_MAX = 200_000
+# Redelivery looks this often within a time-out, but never more often than every 20 ms.
+CLAIMS_PER_TIMEOUT = 10
+# A dispatcher that missed messages lets one that did not take over its partitions.
+RESIGN_PAUSE_S = 1.0
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    security.client_tls(settings)
+    security.server_tls(settings) if settings.dispatch.tls_certificate else None
+    _listen(settings).close()
+
+
+def build(ground: Ground, app: Angarium) -> Service:
+    return Dispatcher(ground)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    dispatch = settings.dispatch
+    return listen(
+        dispatch.ack_host,
+        dispatch.ack_port,
+        "ANGARIUM_DISPATCH__ACK_PORT",
+        host_setting="ANGARIUM_DISPATCH__ACK_HOST",
+    )
+
+
+class Dispatcher(Service, LinkOwner):
+    def __init__(self, ground: Ground) -> None:
+        super().__init__("dispatcher", clock=ground.clock)
+        settings, limits = ground.settings, ground.settings.limits
+        self._ground = ground
+        self._dispatch = settings.dispatch
+        self._store = DispatchStore(ground)
+        self.counts = DispatcherCounts()
+        self._ring = Ring(limits.ring_messages_max, limits.ring_bytes_max)
+        terms = LinkTerms(
+            token=security.token(settings),
+            tls=security.client_tls(settings),
+            frame_bytes_max=limits.frame_bytes_max,
+            window=self._dispatch.worker_window,
+            heartbeat_s=self._dispatch.heartbeat_ms / 1000,
+            name=ground.actor,
+        )
+        self.links = Links(terms, self, self.counts, self.clock)
+        self._answers = Answers(self._store, self._dispatch, self.counts)
+        self._acks = AckListener(self._answers, settings, self.counts)
+        self.partitions = [
+            Partition(number, ground, self._store, self._ring, self.links, self.counts)
+            for number in range(self._store.partitions)
+        ]
+        self._dispatchers = 1
+        self._covered: dict[int, int] = {}
+        self._figures = Figures(ground, "dispatcher")
+        self._last_processed = 0
+        self._last_figures_s = 0.0
+
+    async def on_start(self) -> None:
+        self.ports = {"ack": await self._acks.open(_listen(self._ground.settings))}
+        self._dispatchers = len(await self._store.join_dispatchers(self._ground.actor))
+        self._last_figures_s = self.clock.monotonic()
+        self.spawn("links", self._keep_links)
+        self.spawn("hear", self._hear)
+        self.spawn("answers", self._answers.pump)
+        self.loop("members", self._join_once, MEMBERS_S, until="stop")
+        self.loop("marks", self._mark_once, MARK_S)
+        self.loop("figures", self._figures_once, INTERVAL_S, until="stop")
+        claim_s = max(0.02, self._dispatch.ack_timeout_ms / 1000 / CLAIMS_PER_TIMEOUT)
+        for each in self.partitions:
+            self.spawn(f"lead-{each.number}", partial(self._lead, each))
+            self.spawn(f"accept-{each.number}", each.pump)
+            claims = self.loop(f"claim-{each.number}", each.claim_once, claim_s)
+            each.on_backlog = claims.wake
+            self.loop(f"inbox-{each.number}", each.take_inbox_once, 0.2)
+
+    async def on_quiet(self) -> None:
+        for each in self.partitions:
+            await each.hand_over()
+
+    async def on_stop(self) -> None:
+        await self._answers.drained()
+        await self._store.leave_dispatchers(self._ground.actor)
+        await self._figures.withdraw()
+
+    async def on_close(self) -> None:
+        self.links.close()
+        self._acks.close()
+
+    # Hearing ----------------------------------------------------------------------------------
+
+    async def _hear(self) -> None:
+        store = self._store
+        async with self._ground.redis.subscribe(
+            store.channel, store.marks, messages_max=HEARD_MAX, key=store.subscription_key
+        ) as subscription:
+            marks = store.marks.encode()
+            while True:
+                batch = await subscription.receive()
+                run: list[bytes] = []
+                for i, (channel, payload) in enumerate(batch.messages):
+                    if batch.gap and i == batch.before_gap:
+                        self._heard(run)
+                        run = []
+                        self._missed_some()
+                    if channel == marks:
+                        self._heard(run)
+                        run = []
+                        self._marked(payload)
+                    else:
+                        run.append(payload)
+                self._heard(run)
+                if batch.gap and batch.before_gap >= len(batch.messages):
+                    self._missed_some()
+                if batch.gap:
+                    await store.mark_epoch()
+
+    def _heard(self, payloads: list[bytes]) -> None:
+        if not payloads:
+            return
+        self.counts.received += len(payloads)
+        self._ring.add(payloads)
+        if self._ring.current is not None:
+            self._offer(self._ring.current, payloads)
+
+    def _offer(self, epoch: int, payloads: Sequence[bytes]) -> None:
+        listening = [each for each in self.partitions if each.listening]
+        if not listening:
+            return
+        heard: list[Heard] = [(payload, digest(payload)) for payload in payloads]
+        if len(self.partitions) == 1:
+            listening[0].offer(epoch, heard)
+            return
+        parts: dict[int, list[Heard]] = {each.number: [] for each in listening}
+        count = len(self.partitions)
+        for each in heard:
+            part = parts.get(partition_of_digest(each[1], count))
+            if part is not None:
+                part.append(each)
+        for number, part in parts.items():
+            if part:
+                self.partitions[number].offer(epoch, part)
+
+    def _marked(self, payload: bytes) -> None:
+        word, _, rest = payload.partition(b" ")
+        if word == b"epoch":
+            epoch = int(rest)
+            if before := self._ring.mark(epoch):
+                self._offer(epoch - 1, before)
+        elif word == b"covered":
+            number, _, epoch_text = rest.partition(b" ")
+            self._covered[int(number)] = int(epoch_text)
+            if len(self._covered) == len(self.partitions):
+                self._ring.cover(min(self._covered.values()))
+        elif word == b"free":
+            self.partitions[int(rest)].wake()
+
+    def _missed_some(self) -> None:
+        """Our connection was away. Another dispatcher may have heard what we did not."""
+        self._ring.forget_all()
+        self._covered.clear()
+        if self._dispatchers > 1:
+            for each in self.partitions:
+                if each.leading:
+                    each.resign(RESIGN_PAUSE_S)
+
+    # Leading ----------------------------------------------------------------------------------
+
+    async def _lead(self, partition: Partition) -> None:
+        await partition.lead(self._may_lead, self._must_share)
+
+    @property
+    def _share(self) -> int:
+        return math.ceil(len(self.partitions) / max(1, self._dispatchers))
+
+    @property
+    def _led(self) -> int:
+        return sum(each.leading for each in self.partitions)
+
+    def _may_lead(self) -> bool:
+        return self.ready and self._led < self._share
+
+    def _must_share(self) -> bool:
+        return self._led > self._share
+
+    async def _join_once(self) -> None:
+        members = len(await self._store.join_dispatchers(self._ground.actor))
+        if members != self._dispatchers:
+            self._dispatchers = members
+            for each in self.partitions:
+                each.wake()
+
+    async def _mark_once(self) -> None:
+        if not any(each.leading for each in self.partitions):
+            return
+        await self._store.mark_epoch()
+        for each in self.partitions:
+            for message_id in each.overstayed():
+                self._answers.reject(message_id, "", 0)
+            await each.cover_once()
+
+    # Workers ----------------------------------------------------------------------------------
+
+    async def _keep_links(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    found = await self._store.consumers()
+                except AngariumError as error:
+                    self.log.warning("consumers_unknown", error=str(error))
+                else:
+                    self.links.keep((*self._dispatch.consumers, *found), group)
+                await self.clock.sleep(MEMBERS_S)
+
+    def acknowledged(self, link: Link, ids: Sequence[bytes]) -> None:
+        foreign = link.answered(ids)
+        self.counts.acks_foreign += foreign
+        if link.completes:
+            self.counts.processed += len(ids) - foreign
+        else:
+            for message_id in ids:
+                self._answers.acknowledge(message_id, link.consumer, link.answer)
+        self.has_room()
+
+    def rejected(self, link: Link, rejected: Rejected) -> None:
+        if rejected.message_id not in link.held:
+            # Too late: it was given to another already, who will answer for it.
+            self.counts.acks_foreign += 1
+            return
+        link.answered([rejected.message_id])
+        reason = rejected.reason and f"{link.consumer}: {rejected.reason}"
+        self._answers.reject(rejected.message_id, reason, self._dispatch.retry_delay_ms)
+        self.has_room()
+
+    def lost(self, link: Link, held: Sequence[bytes]) -> None:
+        # A worker of another make may still store what it has and acknowledge elsewhere; it has
+        # the whole time-out for that. One of ours can't do harm: its result counts once.
+        if link.completes:
+            for message_id in held:
+                self._answers.reject(message_id, f"{link.consumer}: connection lost", 0)
+
+    def has_room(self) -> None:
+        for each in self.partitions:
+            if each.leading:
+                each.flush()
+
+    # Figures ----------------------------------------------------------------------------------
+
+    async def _figures_once(self) -> None:
+        led = [each for each in self.partitions if each.leading]
+        pending = sum([await self._store.pending_count(each.number) for each in led])
+        now_s = self.clock.monotonic()
+        rate = (self.counts.processed - self._last_processed) / (now_s - self._last_figures_s)
+        self._last_processed, self._last_figures_s = self.counts.processed, now_s
+        figures = {
+            **self.counts.table(),
+            "pending": pending,
+            "messages_per_s": round(rate, 1),
+            "partitions_led": len(led),
+            "workers": len(self.links.links),
+            "queued": sum(each.queued for each in led),
+            "ring_messages": self._ring.messages,
+            "ring_dropped": self._ring.dropped,
+        }
+        await self._figures.report(figures)
+        shown = ("accepted", "processed", "redelivered", "pending", "messages_per_s")
+        self.log.info("figures", **{name: figures[name] for name in shown}, leads=len(led))

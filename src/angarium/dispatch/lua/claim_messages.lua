@@ -1,0 +1,57 @@
+#!lua
+-- Guarantee: under the newest term, messages that are due (never sent, given back, or without an
+-- acknowledgement for too long) are handed out for one more delivery, the longest due first.
+-- One that has used up its deliveries becomes a dead letter instead.
+-- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 dead letters
+-- ARGV: 4 term, 5 ack_timeout_ms, 6 deliveries_max, 7 number of messages at most
+-- Returns: {'claimed', looked at, dead, id, payload, delivery, id, payload, delivery, …} | {'stale'}
+-- Events: redelivered, dead
+-- Repeats: no, each call hands out others; what a lost reply handed out is due again in time
+-- include: transition
+-- include: fence
+-- include: dead
+if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
+local ack_timeout_ms, deliveries_max = tonumber(ARGV[5]), tonumber(ARGV[6])
+local due = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf',
+  string.format('%.0f', now_ms - ack_timeout_ms), 'LIMIT', 0, ARGV[7])
+local reply, dead, now = { 'claimed', #due, 0 }, 0, string.format('%.0f', now_ms)
+if #due == 0 then return reply end
+local attempts = redis.call('HMGET', KEYS[6], unpack(due))
+local payloads = redis.call('HMGET', KEYS[5], unpack(due))
+local members, first_time, failed = {}, {}, {}
+for i, id in ipairs(due) do
+  local payload = payloads[i]
+  local count, reasons = parse_attempts(attempts[i])
+  -- A refusal wrote its own reason and is only due again; silence leaves no line, so count them.
+  local _, told = string.gsub(reasons, '\n', '')
+  if told < count then
+    reasons = reasons .. '\nno acknowledgement within ' .. ack_timeout_ms .. ' ms'
+  end
+  if not payload then reasons = reasons .. '\nthe payload is gone from Redis' end
+  if count >= deliveries_max or not payload then
+    redis.call('HSET', KEYS[6], id, count .. reasons)
+    bury(KEYS[4], KEYS[5], KEYS[6], KEYS[7], id)
+    note('dead', id, { a = count })
+    dead = dead + 1
+  else
+    count = count + 1
+    if count == 1 and reasons == '' then
+      first_time[#first_time + 1] = id
+    else
+      failed[#failed + 1] = id
+      failed[#failed + 1] = count .. reasons
+    end
+    if count > 1 then note('redelivered', id, { a = count }) end
+    members[#members + 1] = now
+    members[#members + 1] = id
+    reply[#reply + 1] = id
+    reply[#reply + 1] = payload
+    reply[#reply + 1] = count
+  end
+end
+if #members > 0 then redis.call('ZADD', KEYS[4], unpack(members)) end
+if #first_time > 0 then redis.call('HDEL', KEYS[6], unpack(first_time)) end
+if #failed > 0 then redis.call('HSET', KEYS[6], unpack(failed)) end
+reply[3] = dead
+journal_append('dispatch')
+return reply

@@ -1,0 +1,21 @@
+#!lua
+-- Guarantee: a dead letter is gone for good, and the journal says so.
+-- KEYS: 3 dead letters (stream)
+-- ARGV: 4 number of letters, then their entry ids
+-- Returns: for each 'discarded' | 'unknown'
+-- Events: discarded
+-- Repeats: safe, the second call answers 'unknown'
+-- include: transition
+local statuses = {}
+for i = 1, tonumber(ARGV[4]) do
+  local entry = redis.call('XRANGE', KEYS[3], ARGV[4 + i], ARGV[4 + i])[1]
+  if entry then
+    redis.call('XDEL', KEYS[3], entry[1])
+    note('discarded', entry[2][2])
+    statuses[i] = 'discarded'
+  else
+    statuses[i] = 'unknown'
+  end
+end
+journal_append('dispatch')
+return statuses

@@ -1,0 +1,16 @@
+#!lua
+-- Guarantee: the list holds the members that were heard of lately, this one among them.
+-- KEYS: 3 members (list), 4 last heard of (zset)
+-- ARGV: 4 member, 5 ttl_ms after which a silent one is taken out
+-- Returns: the members, in the order in which they joined
+-- Events: none
+-- Repeats: safe
+-- include: transition
+-- include: members
+local known = redis.call('ZSCORE', KEYS[4], ARGV[4])
+redis.call('ZADD', KEYS[4], string.format('%.0f', now_ms), ARGV[4])
+if not known then
+  redis.call('LREM', KEYS[3], 0, ARGV[4])
+  redis.call('RPUSH', KEYS[3], ARGV[4])
+end
+return live_members(KEYS[3], KEYS[4], ARGV[5])

@@ -1,0 +1,43 @@
+#!lua
+-- Guarantee: under the newest term, entries of the durable intake become pending, oldest first,
+-- and leave the intake in the same moment. An entry that brought its own id keeps it.
+-- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 inbox (stream),
+-- 8 dead letters (stream)
+-- ARGV: 4 term, 5 ack_timeout_ms, 6 pending_messages_max, 7 sent, 8 payload_bytes_max of a frame,
+-- 9 number of ids, then the ids
+-- Returns: {'accepted', id, payload, …} | {'full'} | {'stale'}; the first `sent` are to be sent now
+-- Events: accepted; dead when no frame can carry it
+-- Repeats: no, each call takes others; what a lost reply took is due in time
+-- include: transition
+-- include: fence
+-- include: dead
+if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
+local sent, count = tonumber(ARGV[7]), tonumber(ARGV[9])
+count = math.min(count, tonumber(ARGV[6]) - redis.call('ZCARD', KEYS[4]))
+if count <= 0 then return { 'full' } end
+local reply = { 'accepted' }
+for i, entry in ipairs(redis.call('XRANGE', KEYS[7], '-', '+', 'COUNT', count)) do
+  local id, payload, given = ARGV[9 + i], nil, nil
+  local fields = entry[2]
+  for f = 1, #fields, 2 do
+    if fields[f] == 'payload' then payload = fields[f + 1] end
+    if fields[f] == 'message_id' then given = fields[f + 1] end
+  end
+  -- A plain XADD by anybody may call its field as it likes.
+  payload = payload or fields[2]
+  if given and #given == 36 and not redis.call('ZSCORE', KEYS[4], given) then id = given end
+  local due_ms = i <= sent and now_ms or now_ms - tonumber(ARGV[5])
+  redis.call('ZADD', KEYS[4], string.format('%.0f', due_ms), id)
+  redis.call('HSET', KEYS[5], id, payload)
+  if i > sent then redis.call('HSET', KEYS[6], id, 0) end
+  redis.call('XDEL', KEYS[7], entry[1])
+  note('accepted', id, { k = 'inbox' })
+  if #payload > tonumber(ARGV[8]) then
+    bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'too large, limits.frame_bytes_max is exceeded')
+    note('dead', id)
+  end
+  reply[#reply + 1] = id
+  reply[#reply + 1] = payload
+end
+journal_append('dispatch')
+return reply

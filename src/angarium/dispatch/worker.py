@@ -1,0 +1,377 @@
+"""The role `worker`: listens for dispatchers, runs the application's function, stores results.
+
+A message is decoded, handed to the function, and its result appended to the stream in the script
+that also takes the message out of the pending ones; only then is it acknowledged. A function that
+raises refuses its message with the error as the reason. On the way out, what was not begun is
+given back and what was begun is finished. Losing a connection loses nothing: results are stored
+all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from socket import socket
+from typing import Any, cast
+
+import msgspec
+
+from angarium.core.application import Angarium, Caller, Handler
+from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+from angarium.core.figures import INTERVAL_S, Figures
+from angarium.core.ground import Ground
+from angarium.core.service import Service
+from angarium.core.settings import Settings
+from angarium.core.sockets import listen
+from angarium.core.wire import Argument
+from angarium.dispatch import security
+from angarium.dispatch.counts import WorkerCounts
+from angarium.dispatch.frames import encode_acknowledgements
+from angarium.dispatch.identity import partition_of_id
+from angarium.dispatch.protocol import (
+    Broken,
+    Greeting,
+    Messages,
+    Refused,
+    WorkerSide,
+    heartbeat,
+    hello,
+    rejection,
+)
+from angarium.dispatch.store import DispatchStore
+
+MEMBERS_S = 1.0
+# One that Redis works on, one that is prepared meanwhile.
+IN_FLIGHT_MAX = 2
+# A function that never waits for anything would otherwise keep the loop from hearing the network.
+TURN_MESSAGES_MAX = 100
+# A dispatcher that reads no acknowledgements has this much of them waiting before it is cut off.
+UNREAD_BYTES_MAX = 4 * 1024 * 1024
+RETRY_S = 0.1
+
+# Ours, so that whoever reads the stream can rely on them; a result's own move aside.
+RESERVED_FIELDS = frozenset({"message_id", "consumer_id"})
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    app.handler("worker", "worker")
+    security.server_tls(settings)
+    _listen(settings).close()
+
+
+def build(ground: Ground, app: Angarium) -> Service:
+    return Worker(ground, app.handler("worker", "worker"))
+
+
+def _listen(settings: Settings) -> socket:
+    return listen(
+        settings.dispatch.worker_host,
+        settings.dispatch.worker_port,
+        "ANGARIUM_DISPATCH__WORKER_PORT",
+        host_setting="ANGARIUM_DISPATCH__WORKER_HOST",
+    )
+
+
+class Worker(Service):
+    def __init__(self, ground: Ground, handler: Handler) -> None:
+        super().__init__("worker", clock=ground.clock)
+        settings = ground.settings.dispatch
+        self._ground = ground
+        self._handler = handler
+        self._is_async = handler.is_async
+        self._store = DispatchStore(ground)
+        self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
+        self._window = int(handler.options.get("window", settings.worker_window))
+        self._caller = Caller(1 if self._is_async else self._concurrency)
+        self._tls = security.server_tls(ground.settings)
+        self.counts = WorkerCounts()
+        self.consumer = ""
+        self._connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._todo: deque[tuple[bytes, bytes, _Connection]] = deque()
+        self._in_hand: set[bytes] = set()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._results = _Results(self, ground.settings.limits.batch_items_max)
+        self._figures = Figures(ground, "worker")
+
+    async def on_start(self) -> None:
+        listener = _listen(self._ground.settings)
+        port = int(listener.getsockname()[1])
+        self.ports = {"worker": port}
+        address = self._ground.settings.dispatch.worker_address
+        self.consumer = address or f"{self._ground.settings.dispatch.worker_host}:{port}"
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connection, sock=listener, ssl=self._tls
+        )
+        self.spawn("handlers", self._run_handlers)
+        self.spawn("results", self._results.pump)
+        self.loop("members", self._join_once, MEMBERS_S)
+        self.loop("beats", self._beat_once, self._ground.settings.dispatch.heartbeat_ms / 1000)
+        self.loop("figures", self._figures_once, INTERVAL_S, until="stop")
+        await self._join_once()
+
+    async def on_quiet(self) -> None:
+        """Leave the list and give back what was not begun."""
+        if self._server is not None:
+            self._server.close()
+        given_back, self._todo = self._todo, deque()
+        for message_id, _, connection in given_back:
+            self._in_hand.discard(message_id)
+            connection.write(rejection(message_id))
+        self.counts.returned += len(given_back)
+        await self._store.leave_consumers(self.consumer)
+
+    async def on_stop(self) -> None:
+        """Finish what was begun, store it, say so."""
+        while self._in_hand:
+            await self.clock.sleep(0.01)
+        await self._figures.withdraw()
+
+    async def on_close(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+        self._caller.close()
+        self._in_hand.clear()
+
+    # What connections tell ----------------------------------------------------------------
+
+    def _connection(self) -> _Connection:
+        return _Connection(self, self._ground.settings)
+
+    def greeting(self) -> Greeting:
+        return Greeting(
+            consumer_id=self.consumer,
+            window=self._window,
+            completes=True,
+            token=security.token(self._ground.settings) or "",
+        )
+
+    def joined(self, connection: _Connection) -> None:
+        self._connections.add(connection)
+
+    def parted(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+
+    def received(self, messages: Sequence[tuple[bytes, bytes]], connection: _Connection) -> None:
+        if not self.ready:
+            for message_id, _ in messages:
+                connection.write(rejection(message_id))
+            self.counts.returned += len(messages)
+            return
+        in_hand, todo = self._in_hand, self._todo
+        for message_id, payload in messages:
+            # One that is in hand already was sent again meanwhile; once is enough.
+            if message_id not in in_hand:
+                in_hand.add(message_id)
+                todo.append((message_id, payload, connection))
+        self.counts.received += len(messages)
+        self._wake_one()
+
+    # Running the function -----------------------------------------------------------------
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+    async def _run_handlers(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._concurrency):
+                group.create_task(self._handle_for_ever())
+
+    async def _handle_for_ever(self) -> None:
+        """One of `concurrency`. It wakes the next only when there is more to do than it can
+        begin itself, so a function that never waits is run by one of them."""
+        turn = 0
+        loop = asyncio.get_running_loop()
+        while True:
+            todo = self._todo
+            if not todo:
+                waiting = loop.create_future()
+                self._idle.append(waiting)
+                await waiting
+                turn = 0
+                continue
+            message_id, payload, connection = todo.popleft()
+            if todo and self._idle:
+                self._wake_one()
+            await self._handle(message_id, payload, connection)
+            turn += 1
+            if turn >= TURN_MESSAGES_MAX:
+                turn = 0
+                await asyncio.sleep(0)
+
+    async def _handle(self, message_id: bytes, payload: bytes, connection: _Connection) -> None:
+        try:
+            message = _decode(payload)
+            if self._is_async:
+                result = await self._handler.function(message)
+            else:
+                result = await self._caller.call(self._handler, message)
+            fields = fields_of(result)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._in_hand.discard(message_id)
+            self.counts.failed += 1
+            reason = f"{type(error).__name__}: {error}"
+            self.log.warning("message_failed", message_id=message_id.decode(), error=reason[:500])
+            connection.write(rejection(message_id, reason))
+            return
+        self._results.add(message_id, fields, connection)
+
+    # Storing ------------------------------------------------------------------------------
+
+    async def store(
+        self, results: Sequence[tuple[bytes, Sequence[Argument]]], partition: int
+    ) -> list[bool]:
+        return await self._store.complete(partition, self.consumer, results)
+
+    def stored(self, ids: Sequence[bytes], fresh: int) -> None:
+        self._in_hand.difference_update(ids)
+        self.counts.completed += fresh
+        self.counts.duplicates += len(ids) - fresh
+
+    @property
+    def partitions(self) -> int:
+        return self._store.partitions
+
+    # Signs of life ------------------------------------------------------------------------
+
+    async def _join_once(self) -> None:
+        await self._store.join_consumers(self.consumer)
+
+    async def _beat_once(self) -> None:
+        for connection in self._connections:
+            connection.write(heartbeat())
+
+    async def _figures_once(self) -> None:
+        figures: Mapping[str, float] = {
+            **self.counts.table(),
+            "in_hand": len(self._in_hand),
+            "dispatchers": len(self._connections),
+        }
+        await self._figures.report(figures)
+        self.log.info("figures", **figures)
+
+
+class _Results:
+    """Results on their way into the stream, in batches of one partition."""
+
+    def __init__(self, worker: Worker, items_max: int) -> None:
+        self._worker = worker
+        self._items_max = items_max
+        self._waiting: dict[int, deque[tuple[bytes, Sequence[Argument], _Connection]]] = {}
+        self._wake = asyncio.Event()
+        self._in_flight = 0
+
+    def add(self, message_id: bytes, fields: Sequence[Argument], connection: _Connection) -> None:
+        partition = partition_of_id(message_id, self._worker.partitions)
+        waiting = self._waiting.get(partition)
+        if waiting is None:
+            waiting = self._waiting[partition] = deque()
+        waiting.append((message_id, fields, connection))
+        self._wake.set()
+
+    async def pump(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for partition, waiting in self._waiting.items():
+                    while waiting and self._in_flight < IN_FLIGHT_MAX:
+                        count = min(len(waiting), self._items_max)
+                        batch = [waiting.popleft() for _ in range(count)]
+                        self._in_flight += 1
+                        group.create_task(self._store(partition, batch))
+
+    async def _store(
+        self, partition: int, batch: Sequence[tuple[bytes, Sequence[Argument], _Connection]]
+    ) -> None:
+        results = [(message_id, fields) for message_id, fields, _ in batch]
+        try:
+            while True:
+                try:
+                    fresh = await self._worker.store(results, partition)
+                    break
+                except (RedisUnavailable, OutcomeUnknown) as error:
+                    # Safe to send again; dropping it would mean doing the work again.
+                    self._worker.log.warning("store_failed", error=str(error), results=len(batch))
+                    await self._worker.clock.sleep(RETRY_S)
+        finally:
+            self._in_flight -= 1
+            self._wake.set()
+        self._worker.stored([message_id for message_id, _ in results], sum(fresh))
+        acknowledged: dict[_Connection, list[bytes]] = {}
+        for message_id, _, connection in batch:
+            acknowledged.setdefault(connection, []).append(message_id)
+        for connection, ids in acknowledged.items():
+            connection.acknowledge(ids)
+
+
+class _Connection(asyncio.Protocol):
+    """One dispatcher at our port."""
+
+    def __init__(self, worker: Worker, settings: Settings) -> None:
+        self._worker = worker
+        self._side = WorkerSide(settings.limits.frame_bytes_max, security.token(settings))
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNREAD_BYTES_MAX)
+        self._worker.joined(self)
+        self.write(hello(self._worker.greeting()))
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._side.receive(data):
+            match event:
+                case Messages(messages):
+                    self._worker.received(messages, self)
+                case Refused(text):
+                    self._worker.log.warning("dispatcher_refused", why=text)
+                case Broken(error, farewell):
+                    self._worker.counts.protocol_errors += 1
+                    self._worker.log.warning("protocol_error", code=error.code, problem=str(error))
+                    self.write(farewell)
+                    self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._side.incomplete:
+            self._worker.counts.frames_cut += 1
+        self._worker.parted(self)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def acknowledge(self, ids: Sequence[bytes]) -> None:
+        self.write(encode_acknowledgements(ids))
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def fields_of(result: Any) -> list[Argument]:
+    """A result as fields of a stream entry: text and numbers as they are, the rest as JSON."""
+    if not isinstance(result, Mapping):
+        raise TypeError(f"a worker returns a dict, not {type(result).__name__}")
+    fields: list[Argument] = []
+    for key, value in result.items():
+        if not isinstance(key, str):
+            raise TypeError(f"a result's keys are text, not {type(key).__name__}")
+        fields.append(f"result_{key}" if key in RESERVED_FIELDS else key)
+        kind = type(value)
+        fields.append(value if kind is str or kind is int or kind is bytes else _encode(value))
+    return fields
