@@ -20,6 +20,7 @@ import typer
 
 from angarium import __version__
 from angarium.cli import main as cli
+from angarium.server.app import ROLES
 from tests.kit.eventually import wait_until
 from tests.kit.ports import free_port
 from tests.kit.roles import RoleProcess
@@ -169,10 +170,10 @@ def test_a_port_that_is_taken_is_refused_and_its_setting_named(
     assert f"ANGARIUM_HTTP__PORT: port {port} on 127.0.0.1 is taken; " in line
 
 
-@pytest.mark.parametrize("role", ["gateway", "no-such-role"])
-def test_a_role_this_version_does_not_have_is_refused(tmp_path: Path, role: str) -> None:
-    line = refused(tmp_path, "serve", "api", role)
-    assert line.endswith(f"role '{role}' is not part of this version; roles: api")
+def test_a_role_this_version_does_not_have_is_refused(tmp_path: Path) -> None:
+    line = refused(tmp_path, "serve", "api", "no-such-role")
+    known = ", ".join(ROLES)
+    assert line.endswith(f"role 'no-such-role' is not part of this version; roles: {known}")
 
 
 @pytest.mark.parametrize("command", [("serve", "api"), ("up",)])
@@ -254,6 +255,119 @@ def alive(pid: int) -> bool:
         return False
     # A zombie waits for a parent that may never ask, as in a container without an init.
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+# A user's functions
+
+ERRAND = """
+from angarium.core.service import Service
+
+def check(settings, app):
+    app.handler("worker", "worker")
+
+def build(ground, app):
+    service = Service("worker")
+    service.ports = {each.function.__name__: 1 for each in app.handlers("worker").values()}
+    return service
+"""
+# A version with two roles, one of which runs functions.
+WITH_ERRANDS = """
+import sys
+from angarium.cli.main import main
+from angarium.server import app
+
+app.ROLES = {"api": app.ROLES["api"], "worker": "errand"}
+sys.exit(main())
+"""
+SHOP = """
+from angarium import Angarium
+
+number, app, idle = 7, Angarium(), Angarium()
+
+@app.worker()
+def sell(message):
+    return {}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "errand.py").write_text(ERRAND)
+    (tmp_path / "broken.py").write_text("import no_such_package\n")
+    return tmp_path
+
+
+def with_errands(folder: Path, *arguments: str) -> RoleProcess:
+    names = {"ANGARIUM_HTTP__PORT": "0", "PYTHONPATH": str(folder)}
+    return RoleProcess(["-c", WITH_ERRANDS, *arguments], names, ready_lines=0)
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("shop", "'shop' is no application; use module:app"),
+        ("nowhere:app", "there is no module 'nowhere' in "),
+        ("shop.till:app", "there is no module 'shop.till' in "),
+        ("shop:missing", "'missing' in 'shop' is no Angarium object; write `missing = Angarium()`"),
+        ("shop:number", "'number' in 'shop' is no Angarium object"),
+    ],
+)
+def test_an_application_that_is_not_there_is_refused_however_it_is_named(
+    shop: Path, path: str, problem: str
+) -> None:
+    commands: list[tuple[tuple[str, ...], dict[str, str]]] = [
+        (("serve", "api", "--app", path), {}),
+        (("up", path), {}),
+        (("up", "--json"), {"ANGARIUM_APP": path}),
+    ]
+    for arguments, names in commands:
+        line = refused(shop, *arguments, **names)
+        assert line.startswith("angarium: ANGARIUM_APP: ")
+        assert problem in line
+    assert not (shop / "home").exists()
+
+
+def test_an_application_that_can_not_be_imported_says_what_it_lacks(shop: Path) -> None:
+    ended = angarium(shop, "serve", "api", "--app", "broken:app")
+    assert ended.code == 1
+    (line,) = ended.err.splitlines()
+    assert "No module named 'no_such_package'" in line
+    assert "--debug" in line
+
+
+@pytest.mark.parametrize("more", [(), ("--app", "shop:idle")])
+def test_a_role_whose_function_is_missing_is_refused(shop: Path, more: tuple[str, ...]) -> None:
+    with with_errands(shop, "serve", "worker", *more) as role:
+        assert role.wait(COMMAND_S_MAX) == 2
+        (line,) = role.stderr()
+        assert line.startswith("angarium: ANGARIUM_APP: ")
+        assert "no @app.worker, which role 'worker' needs" in line
+        assert role.lines() == []
+        assert not role.home.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve", "worker", "--app", "shop:app"), ("up", "shop:app")]
+)
+def test_a_role_is_given_the_functions_of_the_application(
+    shop: Path, arguments: tuple[str, ...]
+) -> None:
+    with with_errands(shop, *arguments) as role:
+        role.wait_line(lambda line: '"role":"worker"' in line, COMMAND_S_MAX)
+        assert role.ports["sell"] == 1
+        assert role.terminate() == 0
+
+
+@pytest.mark.parametrize("more", [(), ("shop:idle",)])
+def test_up_leaves_out_the_roles_it_has_no_functions_for_and_says_so(
+    shop: Path, more: tuple[str, ...]
+) -> None:
+    with with_errands(shop, "up", *more) as role:
+        wait_until(lambda: any("Stop it with" in line for line in role.stderr()), COMMAND_S_MAX)
+        assert [each["role"] for each in role.readiness()] == ["api"]
+        assert "Left out, there are no functions for it: worker" in role.stderr()
+        assert role.terminate() == 0
 
 
 # doctor

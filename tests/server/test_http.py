@@ -1,18 +1,27 @@
-"""The role `api` inside one process: what happens to requests that are under way."""
+"""The role `api` inside one process: requests that are under way, and the faces of the rooms."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import sys
+from types import ModuleType
 
+import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from angarium.core.application import Angarium
 from angarium.core.ground import Ground
 from angarium.core.settings import load
-from angarium.server.http import Api
+from angarium.core.web import Face, Operation, reply
+from angarium.server import http
+from angarium.server.http import Api, build
+from tests.core.recorder import Recorder
 from tests.kit.eventually import Signal, eventually
+from tests.kit.sample import sample_ground
 
 
 class SlowApi(Api):
@@ -109,3 +118,125 @@ def refuses(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     return False
+
+
+# Faces
+
+
+def json_of(answer: bytes) -> object:
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def face_of(service: Recorder) -> Face:
+    """One operation, which tells what has become of the face's service."""
+
+    async def tell(_: Request) -> Response:
+        return reply(service.story)
+
+    path = f"/v1/{service.name}"
+    return Face(service.name, [Operation("GET", path, service.name, "", tell)], service)
+
+
+async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the_last(
+    redis_url: str,
+) -> None:
+    async with sample_ground(redis_url, http={"port": 0}) as ground:
+        one, two = Recorder("one"), Recorder("two")
+        api = Api(ground, [face_of(one), Face("bare"), face_of(two)])
+        for _ in range(2):
+            await api.start()
+            port = api.ports["http"]
+            assert one.ready
+            assert json_of(await ask(port, "/v1/two")) == ["start"]
+            await api.quiet()
+            assert json_of(await ask(port, "/v1/one")) == ["start", "quiet"]
+            await api.stop(30)
+            for service in (one, two):
+                assert service.stopped
+                assert service.story == ["start", "quiet", "stop", "close"]
+                service.story.clear()
+
+
+async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: str) -> None:
+    async with sample_ground(redis_url, http={"port": 0}) as ground:
+        service, entered, release = Recorder("one"), Signal(), asyncio.Event()
+
+        async def hold(_: Request) -> Response:
+            entered.fire()
+            await release.wait()
+            return reply(service.story)
+
+        operation = Operation("GET", "/v1/hold", "hold", "", hold)
+        api = Api(ground, [Face("one", [operation], service)])
+        await api.start()
+        port = api.ports["http"]
+        asking = asyncio.ensure_future(ask(port, "/v1/hold"))
+        await entered.wait(deadline_s=30)
+        stopping = asyncio.ensure_future(api.stop(60))
+        await eventually(lambda: refuses(port), 30)
+        release.set()
+        assert json_of(await asking) == ["start", "quiet"], "quiet, and not yet stopped"
+        await stopping
+        assert service.stopped
+
+
+async def test_a_face_whose_service_does_not_start_takes_the_started_ones_along(
+    redis_url: str,
+) -> None:
+    async with sample_ground(redis_url, http={"port": 0}) as ground:
+        first, second, third = Recorder("one"), Recorder("two"), Recorder("three")
+
+        async def fail() -> None:
+            raise ValueError("no luck")
+
+        second.starting = fail
+        api = Api(ground, [face_of(each) for each in (first, second, third)])
+        with pytest.raises(ValueError, match="no luck"):
+            await api.start()
+        assert api.stopped
+        assert first.story == ["start", "quiet", "stop", "close"]
+        assert second.story == ["start", "close"]
+        assert third.story == []
+        assert all(each.stopped for each in (first, second, third))
+
+
+async def test_without_faces_the_api_still_has_its_own_pages(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "FACES", ())
+    async with sample_ground(redis_url, http={"port": 0}) as ground:
+        api = build(ground, Angarium())
+        await api.start()
+        port = api.ports["http"]
+        page = json_of(await ask(port, "/openapi.json"))
+        assert isinstance(page, dict)
+        assert page["paths"] == {}
+        for path in ("/", "/healthz", "/readyz", "/metrics"):
+            assert (await ask(port, path)).startswith(b"HTTP/1.1 200")
+        await api.stop(30)
+
+
+async def test_a_module_in_the_list_of_faces_is_given_the_ground_and_the_application(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+    module = ModuleType("sample_face")
+
+    def face(ground: Ground, app: Angarium) -> Face:
+        given.extend((ground, app))
+        return face_of(Recorder("sample"))
+
+    module.face = face  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sample_face", module)
+    monkeypatch.setattr(http, "FACES", ("sample_face",))
+    async with sample_ground(redis_url, http={"port": 0}) as ground:
+        app = Angarium()
+        api = build(ground, app)
+        assert given == [ground, app]
+        await api.start()
+        port = api.ports["http"]
+        page = json_of(await ask(port, "/openapi.json"))
+        assert isinstance(page, dict)
+        assert list(page["paths"]) == ["/v1/sample"]
+        assert json_of(await ask(port, "/v1/sample")) == ["start"]
+        await api.stop(30)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ def serve(
     application: Annotated[
         str | None, typer.Option("--app", help="The functions to run, as module:app.")
     ] = None,
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", help="Node group that the role node serves.")
+    ] = None,
 ) -> int:
     """Run roles in this process; each prints one JSON line when it is ready."""
     from angarium.server import app
@@ -34,6 +37,8 @@ def serve(
     from angarium.core import log, settings
     from angarium.server import host
 
-    given = {} if application is None else {"app": application}
+    given: dict[str, Any] = {} if application is None else {"app": application}
+    if groups:
+        given["transactions"] = {"node_groups": groups}
     log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
     return host.run(app.compose(names, settings.load(**given)))

@@ -32,16 +32,18 @@ def up(
 
     log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
     settings = load() if application is None else load(app=application)
-    left_out = frozenset() if settings.app else app.NEED_AN_APPLICATION
-    names = app.checked(name for name in app.ROLES if name not in left_out)
+    functions = app.application_of(settings)
+    names = app.runnable(functions)
     if not as_json:
+        left_out = [name for name in app.ROLES if name not in names]
+        _say([f"Left out, there are no functions for it: {name}" for name in left_out])
         _say([f"Starting {', '.join(names)} on {_redis(settings)} …"])
 
     def tell(services: Sequence[Service]) -> None:
         if not as_json:
             _say(summary(settings, services))
 
-    return host.run(app.compose(names, settings), on_ready=tell)
+    return host.run(app.compose(names, settings, functions), on_ready=tell)
 
 
 def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
@@ -91,4 +93,5 @@ def _command() -> str:
 
 
 def _say(lines: Sequence[str]) -> None:
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

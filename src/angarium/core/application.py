@@ -7,6 +7,7 @@ nothing and needs no server, so a module with handlers can be imported by any sc
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import importlib
 import inspect
 import os
@@ -74,13 +75,22 @@ class Angarium:
     def handler(self, kind: Kind, role: str) -> Handler:
         """The only one of its kind; a role that can't run without it is refused by name."""
         found = self.handlers(kind)
-        if len(found) != 1:
+        if not found:
             problem = f"the application has no @app.{kind}, which role {role!r} needs"
             raise SettingInvalid("ANGARIUM_APP", problem, "decorate a function and name its module")
+        if len(found) > 1:
+            problem = f"role {role!r} takes one @app.{kind}, and there are {', '.join(found)}"
+            raise SettingInvalid("ANGARIUM_APP", problem, "leave one of them")
         return next(iter(found.values()))
 
     def _adder(self, kind: Kind, name: str, **options: Any) -> Callable[[Function], Function]:
+        if not isinstance(name, str):
+            # `@app.step` alone would swallow the function, which then silently never runs.
+            raise TypeError(f"@app.{kind} needs parentheses: @app.{kind}(…)")
+
         def add(function: Function) -> Function:
+            if not callable(function):
+                raise TypeError(f"@app.{kind} is for functions, not for {function!r}")
             if (kind, name) in self._handlers:
                 raise ValueError(f"@app.{kind} {name!r} is registered twice")
             given = {key: value for key, value in options.items() if value is not None}
@@ -104,17 +114,28 @@ class Caller:
         if handler.is_async:
             return await handler.function(*args)
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, handler.function, *args)
+        context = contextvars.copy_context()  # the log of a function names its message either way
+        result = await loop.run_in_executor(
+            self._threads, context.run, _call, handler.function, args
+        )
         return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return function(*args)
+    except StopIteration as error:
+        # No future takes one: whoever awaits this call would wait for ever.
+        raise RuntimeError("the function raised StopIteration") from error
+
+
 def load_application(path: str) -> Angarium:
     """The object that `module:name` leads to, with the current folder importable."""
     module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    if not module_name or not name or module_name.startswith("."):
         raise SettingInvalid("ANGARIUM_APP", f"{path!r} is no application", "use module:app")
     folder = os.getcwd()  # noqa: PTH109  as the interpreter itself spells it in sys.path
     if folder not in sys.path and "" not in sys.path:

@@ -1,12 +1,14 @@
 """What each running process says of itself every few seconds, and how others read it.
 
-A role reports a flat table of numbers; the report lives as long as the next two would take to
-come, so a process that died is gone from the list by itself. The API role reads all of them for
-Prometheus, the dashboard and `top`. Figures are for people: nothing decides by them.
+A role reports a flat table of numbers and words; the report lives as long as the next two would
+take to come, so a process that died is gone from the list by itself. The API role reads all of
+them for Prometheus, the dashboard and `top`. Figures are for people: nothing decides by them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -38,7 +40,7 @@ class ProcessFigures(msgspec.Struct, frozen=True):
 
 
 class Figures:
-    """A role's own report. Give it to a loop: `service.loop("figures", f.run_once, INTERVAL_S)`."""
+    """A role's own report: `report` in a loop of INTERVAL_S, `withdraw` on the way out."""
 
     def __init__(self, ground: Ground, role: str) -> None:
         self._ground = ground
@@ -47,8 +49,14 @@ class Figures:
 
     async def report(self, figures: Mapping[str, float | str]) -> None:
         ground = self._ground
+        # JSON knows no infinity, and a mean of nothing is no figure.
+        sayable = {
+            name: value if isinstance(value, str) else float(value)
+            for name, value in figures.items()
+            if isinstance(value, str) or math.isfinite(value)
+        }
         report = ProcessFigures(
-            self._role, ground.actor, socket.gethostname(), os.getpid(), dict(figures)
+            self._role, ground.actor, socket.gethostname(), os.getpid(), sayable
         )
         await self._send(msgspec.json.encode(report))
 
@@ -63,10 +71,12 @@ class Figures:
 
 
 async def read_processes(ground: Ground) -> list[ProcessFigures]:
-    """Every role of every live process, by role and actor."""
+    """Every role of every live process that this version can read, by role and actor."""
     reply = await ground.run(LIST_PROCESSES, 0, [ground.keyspace.name(keys.PROCESSES, 0)], [TTL_MS])
     found = []
     for at_ms, report in zip(reply[::2], reply[1::2], strict=True):
-        figures = msgspec.json.decode(report, type=ProcessFigures)
-        found.append(msgspec.structs.replace(figures, at_ms=int(at_ms)))
+        # One that another version wrote differently must not hide all the others.
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            figures = msgspec.json.decode(report, type=ProcessFigures)
+            found.append(msgspec.structs.replace(figures, at_ms=int(at_ms)))
     return sorted(found, key=lambda each: (each.role, each.actor))

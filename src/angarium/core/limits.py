@@ -82,6 +82,183 @@ class Limits:
         int,
         Limit("bytes", "The prefix is stored again in every key name."),
     ] = 64
+    transaction_data_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "A transaction's data is kept in Redis and travels with each step; what is larger "
+            "belongs in a store of its own, with its address in the data.",
+        ),
+    ] = 1 * MIB
+    transaction_batch_items_max: Annotated[
+        int,
+        Limit("items", "One request must not hold up those behind it for longer than a moment."),
+    ] = 1_000
+    transaction_children_items_max: Annotated[
+        int,
+        Limit(
+            "items",
+            "All children of a step start in one script, which holds up Redis meanwhile, and "
+            "their results are gathered in the state of the one that waits for them.",
+        ),
+    ] = 1_000
+    transaction_depth_items_max: Annotated[
+        int,
+        Limit("items", "Pipelines that call pipelines: nobody means to nest them deeper."),
+    ] = 16
+    transaction_longpolls_items_max: Annotated[
+        int,
+        Limit("items", "Each waiting request holds a connection and memory in the API process."),
+    ] = 20_000
+
+    pickup_message_bytes_max: Annotated[
+        int,
+        Limit("bytes", "A message waits in Redis' memory; what is larger belongs in a store."),
+    ] = 512 * KIB
+    pickup_message_dids_max: Annotated[
+        int,
+        Limit("dids", "A message is listed once for each of its recipients."),
+    ] = 32
+    pickup_remove_messages_max: Annotated[
+        int,
+        Limit("messages", "One call of a script removes them all, and holds up Redis meanwhile."),
+    ] = 10_000
+    pickup_queue_messages_max: Annotated[
+        int,
+        Limit("messages", "A recipient who never comes back must not fill Redis or the disk."),
+    ] = 100_000
+    pickup_queue_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same for few but large messages."),
+    ] = 256 * MIB
+    pickup_take_messages_max: Annotated[
+        int,
+        Limit("messages", "An answer is one frame, held whole at both ends; the rest waits."),
+    ] = 1_000
+    pickup_take_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same for few but large messages."),
+    ] = 8 * MIB
+    pickup_sending_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Messages that a live session has and did not acknowledge; each is looked at again "
+            "when the session ends.",
+        ),
+    ] = 10_000
+    pickup_client_sessions_max: Annotated[
+        int,
+        Limit("sessions", "Each live session of a client costs this process about 1 KB."),
+    ] = 50_000
+    pickup_client_calls_max: Annotated[
+        int,
+        Limit("calls", "Calls of one client in one second: it can't take all of a gateway."),
+    ] = 50_000
+    pickup_client_buffer_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "What a client has not read yet lives in this process's memory; past this it is cut "
+            "off, and its messages wait for its next session.",
+        ),
+    ] = 32 * MIB
+    pickup_clients_max: Annotated[
+        int,
+        Limit("clients", "Open sockets of one gateway; each takes a file and about 6 KB."),
+    ] = 50_000
+    conversation_requests_max: Annotated[
+        int,
+        Limit(
+            "requests",
+            "Requests of one conversation that wait for an answer; a client that asks faster than "
+            "anybody answers must hear of it.",
+        ),
+    ] = 100_000
+    conversation_replies_max: Annotated[
+        int,
+        Limit(
+            "replies",
+            "Replies of one conversation that wait behind each other. Places cost the same however "
+            "many there are, so this only guards memory.",
+        ),
+    ] = 1_000_000
+    conversation_queue_tasks_max: Annotated[
+        int,
+        Limit(
+            "replies",
+            "Replies in one process's memory queue; a process that has so many takes no more until "
+            "some have left, and others take them instead.",
+        ),
+    ] = 10_000
+    conversation_slow_sends_max: Annotated[
+        int,
+        Limit(
+            "sends",
+            "Sends that have lasted a second stop counting as concurrent, so that a client that "
+            "hangs does not hold up the others; so many may hang before they do.",
+        ),
+    ] = 500
+
+    ring_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "A dispatcher keeps what was published since the last mark that every leader has "
+            "passed; this is about ten seconds at full speed, five times a lock's expiry.",
+        ),
+    ] = 500_000
+    ring_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes, for large messages: what a dispatcher may cost."),
+    ] = 256 * MIB
+    ack_connections_max: Annotated[
+        int,
+        Limit("connections", "Each connection to the ACK port holds a file and a buffer."),
+    ] = 1_000
+    recip_key_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "A recipient key, or several joined by commas, becomes part of a list's name and of "
+            "fields in two hashes; a few long DID keys fit.",
+        ),
+    ] = 2 * KIB
+    relay_connections_max: Annotated[
+        int,
+        Limit("connections", "Each connection at a relay holds a file and a buffer."),
+    ] = 10_000
+    relay_callers_max: Annotated[
+        int,
+        Limit(
+            "callers",
+            "Callers that wait for a direct response hold their connection for up to 15 s.",
+        ),
+    ] = 10_000
+    inbox_keys_max: Annotated[
+        int,
+        Limit(
+            "keys",
+            "Keys whose mail an instance has in hand; what it has in hand comes late when it "
+            "dies, and more would only wait in its memory.",
+        ),
+    ] = 512
+    deliveries_max: Annotated[
+        int,
+        Limit(
+            "requests",
+            "Deliveries under way in one deliverer: enough that slow receivers do not hold up "
+            "the others, few enough to end within a loan.",
+        ),
+    ] = 256
+    intake_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "One request to the durable intake becomes that many items for Redis at once; what "
+            "it is refused for must be known before the first one goes.",
+        ),
+    ] = 10_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

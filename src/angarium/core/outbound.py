@@ -1,8 +1,8 @@
 """Requests that leave for addresses a stranger chose: webhooks, callbacks, pushes, deliveries.
 
-One pooled client for each role. An address that is not public is refused, after its name was
-resolved and for the very address that is connected to, so a name can't change its mind in
-between. Redirects are answers, not followed. Every answer is bounded in time and size. What went
+One pooled client for each role. An address that is not public is refused where its socket is
+made, after its name was resolved, so neither a name that changes its mind nor an odd spelling
+gets by. Redirects are answers, not followed. Every answer is bounded in time and size. What went
 wrong is an `OutboundFailed`, never a foreign exception.
 """
 
@@ -14,19 +14,25 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
-from urllib.parse import urlsplit
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
 from angarium.core.errors import AngariumError
+from angarium.core.urls import redacted
 
 # 64:ff9b::/96 and 2002::/16 carry an IPv4 address inside: what counts is that one.
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# All that is routed in the world. `is_global` also takes old tunnels and local ranges for public.
+GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 # An answer is a status and perhaps a reason; a receiver that streams for ever must not fill us.
 ANSWER_BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 512
 CONNECTIONS_PER_HOST_MAX = 64
+# Of a URL or a foreign error, inside an error of ours.
+TEXT_LETTERS_MAX = 200
+# What aiohttp lets out; uvloop has RuntimeError where others have OSError.
+FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 
 
 class OutboundFailed(AngariumError):
@@ -63,23 +69,26 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        if ip not in GLOBAL_UNICAST:
+            return False
     return ip.is_global and not ip.is_multicast
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
     """Refuse at once what can be seen from the URL itself: scheme, host, a literal address."""
+    shown = redacted(url)[:TEXT_LETTERS_MAX]
     try:
-        parts = urlsplit(url)
-        host = parts.hostname
-        _ = parts.port
-    except ValueError as error:
-        raise AddressRefused(f"{url[:200]!r} is no URL: {error}") from None
+        # The client's own parser: another one would read some hosts differently.
+        parts = URL(url)
+    except ValueError:
+        raise AddressRefused(f"{shown!r} is no URL") from None
+    host = parts.raw_host
     if parts.scheme not in ("http", "https", "ws", "wss") or not host:
-        raise AddressRefused(f"{url[:200]!r} is no http or https URL")
+        raise AddressRefused(f"{shown!r} is no http or https URL")
     try:
         public = is_public(host)
     except ValueError:
-        return  # a name: the resolver decides
+        return  # a name: what it leads to is looked at when the socket is made
     if not (public or allow_private):
         raise AddressRefused(_refusal(host))
 
@@ -91,16 +100,21 @@ class Outbound:
         self._allow_private = allow_private
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._connector = aiohttp.TCPConnector(
-            resolver=None if allow_private else _PublicResolver(),
+            socket_factory=None if allow_private else _public_socket,
             limit=CONNECTIONS_MAX,
             limit_per_host=CONNECTIONS_PER_HOST_MAX,
             ttl_dns_cache=30,
         )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_refuse_redirect)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             timeout=self._timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
+            # A compressed answer could be a bomb: it is not unpacked, and so not asked for.
+            headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
+            trace_configs=[tracing],
         )
 
     async def send(
@@ -110,16 +124,13 @@ class Outbound:
         check_url(url, allow_private=self._allow_private)
         try:
             async with self._session.request(
-                method, url, data=body, headers=headers, allow_redirects=False
+                method, url, data=body or None, headers=headers, allow_redirects=False
             ) as response:
-                head = await response.content.read(ANSWER_BYTES_MAX)
-                if not response.content.at_eof():
-                    response.close()  # the rest is not worth reading
-                return Answer(response.status, response.headers, head)
+                return Answer(response.status, response.headers, await _read_head(response))
         except TimeoutError:
             raise OutboundFailed(f"no answer within {self._timeout.total:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _failure(error) from None
+        except FAULTS as error:
+            raise _failure(error, url) from None
 
     async def open_websocket(
         self, url: str, headers: Mapping[str, str] | None = None
@@ -130,8 +141,8 @@ class Outbound:
                 return await self._session.ws_connect(url, headers=headers)
         except TimeoutError:
             raise OutboundFailed(f"no connection within {self._timeout.total:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _failure(error) from None
+        except FAULTS as error:
+            raise _failure(error, url) from None
 
     async def close(self) -> None:
         await self._session.close()
@@ -143,21 +154,38 @@ class Outbound:
         await self.close()
 
 
-class _PublicResolver(AbstractResolver):
-    def __init__(self) -> None:
-        self._inner = aiohttp.ThreadedResolver()
+class _NotPublic(OSError):
+    """An OSError, so that a name's other addresses are tried; always with the same text, so that
+    it comes back as itself when none of them was better."""
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        public = [each for each in found if is_public(each["host"])]
-        if not public:
-            raise AddressRefused(_refusal(host))
-        return public
 
-    async def close(self) -> None:
-        await self._inner.close()
+def _public_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, address = info
+    if not is_public(str(address[0])):
+        raise _NotPublic("not a public address")
+    return socket.socket(family, kind, protocol)
+
+
+async def _refuse_redirect(
+    _session: aiohttp.ClientSession,
+    _context: object,
+    redirect: aiohttp.TraceRequestRedirectParams,
+) -> None:
+    # Only a WebSocket's handshake comes here: it would follow, and has no option against it.
+    redirect.response.close()
+    raise OutboundFailed(f"answered {redirect.response.status}, and redirects are not followed")
+
+
+async def _read_head(response: aiohttp.ClientResponse) -> bytes:
+    head = bytearray()
+    while len(head) < ANSWER_BYTES_MAX:
+        chunk = await response.content.read(ANSWER_BYTES_MAX - len(head))
+        if not chunk:
+            return bytes(head)
+        head += chunk
+    if not response.content.at_eof():
+        response.close()  # the rest is not worth reading
+    return bytes(head)
 
 
 def _refusal(host: str) -> str:
@@ -167,10 +195,10 @@ def _refusal(host: str) -> str:
     )
 
 
-def _failure(error: Exception) -> OutboundFailed:
+def _failure(error: Exception, url: str) -> OutboundFailed:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OutboundFailed):
-            return cause
+        if isinstance(cause, _NotPublic):
+            return AddressRefused(_refusal(URL(url).raw_host or ""))
         cause = cause.__cause__ or cause.__context__
-    return OutboundFailed(f"{type(error).__name__}: {str(error)[:200]}")
+    return OutboundFailed(f"{type(error).__name__}: {redacted(str(error))[:TEXT_LETTERS_MAX]}")

@@ -1,18 +1,19 @@
 """What the rooms' HTTP faces share: bodies in, JSON and problems out, and the OpenAPI page.
 
 A room declares its operations as values; the route and the page come from the same declaration,
-so neither can forget the other. Only files named `http.py` import this: it brings Starlette.
+so neither can forget the other. Only files that offer a `face` import this: it brings Starlette.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -23,6 +24,15 @@ Body = TypeVar("Body")
 Handle = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+# A parameter in a path as Starlette writes it; the page takes the name alone.
+TEMPLATE = re.compile(r"{(\w+)(?::(\w+))?}")
+CONVERTED: Mapping[str, Mapping[str, Any]] = {
+    "int": {"type": "integer", "minimum": 0},
+    "float": {"type": "number", "minimum": 0},
+    "uuid": {"type": "string", "format": "uuid"},
+}
+# What was wrong may quote what came in, which may be long.
+DETAIL_LETTERS_MAX = 300
 
 
 @dataclass(frozen=True)
@@ -90,11 +100,14 @@ def problem_of(error: AngariumError) -> Response:
 async def read_bytes(request: Request, bytes_max: int) -> bytes:
     """The body, given up as soon as it is longer than allowed: it may have no end."""
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > bytes_max:
-            raise LimitExceeded("http_body_bytes_max", size, bytes_max)
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > bytes_max:
+                raise LimitExceeded("http_body_bytes_max", size, bytes_max)
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise InputInvalid("the connection ended before the body did") from None
     return b"".join(chunks)
 
 
@@ -102,22 +115,36 @@ def decode(body: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise InputInvalid(f"the body can't be used: {error}") from None
+        problem = str(error)[:DETAIL_LETTERS_MAX]
+        raise InputInvalid(f"the body can't be used: {problem}") from None
 
 
 def routes(faces: Sequence[Face]) -> list[BaseRoute]:
+    """One route for each path, so that a refused method is told all that are allowed."""
+    by_path: dict[str, dict[str, Handle]] = {}
+    for face in faces:
+        for each in face.operations:
+            by_path.setdefault(each.path, {})[each.method] = each.handle
     return [
         *(
-            Route(each.path, each.handle, methods=[each.method], name=each.name)
-            for face in faces
-            for each in face.operations
+            Route(path, _by_method(handles), methods=[*handles])
+            for path, handles in by_path.items()
         ),
         *(route for face in faces for route in face.routes),
     ]
 
 
+def _by_method(handles: Mapping[str, Handle]) -> Handle:
+    async def handle(request: Request) -> Response:
+        # Starlette lets HEAD in wherever there is GET.
+        chosen = handles.get(request.method) or handles["GET"]
+        return await chosen(request)
+
+    return handle
+
+
 def openapi(faces: Sequence[Face], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 page of all faces."""
+    """The OpenAPI 3.1 page of all faces; declarations that contradict one another are refused."""
     kinds: list[Any] = [Problem]
     for face in faces:
         for each in face.operations:
@@ -131,10 +158,15 @@ def openapi(faces: Sequence[Face], version: str) -> dict[str, Any]:
         return next(found for other, found in by_kind if other is kind or other == kind)
 
     paths: dict[str, dict[str, Any]] = {}
+    names: set[str] = set()
     for face in faces:
         for each in face.operations:
-            described = _described(each, face.tag, schema)
-            paths.setdefault(each.path, {})[each.method.lower()] = described
+            path = paths.setdefault(TEMPLATE.sub(r"{\1}", each.path), {})
+            method = each.method.lower()
+            if method in path or each.name in names:
+                raise ValueError(f"{each.method} {each.path} ({each.name}) is declared twice")
+            path[method] = _described(each, face.tag, schema)
+            names.add(each.name)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Angarium", "version": version, "license": {"name": "Apache-2.0"}},
@@ -150,7 +182,8 @@ def _described(
     for status, kind in operation.answers.items():
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if kind is not None:
-            answer["content"] = {operation.content: {"schema": schema(kind)}}
+            content = PROBLEM if kind is Problem else operation.content
+            answer["content"] = {content: {"schema": schema(kind)}}
         answers[str(status)] = answer
     answers["default"] = {
         "description": "Refused or failed; nothing was changed unless the code says otherwise",
@@ -162,7 +195,8 @@ def _described(
         "tags": [tag],
         "responses": answers,
     }
-    if operation.parameters:
+    parameters = _parameters(operation)
+    if parameters:
         described["parameters"] = [
             {
                 "name": each.name,
@@ -171,9 +205,27 @@ def _described(
                 "schema": each.schema,
                 "description": each.description,
             }
-            for each in operation.parameters
+            for each in parameters
         ]
     if operation.body is not None:
-        content = {JSON: {"schema": schema(operation.body)}}
-        described["requestBody"] = {"required": True, "content": content}
+        body = {JSON: {"schema": schema(operation.body)}}
+        described["requestBody"] = {"required": True, "content": body}
     return described
+
+
+def _parameters(operation: Operation) -> list[Parameter]:
+    """Those declared, and those of the path that need no more words than their name."""
+    in_path = dict(TEMPLATE.findall(operation.path))
+    declared = {each.name for each in operation.parameters if each.place == "path"}
+    if not declared <= in_path.keys():
+        raise ValueError(
+            f"{operation.path} has no parameter {', '.join(declared - in_path.keys())}"
+        )
+    return [
+        *operation.parameters,
+        *(
+            Parameter(name, "path", CONVERTED.get(converter, {"type": "string"}))
+            for name, converter in in_path.items()
+            if name not in declared
+        ),
+    ]

@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 from angarium.core import log
 from angarium.core.errors import OutcomeUnknown, RedisUnavailable
-from angarium.core.setting_groups.dispatch import DispatchSettings
 from angarium.core.settings import Settings
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
@@ -44,10 +43,10 @@ class Answers:
     """What workers said of messages, written down in batches."""
 
     def __init__(
-        self, store: DispatchStore, settings: DispatchSettings, counts: DispatcherCounts
+        self, store: DispatchStore, on_due: Callable[[int], None], counts: DispatcherCounts
     ) -> None:
         self._store = store
-        self._settings = settings
+        self._on_due = on_due  # told of a partition in which messages may be due again
         self._counts = counts
         self._acks: deque[tuple[bytes, str, Answer]] = deque()
         self._rejects: deque[tuple[bytes, str, int]] = deque()
@@ -112,6 +111,7 @@ class Answers:
                 continue
             self._counts.rejected += statuses.count("requeued")
             self._counts.dead += statuses.count("dead")
+            self._on_due(partition)
 
     def _by_partition(self, taken: Sequence[Row]) -> dict[int, list[Row]]:
         parts: dict[int, list[Row]] = {}
@@ -123,15 +123,22 @@ class Answers:
 class AckListener:
     """The ACK port: frames of workers that acknowledge elsewhere than on their own link."""
 
-    def __init__(self, answers: Answers, settings: Settings, counts: DispatcherCounts) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        settings: Settings,
+        counts: DispatcherCounts,
+        on_acknowledged: Callable[[Sequence[bytes]], None],
+    ) -> None:
         self._answers = answers
         self._settings = settings
-        self._counts = counts
+        self.counts = counts
+        self._on_acknowledged = on_acknowledged
         self._tls: ssl.SSLContext | None = None
         if settings.dispatch.tls_certificate is not None:
             self._tls = security.server_tls(settings)
         self._server: asyncio.Server | None = None
-        self._connections: set[_AckConnection] = set()
+        self.connections: set[_AckConnection] = set()
 
     async def open(self, listener: socket) -> int:
         """Listen; the port."""
@@ -143,43 +150,43 @@ class AckListener:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
+
+    @property
+    def has_place(self) -> bool:
+        return len(self.connections) < self._settings.limits.ack_connections_max
+
+    def acknowledged(self, ids: Sequence[bytes], consumer: str, answer: Answer) -> None:
+        for message_id in ids:
+            self._answers.acknowledge(message_id, consumer, answer)
+        self._on_acknowledged(ids)
+
+    def rejected(self, rejected: Rejected, consumer: str) -> None:
+        reason = rejected.reason and f"{consumer}: {rejected.reason}"
+        delay_ms = self._settings.dispatch.retry_delay_ms
+        self._answers.reject(rejected.message_id, reason, delay_ms)
 
     def _connection(self) -> _AckConnection:
         side = DispatcherSide(self._settings.limits.frame_bytes_max, security.token(self._settings))
         greeting = Greeting(token=security.token(self._settings) or "")
-        return _AckConnection(
-            side, greeting, self._answers, self._counts, self._connections, self._settings
-        )
+        return _AckConnection(self, side, greeting)
 
 
 class _AckConnection(asyncio.Protocol):
-    def __init__(
-        self,
-        side: DispatcherSide,
-        greeting: Greeting,
-        answers: Answers,
-        counts: DispatcherCounts,
-        connections: set[_AckConnection],
-        settings: Settings,
-    ) -> None:
+    def __init__(self, listener: AckListener, side: DispatcherSide, greeting: Greeting) -> None:
+        self._listener = listener
         self._side = side
         self._greeting = greeting
-        self._answers = answers
-        self._counts = counts
-        self._connections = connections
-        self._connections_max = settings.limits.ack_connections_max
-        self._retry_delay_ms = settings.dispatch.retry_delay_ms
         self._consumer = "ack port"
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._connections) >= self._connections_max:
+        if not self._listener.has_place:
             self._transport.abort()
             return
-        self._connections.add(self)
+        self._listener.connections.add(self)
         peer = self._transport.get_extra_info("peername")
         self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
 
@@ -187,16 +194,14 @@ class _AckConnection(asyncio.Protocol):
         for event in self._side.receive(data):
             match event:
                 case Acknowledged(ids):
-                    for message_id in ids:
-                        self._answers.acknowledge(message_id, self._consumer, self.answer)
-                case Rejected(message_id, reason):
-                    text = reason and f"{self._consumer}: {reason}"
-                    self._answers.reject(message_id, text, self._retry_delay_ms)
+                    self._listener.acknowledged(ids, self._consumer, self.answer)
+                case Rejected():
+                    self._listener.rejected(event, self._consumer)
                 case Greeted(greeting):
                     self._consumer = greeting.consumer_id or self._consumer
                     self.answer(hello(self._greeting))
                 case Broken(error, farewell):
-                    self._counts.protocol_errors += 1
+                    self._listener.counts.protocol_errors += 1
                     log.logger("angarium.dispatch", consumer=self._consumer).warning(
                         "protocol_error", code=error.code, problem=str(error)
                     )
@@ -204,9 +209,9 @@ class _AckConnection(asyncio.Protocol):
                     self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._connections.discard(self)
+        self._listener.connections.discard(self)
         if self._side.incomplete:
-            self._counts.frames_cut += 1
+            self._listener.counts.frames_cut += 1
 
     def pause_writing(self) -> None:
         # It does not read our answers: there is nothing it could still be told.

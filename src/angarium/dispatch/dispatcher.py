@@ -36,8 +36,16 @@ MARK_S = 0.5
 MEMBERS_S = 1.0
 # Messages that Redis has sent and we have not looked at; beyond them it buffers for us.
 HEARD_MAX = 200_000
-# Redelivery looks this often within a time-out, but never more often than every 20 ms.
+# From subscribing to hearing our own mark; Redis answered a moment ago.
+HEAR_S_MAX = 10.0
+# Redelivery looks this often within a time-out. Refused messages are due much sooner, so it also
+# looks several times a second; more often than every 20 ms would only be a load.
 CLAIMS_PER_TIMEOUT = 10
+CLAIM_S_MIN = 0.02
+CLAIM_S_MAX = 0.2
+# What a link holds for longer than this many time-outs is no longer pending: by then whatever
+# was not acknowledged has been claimed. It would only take up the link's window.
+FORGET_AFTER_TIMEOUTS = 1.5
 # A dispatcher that missed messages lets one that did not take over its partitions.
 RESIGN_PAUSE_S = 1.0
 
@@ -80,14 +88,16 @@ class Dispatcher(Service, LinkOwner):
             name=ground.actor,
         )
         self.links = Links(terms, self, self.counts, self.clock)
-        self._answers = Answers(self._store, self._dispatch, self.counts)
-        self._acks = AckListener(self._answers, settings, self.counts)
+        self._answers = Answers(self._store, self._is_due, self.counts)
+        self._acks = AckListener(self._answers, settings, self.counts, self._brought)
         self.partitions = [
             Partition(number, ground, self._store, self._ring, self.links, self.counts)
             for number in range(self._store.partitions)
         ]
         self._dispatchers = 1
         self._covered: dict[int, int] = {}
+        self._hearing = asyncio.Event()
+        self._willing = False  # to lead
         self._figures = Figures(ground, "dispatcher")
         self._last_processed = 0
         self._last_figures_s = 0.0
@@ -102,15 +112,23 @@ class Dispatcher(Service, LinkOwner):
         self.loop("members", self._join_once, MEMBERS_S, until="stop")
         self.loop("marks", self._mark_once, MARK_S)
         self.loop("figures", self._figures_once, INTERVAL_S, until="stop")
-        claim_s = max(0.02, self._dispatch.ack_timeout_ms / 1000 / CLAIMS_PER_TIMEOUT)
+        claim_s = self._dispatch.ack_timeout_ms / 1000 / CLAIMS_PER_TIMEOUT
+        claim_s = min(max(claim_s, CLAIM_S_MIN), CLAIM_S_MAX)
         for each in self.partitions:
-            self.spawn(f"lead-{each.number}", partial(self._lead, each))
+            self.spawn(f"lead-{each.number}", partial(each.lead, self))
             self.spawn(f"accept-{each.number}", each.pump)
             claims = self.loop(f"claim-{each.number}", each.claim_once, claim_s)
             each.on_backlog = claims.wake
             self.loop(f"inbox-{each.number}", each.take_inbox_once, 0.2)
+        # Ready means: from here on nothing is missed, so one that waits for us may be stopped.
+        async with asyncio.timeout(HEAR_S_MAX):
+            await self._hearing.wait()
+        self._willing = True
+        for each in self.partitions:
+            each.wake()
 
     async def on_quiet(self) -> None:
+        self._willing = False
         for each in self.partitions:
             await each.hand_over()
 
@@ -181,6 +199,7 @@ class Dispatcher(Service, LinkOwner):
         word, _, rest = payload.partition(b" ")
         if word == b"epoch":
             epoch = int(rest)
+            self._hearing.set()
             if before := self._ring.mark(epoch):
                 self._offer(epoch - 1, before)
         elif word == b"covered":
@@ -202,8 +221,21 @@ class Dispatcher(Service, LinkOwner):
 
     # Leading ----------------------------------------------------------------------------------
 
-    async def _lead(self, partition: Partition) -> None:
-        await partition.lead(self._may_lead, self._must_share)
+    @property
+    def willing(self) -> bool:
+        return self._willing
+
+    @property
+    def alone(self) -> bool:
+        return self._dispatchers <= 1
+
+    @property
+    def below_share(self) -> bool:
+        return self._led < self._share
+
+    @property
+    def over_share(self) -> bool:
+        return self._led > self._share
 
     @property
     def _share(self) -> int:
@@ -212,12 +244,6 @@ class Dispatcher(Service, LinkOwner):
     @property
     def _led(self) -> int:
         return sum(each.leading for each in self.partitions)
-
-    def _may_lead(self) -> bool:
-        return self.ready and self._led < self._share
-
-    def _must_share(self) -> bool:
-        return self._led > self._share
 
     async def _join_once(self) -> None:
         members = len(await self._store.join_dispatchers(self._ground.actor))
@@ -234,6 +260,9 @@ class Dispatcher(Service, LinkOwner):
             for message_id in each.overstayed():
                 self._answers.reject(message_id, "", 0)
             await each.cover_once()
+        age_s = self._dispatch.ack_timeout_ms / 1000 * FORGET_AFTER_TIMEOUTS
+        if self.links.forget_older(age_s):
+            self.has_room()
 
     # Workers ----------------------------------------------------------------------------------
 
@@ -264,8 +293,14 @@ class Dispatcher(Service, LinkOwner):
             self.counts.acks_foreign += 1
             return
         link.answered([rejected.message_id])
+        link.leaving = link.leaving or not rejected.reason
         reason = rejected.reason and f"{link.consumer}: {rejected.reason}"
         self._answers.reject(rejected.message_id, reason, self._dispatch.retry_delay_ms)
+        self.has_room()
+
+    def _brought(self, ids: Sequence[bytes]) -> None:
+        """Acknowledged at our ACK port; perhaps by one of our own links."""
+        self.links.answered_elsewhere(ids)
         self.has_room()
 
     def lost(self, link: Link, held: Sequence[bytes]) -> None:
@@ -274,6 +309,10 @@ class Dispatcher(Service, LinkOwner):
         if link.completes:
             for message_id in held:
                 self._answers.reject(message_id, f"{link.consumer}: connection lost", 0)
+
+    def _is_due(self, partition: int) -> None:
+        if self.partitions[partition].leading:
+            self.partitions[partition].look_for_due()
 
     def has_room(self) -> None:
         for each in self.partitions:

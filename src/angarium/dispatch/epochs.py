@@ -39,6 +39,7 @@ class Ring:
         self._sizes: dict[int, int] = {}
         self._unplaced: list[bytes] = []
         self._current: int | None = None
+        self._whole_from: int | None = None
         self.messages = 0
         self.bytes = 0
         self.dropped = 0
@@ -47,6 +48,10 @@ class Ring:
     def current(self) -> int | None:
         """The epoch that messages fall into now; None until the first mark."""
         return self._current
+
+    def whole_since(self, epoch: int) -> bool:
+        """Whether everything published since the beginning of `epoch` was heard and is here."""
+        return self._whole_from is not None and self._whole_from <= epoch
 
     def add(self, payloads: list[bytes]) -> None:
         if not payloads:
@@ -68,6 +73,8 @@ class Ring:
         if before:
             self._epochs[epoch - 1] = before
             self._sizes[epoch - 1] = sum(map(len, before))
+        if self._whole_from is None:
+            self._whole_from = epoch
         self._current = epoch
         self._epochs.setdefault(epoch, [])
         self._sizes.setdefault(epoch, 0)
@@ -86,7 +93,7 @@ class Ring:
         self._epochs.clear()
         self._sizes.clear()
         self._unplaced.clear()
-        self._current = None
+        self._current = self._whole_from = None
         self.messages = self.bytes = 0
 
     def epochs_from(self, covered: int) -> list[int]:
@@ -124,17 +131,19 @@ class Ring:
             if oldest is None or oldest == self._current:
                 # One epoch alone is too much; the older half of it has to go.
                 self._halve()
-                return
+                continue
             self.dropped += len(self._epochs[oldest])
+            self._whole_from = oldest + 1
             self._forget(oldest)
 
     def _halve(self) -> None:
         messages = self._unplaced if self._current is None else self._epochs[self._current]
-        given_up = messages[: len(messages) // 2]
+        given_up = messages[: (len(messages) + 1) // 2]
         del messages[: len(given_up)]
         size = sum(map(len, given_up))
         if self._current is not None:
             self._sizes[self._current] -= size
+            self._whole_from = self._current + 1
         self.messages -= len(given_up)
         self.bytes -= size
         self.dropped += len(given_up)

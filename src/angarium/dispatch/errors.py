@@ -8,13 +8,15 @@ AngariumError
 │   ├── FrameMisplaced     a command that this side does not take, or not now
 │   ├── PayloadInvalid     its payload is not what the command says
 │   └── TokenRefused       the other side did not show the token that is set
-└── NotFound
-    └── DeadLetterUnknown  no dead letter under that id
+├── NotFound
+│   └── DeadLetterUnknown  no dead letter under that id
+└── Conflict
+    └── DeadLetterUnusable its payload is gone: it can only be dropped
 """
 
 from __future__ import annotations
 
-from angarium.core.errors import AngariumError, NotFound
+from angarium.core.errors import AngariumError, Conflict, NotFound
 
 
 class FrameInvalid(AngariumError):
@@ -48,3 +50,7 @@ class TokenRefused(FrameInvalid):
 
 class DeadLetterUnknown(NotFound):
     code = "dead_letter_unknown"
+
+
+class DeadLetterUnusable(Conflict):
+    code = "dead_letter_unusable"

@@ -65,36 +65,44 @@ class FrameReader:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._bytes_max = frame_bytes_max
-        self._rest = b""
+        self._parts: list[bytes] = []  # of a frame that is not whole yet
+        self._waiting = 0  # bytes in them
+        self._wanted = 0  # bytes without which another look finds nothing new
         self.error: FrameInvalid | None = None
 
     @property
     def incomplete(self) -> bool:
         """Part of a frame is here; at the end of a connection that means it was cut."""
-        return bool(self._rest)
+        return bool(self._parts)
 
     def feed(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
         if self.error is not None:
             return frames
-        if self._rest:
-            data = self._rest + data
-        size, at = len(data), 0
+        if self._parts:
+            # Joined once it is whole: a large frame may come in very many pieces.
+            self._parts.append(data)
+            self._waiting += len(data)
+            if self._waiting < self._wanted:
+                return frames
+            data = b"".join(self._parts)
+        size, at, wanted = len(data), 0, HEADER_BYTES
         while size - at >= HEADER_BYTES:
             version, command, length = _unpack(data, at)
             if version != VERSION or command not in COMMANDS or length > self._bytes_max:
-                self.error = self._broken(version, command, length)
-                self._rest = b""
+                self.error, self._parts = self._broken(version, command, length), []
                 return frames
             end = at + HEADER_BYTES + length
             if end > size:
+                wanted = HEADER_BYTES + length
                 break
             frames.append((command, data[at + HEADER_BYTES : end]))
             at = end
-        self._rest = data[at:]
-        if self._rest and self._rest[0] != VERSION:
+        rest = data[at:]
+        self._parts, self._waiting, self._wanted = [rest] if rest else [], size - at, wanted
+        if rest and rest[0] != VERSION:
             # No need to wait for the rest of a header that can't become one of ours.
-            self.error, self._rest = self._broken(self._rest[0], 0, 0), b""
+            self.error, self._parts = self._broken(rest[0], 0, 0), []
         return frames
 
     def _broken(self, version: int, command: int, length: int) -> FrameInvalid:

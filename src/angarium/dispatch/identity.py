@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import os
 import re
+import struct
+from binascii import hexlify
 
 ID_BYTES = 36
-_VARIANT = "89ab" * 4
-_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.I)
+# Both cases spelled out: a pattern that ignores case takes three times as long.
+ID_PATTERN = (
+    rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+)
+_ID = re.compile(ID_PATTERN)
+_GROUPS = struct.Struct("8s4s4s4s12s")
+# What becomes of the byte that holds the version, and of the one that holds the variant.
+_VERSION = bytes(byte & 0x0F | 0x40 for byte in range(256))
+_VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 
 
 def new_ids(count: int, partition: int = 0, partitions: int = 1) -> list[bytes]:
     """`count` fresh ids of one partition."""
-    digits = os.urandom(16 * count).hex()
-    ids = []
-    span = 65536 - 65536 % partitions
-    for start in range(0, 32 * count, 32):
-        d = digits[start : start + 32]
-        end = d[28:]
-        if partitions > 1:
-            number = int(end, 16) % span
-            end = f"{number - number % partitions + partition:04x}"
-        variant = _VARIANT[int(d[16], 16)]
-        ids.append(f"{d[:8]}-{d[8:12]}-4{d[13:16]}-{variant}{d[17:20]}-{d[20:28]}{end}".encode())
-    return ids
+    raw = bytearray(os.urandom(16 * count))
+    raw[6::16] = raw[6::16].translate(_VERSION)
+    raw[8::16] = raw[8::16].translate(_VARIANT)
+    if partitions > 1:
+        span = 65536 - 65536 % partitions
+        for at in range(14, 16 * count, 16):
+            number = (raw[at] << 8 | raw[at + 1]) % span
+            raw[at], raw[at + 1] = divmod(number - number % partitions + partition, 256)
+    return [b"-".join(groups) for groups in _GROUPS.iter_unpack(hexlify(raw))]
 
 
 def partition_of_id(message_id: bytes, partitions: int) -> int:

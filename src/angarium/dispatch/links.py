@@ -71,7 +71,7 @@ class Link(asyncio.Protocol):
         self.address = address
         self.consumer = address
         self.completes = False
-        self.held: dict[bytes, None] = {}
+        self.held: dict[bytes, float] = {}  # and when they were sent, oldest first
         self._window = 0
         self._allowed = 0  # what is left of the window after acknowledgements failed to come
         self._acknowledged = False  # since the last time that one did
@@ -84,20 +84,26 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._greeted = False
         self._paused = False
-        self._heard_at = self._loop.time()
+        self.retired = False  # it left the list of consumers: it may finish, and gets no more
+        self.leaving = False  # it gives messages back: no more until it greets again
+        self._heard = True  # since the last beat
+        self._silent_beats = 0
         self._timer: asyncio.TimerHandle | None = None
         self._log = log.logger("angarium.dispatch", consumer=address)
 
     @property
     def room(self) -> int:
         """Messages it can be sent now."""
-        if self._paused or self._transport is None or self._transport.is_closing():
+        if self._paused or self.retired or self.leaving:
+            return 0
+        if self._transport is None or self._transport.is_closing():
             return 0
         return max(0, self._allowed - len(self.held))
 
     def send(self, messages: Sequence[Message]) -> None:
         assert self._transport is not None
-        self.held.update(dict.fromkeys([message_id for message_id, _ in messages]))
+        now_s = self._loop.time()
+        self.held.update(dict.fromkeys([message_id for message_id, _ in messages], now_s))
         self._transport.write(encode_messages(messages))
 
     def answered(self, ids: Sequence[bytes]) -> int:
@@ -121,6 +127,17 @@ class Link(asyncio.Protocol):
             self._allowed = max(1, self._allowed // 2)
         self._acknowledged = False
 
+    def forget_older(self, age_s: float) -> int:
+        """Of these nobody will hear on this link any more; how many they were."""
+        oldest_s = self._loop.time() - age_s
+        forgotten = 0
+        for message_id, sent_s in list(self.held.items()):
+            if sent_s >= oldest_s:
+                break
+            del self.held[message_id]
+            forgotten += 1
+        return forgotten
+
     def answer(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
@@ -137,7 +154,7 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_later(HELLO_WAIT_S, self._no_hello)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self._heard = True
         for event in self._side.receive(data):
             match event:
                 case Acknowledged(ids):
@@ -183,6 +200,7 @@ class Link(asyncio.Protocol):
             self._transport.write(hello(own))
             self._restart_timer(self._terms.heartbeat_s, self._beat)
             self._log.info("worker_connected", window=greeting.window)
+        self.leaving = False
         self.consumer = greeting.consumer_id or self.address
         self.completes = greeting.completes
         self._open(greeting.window or self._terms.window)
@@ -207,9 +225,12 @@ class Link(asyncio.Protocol):
 
     def _beat(self) -> None:
         assert self._transport is not None
-        silent_s = self._loop.time() - self._heard_at
-        if silent_s > self._terms.heartbeat_s * SILENT_BEATS_MAX:
-            self._log.warning("worker_silent", silent_s=round(silent_s, 1))
+        # Beats are counted, not seconds: when this process was paused itself, what workers sent
+        # meanwhile waits to be read behind this timer.
+        self._silent_beats = 0 if self._heard else self._silent_beats + 1
+        self._heard = False
+        if self._silent_beats >= SILENT_BEATS_MAX:
+            self._log.warning("worker_silent", beats=self._silent_beats)
             self._transport.abort()
             return
         if not self._paused:
@@ -234,6 +255,7 @@ class Links:
         self._clock = clock
         self._links: list[Link] = []
         self._turn = 0
+        self._wanted: frozenset[str] = frozenset()
         self._dialling: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -293,22 +315,43 @@ class Links:
     def holder(self, message_id: bytes) -> Link | None:
         return next((link for link in self._links if message_id in link.held), None)
 
+    def answered_elsewhere(self, ids: Sequence[bytes]) -> None:
+        """Acknowledged at our ACK port: whoever was sent them has room for others."""
+        for message_id in ids:
+            link = self.holder(message_id)
+            if link is not None:
+                link.answered([message_id])
+
+    def forget_older(self, age_s: float) -> int:
+        """Forget what has been finished where this dispatcher could not see it: acknowledged at
+        another one's port, dead, or dropped. What is still pending was claimed by then."""
+        return sum(link.forget_older(age_s) for link in self._links)
+
     def keep(self, addresses: Iterable[str], group: asyncio.TaskGroup) -> None:
-        """Dial exactly these, from now on; links to others are closed when they are done."""
-        wanted = list(dict.fromkeys(addresses))
-        for address in wanted:
+        """Dial exactly these, from now on. A worker that stops has left the list and still works
+        on what it has: its link is closed when it has answered for all of it."""
+        self._wanted = frozenset(addresses)
+        for address in sorted(self._wanted):
             task = self._dialling.get(address)
             if task is None or task.done():
                 self._dialling[address] = group.create_task(self._keep_dialling(address))
-        for address in [each for each in self._dialling if each not in wanted]:
-            self._dialling.pop(address).cancel()
+        for link in self._links:
+            self._retire(link)
+
+    def _retire(self, link: Link) -> None:
+        was_retired, link.retired = link.retired, link.address not in self._wanted
+        if link.retired and not link.held:
+            link.close()
+        elif was_retired and not link.retired:
+            self._owner.has_room()
 
     async def _keep_dialling(self, address: str) -> None:
         backoff = Backoff(base_s=0.05, ceiling_s=2.0)
-        while True:
+        while address in self._wanted:
             link = await self._dial(address)
             if link is not None:
                 self._links.append(link)
+                self._retire(link)
                 began_s = self._clock.monotonic()
                 try:
                     await asyncio.shield(link.closed)
@@ -318,6 +361,7 @@ class Links:
                 if self._clock.monotonic() - began_s > 1.0:
                     backoff.reset()
             await self._clock.sleep(backoff.next_delay_s())
+        del self._dialling[address]
 
     async def _dial(self, address: str) -> Link | None:
         host, _, port = address.rpartition(":")
@@ -330,12 +374,12 @@ class Links:
                     int(port),
                     ssl=self._terms.tls,
                 )
-        except (OSError, TimeoutError, ValueError):
+        except (OSError, TimeoutError, ValueError, OverflowError):
             return None
         return link
 
     def close(self) -> None:
-        for task in self._dialling.values():
+        for task in list(self._dialling.values()):
             task.cancel()
         for link in self._links:
             link.close()

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from angarium.core import log
 from angarium.core.errors import AngariumError
@@ -29,6 +30,9 @@ from angarium.dispatch.store import Claimed, DispatchStore, MessageBytes
 IN_FLIGHT_MAX = 2
 # Who has just given a partition back lets the others try first.
 SHARE_PAUSE_S = 0.2
+# Looks, a third of a lock's expiry apart, at which a partition was free.
+FREE_LOOKS_WHOLE = 2
+FREE_LOOKS_PARTIAL = 4
 # Long enough not to be a load, short enough to notice at once that we no longer lead.
 INBOX_BLOCK_MS = 1_000
 
@@ -54,6 +58,19 @@ class Pass:
     again: bool = False
 
 
+class Shares(Protocol):
+    """How many of the partitions this dispatcher should lead, as things stand now."""
+
+    @property
+    def willing(self) -> bool: ...
+    @property
+    def alone(self) -> bool: ...
+    @property
+    def below_share(self) -> bool: ...
+    @property
+    def over_share(self) -> bool: ...
+
+
 class Partition:
     def __init__(
         self,
@@ -67,6 +84,7 @@ class Partition:
         self.number = number
         self.leading = False
         self._closing = False
+        self._closing_epoch: int | None = None  # the one in which we stopped to listen
         self._leadership = 0
         self._ground = ground
         self._clock = ground.clock
@@ -118,6 +136,12 @@ class Partition:
         if not self._ready and self._backlog:
             self.on_backlog()
 
+    def look_for_due(self) -> None:
+        """Messages were given back: they come before newer ones."""
+        self._backlog = True
+        if not self._ready:
+            self.on_backlog()
+
     def overstayed(self) -> list[bytes]:
         """Messages that waited for a worker for too long, to be given back to Redis."""
         return self._ready.overstayed()
@@ -145,10 +169,10 @@ class Partition:
 
     # Leading ----------------------------------------------------------------------------------
 
-    async def lead(self, may_lead: Callable[[], bool], must_share: Callable[[], bool]) -> None:
+    async def lead(self, shares: Shares) -> None:
         """Keep the lease, or wait for it; for ever."""
         while True:
-            await self._turn(may_lead, must_share)
+            await self._turn(shares)
             self._lead_wake.clear()
             try:
                 async with asyncio.timeout(self._lease.pause_s):
@@ -156,31 +180,42 @@ class Partition:
             except TimeoutError:
                 continue
 
-    async def _turn(self, may_lead: Callable[[], bool], must_share: Callable[[], bool]) -> None:
+    async def _turn(self, shares: Shares) -> None:
         if self.leading:
-            if self._resigning or must_share():
+            if self._resigning or shares.over_share:
                 await self.hand_over()
             elif await self._lease.run_once() is Turn.LOST:
                 self._lose("its lock expired")
         elif (
-            self._ring.current is not None
-            and await self._may_try(may_lead())
-            and await self._lease.run_once() is Turn.GAINED
+            shares.willing
+            and self._ring.current is not None
+            and await self._may_try(shares)
+            # Kept without leading: the last takeover failed half-way.
+            and await self._lease.run_once() in (Turn.GAINED, Turn.KEPT)
         ):
             await self._take_over()
 
-    async def _may_try(self, within_share: bool) -> bool:
+    async def _may_try(self, shares: Shares) -> bool:
+        """Whether the partition is ours to take, if it is free.
+
+        One who heard everything since the last leader's record goes first: it alone can close
+        the gap. One who did not, or who leads its share already, takes only what it finds free
+        again and again.
+        """
         self._resigning = False
         if self._clock.monotonic() < self._not_before_s:
             return False
-        if within_share:
+        covered = await self._store.covered(self.number)
+        whole = covered == 0 or self._ring.whole_since(covered) or shares.alone
+        if shares.below_share and whole:
             self._free_looks = 0
             return True
-        # More than our share only if nobody else takes it: found free in two looks.
         self._free_looks = 0 if await self._store.is_led(self.number) else self._free_looks + 1
-        return self._free_looks >= 2
+        return self._free_looks >= (FREE_LOOKS_WHOLE if whole else FREE_LOOKS_PARTIAL)
 
     async def _take_over(self) -> None:
+        if not await self._catch_up():
+            return
         covered = await self._store.covered(self.number)
         epochs = self._ring.epochs_from(covered)
         accepted = await self._store.accepted_digests(self.number, epochs)
@@ -201,8 +236,27 @@ class Partition:
             missed += len(heard)
         self._counts.takeovers += 1
         self._counts.gap_accepted += missed
-        self._log.info("leading", term=self.term, missed=missed)
+        whole = covered == 0 or self._ring.whole_since(covered)
+        self._log.info("leading", term=self.term, missed=missed, heard_everything=whole)
         self.on_backlog()
+
+    async def _catch_up(self) -> bool:
+        """Hear everything that any leader before us may have accepted: all of that was published
+        before a mark made under our own term. Without it, what reaches us late would be accepted
+        twice."""
+        mark = await self._store.mark_epoch()
+        renew_at_s = self._clock.monotonic() + self._lease.pause_s
+        while self._ring.current is not None and self._ring.current < mark:
+            if self._clock.monotonic() >= renew_at_s:
+                renew_at_s = self._clock.monotonic() + self._lease.pause_s
+                if await self._lease.run_once() is Turn.LOST:
+                    return False
+            await self._clock.sleep(0.005)
+        if self._ring.current is None:
+            # The connection was lost meanwhile. Somebody else may have heard it all.
+            await self._lease.release()
+            return False
+        return True
 
     def is_ours(self, digest: bytes) -> bool:
         return partition_of_digest(digest, self._store.partitions) == self.number
@@ -222,6 +276,7 @@ class Partition:
         if not self.leading:
             return
         self._closing = True
+        self._closing_epoch = self._ring.current
         renew_at_s = self._clock.monotonic()
         while self.leading and (self.queued > 0 or self._in_flight):
             if self._clock.monotonic() >= renew_at_s:
@@ -229,6 +284,7 @@ class Partition:
                 if await self._lease.run_once() is Turn.LOST:
                     self._lose("its lock expired")
             await self._clock.sleep(0.005)
+        await self.cover_once()
         if not self.leading:
             return
         self.leading = False
@@ -287,17 +343,17 @@ class Partition:
             await self._try_again(batch, error)
             return
         self._in_flight -= 1
-        if accepted is None:
-            self._lose("a newer leader exists")
+        self._pump_wake.set()  # whoever leads by now may be waiting for this place
         if batch.leadership != self._leadership or not self.leading:
             return
-        assert accepted is not None
+        if accepted is None:
+            self._lose("a newer leader exists")
+            return
         self._recorded.add(batch.epoch)
         self._unfinished[batch.epoch] -= count
         self._counts.accepted += accepted
         self._counts.refused += count - accepted
         self._take_in(batch.messages[:accepted], sent)
-        self._pump_wake.set()
 
     async def _try_again(self, batch: Batch, error: AngariumError) -> None:
         self._log.warning("accept_failed", error=str(error), messages=len(batch.messages))
@@ -305,9 +361,9 @@ class Partition:
             await self._clock.sleep(0.1)
         finally:
             self._in_flight -= 1
+            self._pump_wake.set()
         if self.leading and batch.leadership == self._leadership:
             self._retries.append(batch)
-            self._pump_wake.set()
 
     def _sendable(self, count: int) -> int:
         """How many of the next messages we send ourselves. What waits in Redis comes first."""
@@ -331,7 +387,10 @@ class Partition:
         room = min(self._links.room, self._limits.batch_items_max)
         if not self.leading or not self._lease.trusted or self._ready or room <= 0:
             return Pass()
+        leadership = self._leadership
         claim = await self._store.claim(self.number, self._lease.term, room)
+        if leadership != self._leadership or not self.leading:
+            return Pass()
         if claim is None:
             self._lose("a newer leader exists")
             return Pass()
@@ -364,8 +423,10 @@ class Partition:
         if not self.leading or not self._lease.trusted:
             return Pass()
         count = self._limits.batch_items_max
-        sent = self._sendable(count)
+        sent, leadership = self._sendable(count), self._leadership
         taken = await self._store.take_inbox(self.number, self._lease.term, count, sent)
+        if leadership != self._leadership or not self.leading:
+            return Pass()
         if taken is None:
             self._lose("a newer leader exists")
             return Pass()
@@ -377,15 +438,20 @@ class Partition:
 
     async def cover_once(self) -> None:
         """Say how far everything is accepted, so that nobody keeps it for a takeover."""
-        current = self._ring.current
+        current = self._closing_epoch if self._closing else self._ring.current
         if not self.leading or not self._lease.trusted or current is None:
             return
+        if self._resigning:
+            return  # We missed some that others heard; they are the next leader's.
         unfinished = [epoch for epoch, count in self._unfinished.items() if count > 0]
         epoch = min([*unfinished, current])
         if epoch <= self._covered:
             return
         finished = [each for each in self._recorded if each < epoch]
+        leadership = self._leadership
         done = await self._store.cover(self.number, self._lease.term, epoch, finished)
+        if leadership != self._leadership or not self.leading:
+            return
         if done is None:
             self._lose("a newer leader exists")
             return

@@ -9,6 +9,7 @@ nothing from the other side before it has seen it.
 from __future__ import annotations
 
 import hmac
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,10 +17,12 @@ import msgspec
 
 from angarium.dispatch.errors import FrameInvalid, FrameMisplaced, PayloadInvalid, TokenRefused
 from angarium.dispatch.frames import Command, FrameReader, encode
-from angarium.dispatch.identity import ID_BYTES, is_message_id
+from angarium.dispatch.identity import ID_BYTES, ID_PATTERN, is_message_id
 
 # A reason is for people who look at a dead letter; a stack trace belongs into the worker's log.
 REASON_BYTES_MAX = 1_000
+# It stands in every result, journal event and reason of that worker.
+CONSUMER_ID_CHARACTERS_MAX = 256
 
 
 class Greeting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,11 +116,11 @@ class Side:
                     gathered.append(payload)
                     continue
                 if gathered:
-                    events.append(self.take_bulk(gathered))
+                    self._take_bulk(gathered, events)
                     gathered = []
                 events.append(self._take(Command(command), payload))
             if gathered:
-                events.append(self.take_bulk(gathered))
+                self._take_bulk(gathered, events)
             if self._reader.error is not None:
                 raise self._reader.error
         except FrameInvalid as error:
@@ -126,9 +129,23 @@ class Side:
         return events
 
     bulk: ClassVar[Command]
+    bulk_holds: ClassVar[str]
 
-    def take_bulk(self, payloads: list[bytes]) -> Event:
+    sound: ClassVar[re.Pattern[bytes]]
+
+    def bulk_event(self, payloads: list[bytes]) -> Event:
         raise NotImplementedError
+
+    def _take_bulk(self, payloads: list[bytes], events: list[Event]) -> None:
+        """What stands in front of a broken one counts, in whatever pieces they came."""
+        sound = self.sound.match
+        if all(map(sound, payloads)):
+            events.append(self.bulk_event(payloads))
+            return
+        broken = next(i for i, payload in enumerate(payloads) if not sound(payload))
+        if broken > 0:
+            events.append(self.bulk_event(payloads[:broken]))
+        raise PayloadInvalid(f"{self.bulk.name} must hold {self.bulk_holds}")
 
     def _take(self, command: Command, payload: bytes) -> Event:
         if command == Command.HEARTBEAT:
@@ -149,7 +166,13 @@ class Side:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise PayloadInvalid(f"HELLO can't be read: {error}") from None
         if greeting.window < 0:
-            raise PayloadInvalid(f"HELLO names a window of {greeting.window} messages")
+            raise PayloadInvalid("HELLO names a window of less than no messages")
+        if len(greeting.consumer_id) > CONSUMER_ID_CHARACTERS_MAX:
+            raise PayloadInvalid(
+                f"HELLO names a consumer_id of more than {CONSUMER_ID_CHARACTERS_MAX} characters"
+            )
+        if greeting.consumer_id and not greeting.consumer_id.isprintable():
+            raise PayloadInvalid("HELLO names a consumer_id with characters that do not print")
         if self._token is not None:
             if not hmac.compare_digest(greeting.token.encode(), self._token.encode()):
                 raise TokenRefused("the token is missing or not the one set in dispatch.token")
@@ -162,11 +185,11 @@ class DispatcherSide(Side):
 
     takes = frozenset({Command.ACK_MESSAGE, Command.NACK_MESSAGE})
     bulk = Command.ACK_MESSAGE
+    bulk_holds = "a UUID4 and nothing else"
 
-    def take_bulk(self, payloads: list[bytes]) -> Event:
-        for payload in payloads:
-            if len(payload) != ID_BYTES or not is_message_id(payload):
-                raise PayloadInvalid("ACK_MESSAGE must hold a UUID4 and nothing else")
+    sound = re.compile(ID_PATTERN + rb"\Z")
+
+    def bulk_event(self, payloads: list[bytes]) -> Event:
         return Acknowledged([payload.lower() for payload in payloads])
 
 
@@ -175,14 +198,12 @@ class WorkerSide(Side):
 
     takes = frozenset({Command.PROCESS_MESSAGE})
     bulk = Command.PROCESS_MESSAGE
+    bulk_holds = "a UUID4, a colon and the message"
 
-    def take_bulk(self, payloads: list[bytes]) -> Event:
-        messages = []
-        for payload in payloads:
-            if payload[ID_BYTES : ID_BYTES + 1] != b":" or not is_message_id(payload[:ID_BYTES]):
-                raise PayloadInvalid("PROCESS_MESSAGE must hold a UUID4, a colon and the message")
-            messages.append((payload[:ID_BYTES], payload[ID_BYTES + 1 :]))
-        return Messages(messages)
+    sound = re.compile(ID_PATTERN + b":")
+
+    def bulk_event(self, payloads: list[bytes]) -> Event:
+        return Messages([(payload[:ID_BYTES], payload[ID_BYTES + 1 :]) for payload in payloads])
 
 
 def hello(greeting: Greeting) -> bytes:

@@ -6,19 +6,20 @@ answer None when a newer term exists: then nothing was written, and the caller l
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from angarium.core import keyspace as keys
-from angarium.core.errors import LimitExceeded
-from angarium.core.ground import Ground
+from angarium.core.errors import AngariumError, LimitExceeded
+from angarium.core.ground import BatchItem, Ground
 from angarium.core.lease import LeaseKeys
+from angarium.core.redis import raise_refusal
 from angarium.core.scripts import load_script, status_of
-from angarium.core.wire import Argument
+from angarium.core.wire import Argument, ReplyError
 from angarium.dispatch.epochs import split_digests
-from angarium.dispatch.errors import DeadLetterUnknown
 from angarium.dispatch.frames import message_bytes
 from angarium.dispatch.identity import new_ids, partition_of_id
 
@@ -39,6 +40,9 @@ LIST_MEMBERS = load_script("angarium.dispatch", "list_members")
 
 # A sender that tries again does so within hours; a day leaves room for a weekend's repair crew.
 ONCE_MS = 24 * 3600 * 1000
+# A message without a key is known by its id for as long as a call whose reply was lost may be
+# sent again by ourselves.
+REPEAT_MS = 10 * 60 * 1000
 # A member says that it lives every second; one that missed this many is taken out of the list.
 MEMBER_TTL_MS = 5_000
 
@@ -116,11 +120,17 @@ class DispatchStore:
         self.subscription_key = self._epoch
         self._consumers = [name(keys.CONSUMER_IDS, 0), name(keys.CONSUMERS_SEEN, 0)]
         self._dispatchers = [name(keys.DISPATCHER_IDS, 0), name(keys.DISPATCHERS_SEEN, 0)]
-        self._enqueue = ground.batched(ENQUEUE, lambda p: [self._inbox[p]], [ONCE_MS])
+        self._enqueue = ground.batched(ENQUEUE, lambda p: [self._inbox[p]])
 
     def lease_keys(self, partition: int) -> LeaseKeys:
         lock = self._ground.keyspace.name(keys.LEADER_LOCK, partition)
         return LeaseKeys(partition, lock, self._term[partition])
+
+    def inbox_name(self, partition: int) -> str:
+        return self._inbox[partition]
+
+    def stream_name(self, partition: int) -> str:
+        return self._stream[partition]
 
     # The leader's transitions -----------------------------------------------------------------
 
@@ -172,7 +182,9 @@ class DispatchStore:
             self._attempts[partition],
             self._dead[partition],
         ]
-        args = [term, self._settings.ack_timeout_ms, self._settings.deliveries_max, count]
+        settings = self._settings
+        args = [term, settings.ack_timeout_ms, settings.deliveries_max, count]
+        args.append(self._payload_bytes_max)
         reply = await self._ground.run(CLAIM, partition, names, args)
         if status_of(reply) == "stale":
             return None
@@ -197,7 +209,7 @@ class DispatchStore:
         ids = new_ids(count, partition, self.partitions)
         settings = self._settings
         args: list[Argument] = [term, settings.ack_timeout_ms, settings.pending_messages_max]
-        args += [sent, self._payload_bytes_max, count, *ids]
+        args += [sent, self._payload_bytes_max, partition, self.partitions, count, *ids]
         reply = await self._ground.run(TAKE_INBOX, partition, names, args)
         status = status_of(reply)
         if status == "stale":
@@ -296,28 +308,65 @@ class DispatchStore:
 
     async def enqueue(self, payload: bytes, idempotency_key: str | None = None) -> Enqueued:
         """Put one message into the durable intake. Concurrent calls travel together."""
+        (enqueued,) = await self.enqueue_all([(payload, idempotency_key)])
+        return enqueued
+
+    async def enqueue_all(self, messages: Sequence[tuple[bytes, str | None]]) -> list[Enqueued]:
+        """Payload and idempotency key of each. All are checked before the first one goes: when
+        one is refused, none is in the intake."""
+        prepared = [self._intake(payload, key) for payload, key in messages]
+        waiting: list[asyncio.Future[Any]] = []
+        try:
+            for partition, item, size in prepared:
+                waiting.append(self._enqueue.submit(partition, item, None, size))
+        except AngariumError:
+            # None has left yet, so taking them out again is enough.
+            for each in waiting:
+                each.cancel()
+            raise
+        replies = await asyncio.gather(*waiting)
+        return [Enqueued(reply[1].decode(), status_of(reply) == "duplicate") for reply in replies]
+
+    def check_payload(self, payload: bytes) -> None:
+        """Refuse what no frame could carry to a worker."""
         size, size_max = message_bytes(payload), self._limits.frame_bytes_max
         if size > size_max:
             raise LimitExceeded("frame_bytes_max", size, size_max)
+
+    def _intake(self, payload: bytes, idempotency_key: str | None) -> tuple[int, BatchItem, int]:
+        """Partition, the script's item and its size."""
+        self.check_payload(payload)
         if idempotency_key is None:
             (message_id,) = new_ids(1)
             partition = partition_of_id(message_id, self.partitions)
-            once = self._inbox[partition]
+            known_by, period_ms = message_id.decode(), REPEAT_MS
         else:
-            key_max = self._limits.id_bytes_max
-            if len(idempotency_key.encode()) > key_max:
-                raise LimitExceeded("id_bytes_max", len(idempotency_key.encode()), key_max)
+            key_bytes, key_max = len(idempotency_key.encode()), self._limits.id_bytes_max
+            if key_bytes > key_max:
+                raise LimitExceeded("id_bytes_max", key_bytes, key_max)
             partition = self._ground.keyspace.partition_of(idempotency_key)
             (message_id,) = new_ids(1, partition, self.partitions)
-            once = self._ground.keyspace.name(keys.MESSAGES_ONCE, partition, idempotency_key)
-        reply = await self._enqueue.submit(
-            partition, ((once,), (message_id, payload)), None, len(payload)
-        )
-        return Enqueued(reply[1].decode(), status_of(reply) == "duplicate")
+            known_by, period_ms = idempotency_key, ONCE_MS
+        record = self._ground.keyspace.name(keys.MESSAGES_ONCE, partition, known_by)
+        return partition, ((record,), (message_id, payload, period_ms)), len(payload)
 
     async def publish(self, payload: bytes) -> int:
         """On the channel, for whoever listens now; how many did."""
-        return int(await self._ground.redis.call("PUBLISH", self.channel, payload))
+        (listeners,) = await self.publish_all([payload])
+        return listeners
+
+    async def publish_all(self, payloads: Sequence[bytes]) -> list[int]:
+        """All at once, in order; for each, how many listened. Not sent again when the answer is
+        lost, for then it may have been heard."""
+        commands = [("PUBLISH", self.channel, payload) for payload in payloads]
+        # A cluster's node counts its own listeners only, and dispatchers listen at this one's.
+        replies = await self._ground.redis.execute(
+            commands, key=self.subscription_key, repeatable=False
+        )
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise_refusal(reply)
+        return [int(reply) for reply in replies]
 
     # Who is there -----------------------------------------------------------------------------
 
@@ -379,13 +428,22 @@ class DispatchStore:
             int(covered or 0),
         )  # fmt: skip
 
-    async def dead_letters(self, partition: int, count: int, after: str = "-") -> list[DeadLetter]:
+    async def dead_letters(
+        self, partition: int, count: int, after: str = "-", until: str = "+"
+    ) -> list[DeadLetter]:
+        """Letters behind the entry `after`, oldest first, up to the entry `until`."""
         name = self._dead[partition]
         start = after if after == "-" else f"({after}"
         entries = await self._ground.redis.call(
-            "XRANGE", name, start, "+", "COUNT", count, key=name
+            "XRANGE", name, start, until, "COUNT", count, key=name
         )
         return [_dead_letter(partition, entry) for entry in entries]
+
+    async def newest_dead(self, partition: int) -> str | None:
+        """Entry id of the last dead letter, if there is any."""
+        name = self._dead[partition]
+        entries = await self._ground.redis.call("XREVRANGE", name, "+", "-", "COUNT", 1, key=name)
+        return entries[0][0].decode() if entries else None
 
     async def retry_dead(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
         names = [
@@ -402,17 +460,6 @@ class DispatchStore:
         names = [self._dead[partition]]
         reply = await self._ground.run(DROP_DEAD, partition, names, [len(entry_ids), *entry_ids])
         return [status_of(status) for status in reply]
-
-    async def find_dead(self, message_id: str) -> DeadLetter:
-        """The dead letter of one message; looks through all of its partition's letters."""
-        partition = partition_of_id(message_id.encode(), self.partitions)
-        after = "-"
-        while letters := await self.dead_letters(partition, 1_000, after):
-            for letter in letters:
-                if letter.message_id == message_id:
-                    return letter
-            after = letters[-1].entry_id
-        raise DeadLetterUnknown(f"there is no dead letter of message {message_id}")
 
     # Inside -----------------------------------------------------------------------------------
 

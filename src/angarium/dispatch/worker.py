@@ -95,6 +95,7 @@ class Worker(Service):
         self._todo: deque[tuple[bytes, bytes, _Connection]] = deque()
         self._in_hand: set[bytes] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._waking = False
         self._results = _Results(self, ground.settings.limits.batch_items_max)
         self._figures = Figures(ground, "worker")
 
@@ -110,7 +111,9 @@ class Worker(Service):
         self.spawn("handlers", self._run_handlers)
         self.spawn("results", self._results.pump)
         self.loop("members", self._join_once, MEMBERS_S)
-        self.loop("beats", self._beat_once, self._ground.settings.dispatch.heartbeat_ms / 1000)
+        # Until the end: what is begun is finished here, and silence would mean that it is not.
+        beat_s = self._ground.settings.dispatch.heartbeat_ms / 1000
+        self.loop("beats", self._beat_once, beat_s, until="stop")
         self.loop("figures", self._figures_once, INTERVAL_S, until="stop")
         await self._join_once()
 
@@ -174,11 +177,12 @@ class Worker(Service):
     # Running the function -----------------------------------------------------------------
 
     def _wake_one(self) -> None:
-        while self._idle:
+        """One that is on its way wakes the next itself, if there is still something to do."""
+        while self._idle and not self._waking:
             waiting = self._idle.popleft()
             if not waiting.done():
                 waiting.set_result(None)
-                return
+                self._waking = True
 
     async def _run_handlers(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -196,6 +200,7 @@ class Worker(Service):
                 waiting = loop.create_future()
                 self._idle.append(waiting)
                 await waiting
+                self._waking = False
                 turn = 0
                 continue
             message_id, payload, connection = todo.popleft()
@@ -365,7 +370,7 @@ class _Connection(asyncio.Protocol):
 
 def fields_of(result: Any) -> list[Argument]:
     """A result as fields of a stream entry: text and numbers as they are, the rest as JSON."""
-    if not isinstance(result, Mapping):
+    if type(result) is not dict and not isinstance(result, Mapping):
         raise TypeError(f"a worker returns a dict, not {type(result).__name__}")
     fields: list[Argument] = []
     for key, value in result.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from angarium.core.errors import SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.core.application import Angarium
+    from angarium.core.application import Angarium, Kind
     from angarium.core.service import Service
     from angarium.core.settings import Settings
 
@@ -26,10 +26,22 @@ if TYPE_CHECKING:
 ROLES: Mapping[str, str] = MappingProxyType(
     {
         "api": "angarium.server.http",
+        "relay": "angarium.routing.relay",
+        "inbox": "angarium.routing.inbox",
+        "deliverer": "angarium.routing.deliverer",
+        "dispatcher": "angarium.dispatch.dispatcher",
+        "worker": "angarium.dispatch.worker",
+        "gateway": "angarium.pickup.gateway",
+        "conversations": "angarium.conversations.instance",
+        "archiver": "angarium.transactions.archiver",
+        "webhooks": "angarium.transactions.webhooks",
+        "node": "angarium.transactions.node",
     }
 )
-# Roles that run a user's functions, so that `up` without an application leaves them out.
-NEED_AN_APPLICATION = frozenset({"worker", "node", "inbox"})
+# Role -> the kind of a user's functions it runs; `up` leaves it out where there are none.
+NEED_AN_APPLICATION: Mapping[str, Kind] = MappingProxyType(
+    {"worker": "worker", "node": "step", "inbox": "inbox"}
+)
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:
@@ -42,19 +54,31 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
     return roles
 
 
+def runnable(app: Angarium) -> tuple[str, ...]:
+    """All roles but those whose functions this application does not have."""
+    needs = NEED_AN_APPLICATION
+    return tuple(name for name in ROLES if name not in needs or app.handlers(needs[name]))
+
+
+def application_of(settings: Settings) -> Angarium:
+    """The application the settings name, else one without functions."""
+    from angarium.core.application import Angarium, load_application
+
+    return load_application(settings.app) if settings.app else Angarium()
+
+
 @asynccontextmanager
 async def compose(
     names: Iterable[str], settings: Settings, app: Angarium | None = None
 ) -> AsyncIterator[Sequence[Service]]:
     """The services of some roles on one ground, which is given back when they have stopped.
 
-    The application is the one given, else the one the settings name, else one without functions.
+    The application is the one given, else that of the settings.
     """
-    from angarium.core.application import Angarium, load_application
     from angarium.core.ground import Ground
 
     if app is None:
-        app = load_application(settings.app) if settings.app else Angarium()
+        app = application_of(settings)
     modules = [importlib.import_module(ROLES[name]) for name in checked(names)]
     for module in modules:
         module.check(settings, app)

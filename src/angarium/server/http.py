@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,15 +26,22 @@ from starlette.routing import Route
 import angarium
 from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError, RedisUnavailable
+from angarium.core.figures import INTERVAL_S
 from angarium.core.ground import Ground
 from angarium.core.journal_watch import JournalWatch
 from angarium.core.service import Service
 from angarium.core.settings import Settings
+from angarium.core.sockets import listen
 from angarium.core.web import Face, openapi, problem, problem_of, reply, routes
-from angarium.server.host import listen
+from angarium.server.process_metrics import ProcessMetrics
 
 # Modules that add a room's operations to the API: each offers `face(ground, app)`.
-FACES: tuple[str, ...] = ()
+FACES: tuple[str, ...] = (
+    "angarium.server.processes",
+    "angarium.transactions.http",
+    "angarium.conversations.http",
+    "angarium.dispatch.http",
+)
 # Probes give up after 1 s by default; the answer «not ready» has to be there before that.
 READY_S_MAX = 0.8
 # As often as Prometheus usually asks, or a little more.
@@ -69,6 +76,10 @@ class Api(Service):
         super().__init__("api")
         self._ground = ground
         self._faces = faces
+        self._processes = ProcessMetrics(ground)
+        # Beside the process's own registry: what others report is none of its own figures.
+        self.reported = CollectorRegistry()
+        self.reported.register(self._processes)
         self._app = application(self, faces)
         self._up = asyncio.Event()
         self._socket: socket.socket | None = None
@@ -82,6 +93,7 @@ class Api(Service):
             await service.start()
         self._serving = self.spawn("http", self._serve)
         self.loop("journal", JournalWatch(self._ground).run_once, JOURNAL_LOOK_S)
+        self.loop("processes", self._processes.run_once, INTERVAL_S)
         async with asyncio.timeout(START_S_MAX):
             await self._up.wait()
 
@@ -188,7 +200,8 @@ def application(api: Api, faces: Sequence[Face]) -> Starlette:
         return reply({"status": "ready"})
 
     async def metrics(_: Request) -> Response:
-        return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
+        page = generate_latest() + generate_latest(api.reported)
+        return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def openapi_page(_: Request) -> Response:
         return Response(page, media_type="application/json")

@@ -13,13 +13,13 @@ CONVERSATION_REQUEST = _conversations(
     f"{CONVERSATIONS_PREFIX}:req:{{request_id}}",
     "hash",
     meaning="A request: its conversation, origin, times, status and number of replies",
-    expiry="`conversations.message_ttl`",
+    expiry="`conversations.message_ttl`, once it has replies `conversations.awaited_message_ttl`",
 )
 CONVERSATION_RESPONSE = _conversations(
     f"{CONVERSATIONS_PREFIX}:res:{{response_id}}",
     "hash",
     meaning="A reply: its request, times, status, retries and task",
-    expiry="`conversations.awaited_message_ttl`",
+    expiry="`conversations.awaited_message_ttl`, once sent `conversations.sent_message_ttl`",
 )
 CONVERSATION_REQUESTS = _conversations(
     f"{CONVERSATIONS_PREFIX}:{{conversation_id}}:req",
@@ -33,11 +33,31 @@ CONVERSATION_RESPONSES = _conversations(
     meaning="MinMessageInfo of a conversation's replies, in the order in which they leave",
     expiry="`conversations.awaited_message_ttl`",
 )
+CONVERSATION_ORDER = _conversations(
+    f"{CONVERSATIONS_PREFIX}:{{conversation_id}}:order",
+    "hash",
+    meaning="The newest position given out, and for each request and reply in the two lists until "
+    "when it stands before others",
+    expiry="`conversations.message_ttl` + `conversations.awaited_message_ttl`",
+)
 PENDING_MESSAGES = _conversations(
     f"{CONVERSATIONS_PREFIX}:pendingMessages",
     "zset",
-    meaning="MinMessageInfo of replies to be tried again, scored by the time from which on",
+    meaning="MinMessageInfo of every reply in flight, scored by the time (s) from which on it may "
+    "be claimed",
     expiry="each member by itself; the key goes with its last member",
+)
+OPEN_REQUESTS = _conversations(
+    f"{CONVERSATIONS_PREFIX}:openRequests",
+    "zset",
+    meaning="MinMessageInfo of requests without a reply, scored by the end of their time (s)",
+    expiry="each member by itself; the key goes with its last member",
+)
+NEW_MESSAGES = _conversations(
+    f"{CONVERSATIONS_PREFIX}:newMessages",
+    "list",
+    meaning="MinMessageInfo of replies that no process holds yet; a hand-over, pendingMessages is "
+    "the truth",
 )
 ASYNC_REQUEST = _conversations(
     f"{CONVERSATIONS_PREFIX}:asyncRequest:{{async_request_id}}",

@@ -66,8 +66,9 @@ MESSAGES_COVERED = _dispatch(
 MESSAGES_ONCE = _dispatch(
     "messages:inbox:once:{idempotency_key}",
     "string",
-    meaning="A sender's idempotency key → id of the message it stands for",
-    expiry="a day",
+    meaning="A sender's idempotency key → id of the message it stands for; without one, the "
+    "message's own id",
+    expiry="a day; ten minutes without a key",
 )
 MESSAGES_PROCESSED = _dispatch(
     "messages:processed",

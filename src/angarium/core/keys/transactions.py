@@ -13,6 +13,11 @@ PIPELINE = _transactions(
     "hash",
     meaning="Definition of a pipeline, its versions and node group; a copy in each partition",
 )
+PIPELINE_NAMES = _transactions(
+    "pipelineNames",
+    "set",
+    meaning="Names of all pipelines; a copy in each partition",
+)
 STATE = _transactions(
     "stateH:{transaction_id}",
     "hash",
@@ -23,6 +28,16 @@ PROCESSING = _transactions(
     "processingZ",
     "zset",
     meaning="Ids of transactions that a node works on, scored by when it took them",
+)
+NODES = _transactions(
+    "nodesZ",
+    "zset",
+    meaning="Nodes that run transactions, scored by their last sign of life",
+)
+STEP_TYPES = _transactions(
+    "stepTypesZ",
+    "zset",
+    meaning="Step types that nodes can run, scored by when a node last said so",
 )
 QUEUE_IN = _transactions(
     "qInL:{node_group}",
@@ -86,11 +101,6 @@ ARCHIVE_LOCK2 = _transactions(
     meaning="Outlives the first lock, so that the node can report before another takes the role",
     expiry="`transactions.persisting_permission_lock2_period`",
 )
-ARCHIVE_TERM = _transactions(
-    "toArchiveLock1:term",
-    "string",
-    meaning="The last term given out for the archiving role; only grows",
-)
 WEBHOOKS = _transactions(
     "webhooksZ",
     "zset",
@@ -109,20 +119,21 @@ WEBHOOK_LOCK2 = _transactions(
     meaning="Outlives the first lock, so that the node can report before another takes the role",
     expiry="`transactions.persisting_permission_lock2_period`",
 )
-WEBHOOK_TERM = _transactions(
-    "webhooksLock1:term",
-    "string",
-    meaning="The last term given out for the webhook role; only grows",
-)
 WEBHOOK_COUNTER = _transactions(
     "webhookCounter:{url}",
     "string",
-    meaning="Failures of one URL in a row, over all transactions",
-    expiry="`transactions.webhook_fail_period`",
+    meaning="Failures of one URL in a row, over all transactions; or `disabled`",
+    expiry="`transactions.webhook_fail_period`, or `transactions.webhook_disable_period`",
 )
 TRANSACTIONS_NOTIFY = _transactions(
     "transactions:notify",
     "channel",
-    meaning="Completions and progress reports, for the long polls of each node",
+    meaning="Every change of a transaction, for the long polls and event streams of each API",
+    scope=Scope.KEYSPACE,
+)
+TRANSACTIONS_WORK = _transactions(
+    "transactions:work",
+    "channel",
+    meaning="Hints to nodes: a queue that was empty has work, a running transaction is cancelled",
     scope=Scope.KEYSPACE,
 )

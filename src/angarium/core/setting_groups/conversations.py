@@ -27,6 +27,9 @@ class ConversationsSettings(Group):
     awaited_messages_interval: Annotated[
         Positive, Former("AURA_QUEUE_MANAGER_AWAITED_MESSAGES_INTERVAL")
     ] = Field(20_000, description="Milliseconds between two turns of the awaited agent.")
+    awaited_first_turn: Positive = Field(
+        60_000, description="Milliseconds within which the first turn comes, at a random second."
+    )
     awaited_retries_factor: Annotated[
         Factor, Former("AURA_QUEUE_MANAGER_AWAITED_RETRIES_FACTOR")
     ] = Field(1, description="Factor of the back-off: retries so far × `max_pending_ttl` × this.")
@@ -70,6 +73,9 @@ class ConversationsSettings(Group):
     metrics_partial_interval: Annotated[
         Positive, Former("AURA_QUEUE_MANAGER_METRICS_PARTIAL_INTERVAL")
     ] = Field(30_000, description="Milliseconds covered by the queue's partial metrics.")
+    extra_time_metrics: Annotated[bool, Former("AURA_LOGGING_EXTRA_TIME_METRICS")] = Field(
+        False, description="Whether the queue's partial metrics are logged."
+    )
     database: Annotated[Literal["REDIS"], Former("AURA_QUEUE_MANAGER_DATABASE")] = Field(
         "REDIS", description="Where the queue is kept; only REDIS."
     )

@@ -51,3 +51,15 @@ class RoutingSettings(Group):
     direct_response_timeout_ms: Positive = Field(
         15_000, description="Milliseconds a caller at the relay waits for a direct response."
     )
+    inbox_handlers: int = Field(
+        64,
+        ge=1,
+        le=10_000,
+        description="Messages of different keys that one inbox handles at the same time.",
+    )
+    inbox_attempts: Positive = Field(
+        5, description="Times an inbox tries a message before it becomes a dead letter."
+    )
+    delivery_timeout_ms: Positive = Field(
+        10_000, description="Milliseconds a receiver has to answer the deliverer."
+    )

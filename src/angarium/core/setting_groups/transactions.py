@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from angarium.core.setting_groups.group import Factor, Group, Positive
+from angarium.core.setting_groups.group import Factor, Group, HttpUrl, Name, Positive
 from angarium.core.setting_sources import Former
-from angarium.core.setting_values import refusal
+from angarium.core.setting_values import read_list, refusal
 
 
 class TransactionsSettings(Group):
@@ -45,6 +45,51 @@ class TransactionsSettings(Group):
     )
     webhook_disable_period: Annotated[Positive, Former("KEYSPACE_WEBHOOK_DISABLE_PERIOD")] = Field(
         300, description="Seconds for which a webhook URL is disabled."
+    )
+    webhook_timeout_ms: Positive = Field(
+        10_000, description="Milliseconds a webhook's receiver has to answer."
+    )
+    webhook_concurrency: Positive = Field(
+        64, description="Webhooks that are sent at the same time."
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="Key that signs webhooks with HMAC-SHA256, as `whsec_` and base64."
+    )
+    webhook_private_key: SecretStr | None = Field(
+        None, description="Key that signs webhooks with Ed25519, as `whsk_` and base64."
+    )
+    webhook_admin_url: HttpUrl | None = Field(
+        None,
+        description="Where the administrator is told of webhooks given up and URLs disabled.",
+    )
+    node_groups: Annotated[tuple[Name, ...], BeforeValidator(read_list)] = Field(
+        ("default",), description="Node groups whose transactions the role `node` runs, as a list."
+    )
+    node_concurrency: Positive = Field(
+        500, description="Transactions a node runs at the same time."
+    )
+    node_threads: Positive = Field(
+        16, description="Threads of a node for steps that are plain functions."
+    )
+    node_timeout_ms: Annotated[int, Field(ge=500, le=2**53)] = Field(
+        8_000,
+        description="Milliseconds of silence after which a node's transactions go to others.",
+    )
+    node_grace_ms: Annotated[int, Field(ge=0)] = Field(
+        3_000, description="Milliseconds a stopping node waits before it hands its work back."
+    )
+    step_timeout_ms: Positive = Field(
+        60_000, description="Milliseconds a step may take, unless its definition says otherwise."
+    )
+    transaction_timeout_ms: Positive = Field(
+        86_400_000,
+        description="Milliseconds a transaction may take, unless its pipeline says otherwise.",
+    )
+    longpoll_timeout_ms: Positive = Field(
+        30_000, description="Milliseconds after which a long poll is answered with what there is."
+    )
+    pipelines: str | None = Field(
+        None, description="File or folder of pipeline definitions that a node loads as it starts."
     )
 
     @model_validator(mode="after")

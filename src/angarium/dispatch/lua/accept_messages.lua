@@ -20,19 +20,10 @@ local first = 13
 if redis.call('HSETNX', KEYS[7], ARGV[first], ARGV[10]) == 0 then return { 'repeated' } end
 redis.call('PEXPIRE', KEYS[7], 600000)
 
-local accepted = count
-local room = tonumber(ARGV[6]) - redis.call('ZCARD', KEYS[4])
-if room < count then
-  if ARGV[7] == 'drop_oldest' then
-    local oldest = redis.call('ZRANGE', KEYS[4], 0, count - room - 1)
-    for _, id in ipairs(oldest) do
-      bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'dropped, dispatch.pending_messages_max is full')
-      note('dropped', id, { k = ARGV[8] })
-    end
-  else
-    accepted = math.max(0, room)
-    for i = accepted, count - 1 do note('refused', ARGV[first + 2 * i], { k = ARGV[8] }) end
-  end
+local accepted, messages_max = count, tonumber(ARGV[6])
+if ARGV[7] ~= 'drop_oldest' then
+  accepted = math.max(0, math.min(count, messages_max - redis.call('ZCARD', KEYS[4])))
+  for i = accepted, count - 1 do note('refused', ARGV[first + 2 * i], { k = ARGV[8] }) end
 end
 if accepted > 0 then
   local score_sent = string.format('%.0f', now_ms)
@@ -57,6 +48,13 @@ if accepted > 0 then
       bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'too large, limits.frame_bytes_max is exceeded')
       note('dead', id)
     end
+  end
+end
+local excess = redis.call('ZCARD', KEYS[4]) - messages_max
+if ARGV[7] == 'drop_oldest' and excess > 0 then
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, excess - 1)) do
+    bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'dropped, dispatch.pending_messages_max is full')
+    note('dropped', id, { k = ARGV[8] })
   end
 end
 journal_append('dispatch')

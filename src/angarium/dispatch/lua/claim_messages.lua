@@ -1,9 +1,10 @@
 #!lua
 -- Guarantee: under the newest term, messages that are due (never sent, given back, or without an
 -- acknowledgement for too long) are handed out for one more delivery, the longest due first.
--- One that has used up its deliveries becomes a dead letter instead.
+-- One that has used up its deliveries, or that no frame can carry, becomes a dead letter instead.
 -- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 dead letters
--- ARGV: 4 term, 5 ack_timeout_ms, 6 deliveries_max, 7 number of messages at most
+-- ARGV: 4 term, 5 ack_timeout_ms, 6 deliveries_max, 7 number of messages at most,
+-- 8 payload_bytes_max of a frame
 -- Returns: {'claimed', looked at, dead, id, payload, delivery, id, payload, delivery, …} | {'stale'}
 -- Events: redelivered, dead
 -- Repeats: no, each call hands out others; what a lost reply handed out is due again in time
@@ -12,6 +13,7 @@
 -- include: dead
 if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
 local ack_timeout_ms, deliveries_max = tonumber(ARGV[5]), tonumber(ARGV[6])
+local bytes_max = tonumber(ARGV[8])
 local due = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf',
   string.format('%.0f', now_ms - ack_timeout_ms), 'LIMIT', 0, ARGV[7])
 local reply, dead, now = { 'claimed', #due, 0 }, 0, string.format('%.0f', now_ms)
@@ -23,12 +25,17 @@ for i, id in ipairs(due) do
   local payload = payloads[i]
   local count, reasons = parse_attempts(attempts[i])
   -- A refusal wrote its own reason and is only due again; silence leaves no line, so count them.
-  local _, told = string.gsub(reasons, '\n', '')
-  if told < count then
+  if count > 0 and select(2, string.gsub(reasons, '\n', '')) < count then
     reasons = reasons .. '\nno acknowledgement within ' .. ack_timeout_ms .. ' ms'
   end
-  if not payload then reasons = reasons .. '\nthe payload is gone from Redis' end
-  if count >= deliveries_max or not payload then
+  -- One that was retried, or accepted under a higher limit: it would end each worker's connection.
+  local fits = payload and #payload <= bytes_max
+  if not payload then
+    reasons = reasons .. '\nthe payload is gone from Redis'
+  elseif not fits then
+    reasons = reasons .. '\ntoo large, limits.frame_bytes_max is exceeded'
+  end
+  if count >= deliveries_max or not fits then
     redis.call('HSET', KEYS[6], id, count .. reasons)
     bury(KEYS[4], KEYS[5], KEYS[6], KEYS[7], id)
     note('dead', id, { a = count })
@@ -42,11 +49,9 @@ for i, id in ipairs(due) do
       failed[#failed + 1] = count .. reasons
     end
     if count > 1 then note('redelivered', id, { a = count }) end
-    members[#members + 1] = now
-    members[#members + 1] = id
-    reply[#reply + 1] = id
-    reply[#reply + 1] = payload
-    reply[#reply + 1] = count
+    local m, r = #members, #reply
+    members[m + 1], members[m + 2] = now, id
+    reply[r + 1], reply[r + 2], reply[r + 3] = id, payload, count
   end
 end
 if #members > 0 then redis.call('ZADD', KEYS[4], unpack(members)) end

@@ -14,25 +14,34 @@ for i = 1, count do
   ids[i], starts[i] = ARGV[at], at + 2
   at = at + 2 + tonumber(ARGV[at + 1])
 end
-local scores = redis.call('ZMSCORE', KEYS[3], unpack(ids))
-local statuses, finished, seen, rest = {}, {}, {}, nil
-local consumer_json = cjson.encode(consumer)
-for i = 1, count do
-  local id = ids[i]
-  if scores[i] and not seen[id] then
-    seen[id] = true
-    finished[#finished + 1] = id
+redis.call('XLEN', KEYS[6]) -- a stream, or an error before anything is changed
+local finished, statuses = ids, {}
+-- A payload is there for exactly as long as its message is pending. When all had theirs, all are
+-- pending and none is here twice, and nobody needs to be asked for each.
+if redis.call('HDEL', KEYS[4], unpack(ids)) < count then
+  local scores, seen = redis.call('ZMSCORE', KEYS[3], unpack(ids)), {}
+  finished = {}
+  for i, id in ipairs(ids) do
+    if scores[i] and not seen[id] then
+      seen[id] = true
+      finished[#finished + 1] = id
+    else
+      statuses[i] = 'duplicate'
+    end
+  end
+end
+local rest_json = '","n":' .. cjson.encode(consumer) .. '}'
+for i, id in ipairs(ids) do
+  if not statuses[i] then
+    local start = starts[i]
     redis.call('XADD', KEYS[6], '*', 'message_id', id, 'consumer_id', consumer,
-      unpack(ARGV, starts[i], starts[i] + tonumber(ARGV[starts[i] - 1]) - 1))
-    note_row('{"e":"completed","s":"' .. id .. '","n":' .. consumer_json .. '}')
+      unpack(ARGV, start, start + ARGV[start - 1] - 1))
+    note_row('{"e":"completed","s":"' .. id .. rest_json)
     statuses[i] = 'completed'
-  else
-    statuses[i] = 'duplicate'
   end
 end
 if #finished > 0 then
   redis.call('ZREM', KEYS[3], unpack(finished))
-  redis.call('HDEL', KEYS[4], unpack(finished))
   if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('HDEL', KEYS[5], unpack(finished)) end
   if entries_max > 0 then redis.call('XTRIM', KEYS[6], 'MAXLEN', '~', entries_max) end
 end

@@ -6,9 +6,10 @@
 -- Events: discarded
 -- Repeats: safe, the second call answers 'unknown'
 -- include: transition
+-- include: letter
 local statuses = {}
 for i = 1, tonumber(ARGV[4]) do
-  local entry = redis.call('XRANGE', KEYS[3], ARGV[4 + i], ARGV[4 + i])[1]
+  local entry = letter_at(KEYS[3], ARGV[4 + i])
   if entry then
     redis.call('XDEL', KEYS[3], entry[1])
     note('discarded', entry[2][2])

@@ -1,21 +1,22 @@
 #!lua
 -- Guarantee: a message is in the durable intake when this answers, and an idempotency key brings
 -- in one message only, however often it is sent.
--- KEYS: 3 inbox (stream), then one for each message: idempotency record (string) or the inbox
--- again when the message has no idempotency key
--- ARGV: 4 period in ms for which a key is remembered, 5 number of messages, then id and payload
+-- KEYS: 3 inbox (stream), then one for each message: record of its idempotency key, or of its own
+-- id when it has none (string)
+-- ARGV: 4 number of messages, then for each its id, payload, and the period in ms for which its
+-- record is kept
 -- Returns: for each {'enqueued', id} | {'duplicate', id of the first}
 -- Events: enqueued
--- Repeats: safe, an id that was just enqueued is found again
+-- Repeats: safe, the record tells that it was this very message
 -- include: transition
 local replies = {}
-for i = 1, tonumber(ARGV[5]) do
-  local id, payload, once = ARGV[4 + 2 * i], ARGV[5 + 2 * i], KEYS[3 + i]
-  local first = once ~= KEYS[3] and redis.call('GET', once)
+for i = 1, tonumber(ARGV[4]) do
+  local id, payload, record = ARGV[2 + 3 * i], ARGV[3 + 3 * i], KEYS[3 + i]
+  local first = redis.call('GET', record)
   if first then
-    replies[i] = { 'duplicate', first }
+    replies[i] = { first == id and 'enqueued' or 'duplicate', first }
   else
-    if once ~= KEYS[3] then redis.call('SET', once, id, 'PX', ARGV[4]) end
+    redis.call('SET', record, id, 'PX', ARGV[4 + 3 * i])
     redis.call('XADD', KEYS[3], '*', 'message_id', id, 'payload', payload)
     note('enqueued', id)
     replies[i] = { 'enqueued', id }

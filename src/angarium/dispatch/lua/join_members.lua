@@ -7,10 +7,6 @@
 -- Repeats: safe
 -- include: transition
 -- include: members
-local known = redis.call('ZSCORE', KEYS[4], ARGV[4])
 redis.call('ZADD', KEYS[4], string.format('%.0f', now_ms), ARGV[4])
-if not known then
-  redis.call('LREM', KEYS[3], 0, ARGV[4])
-  redis.call('RPUSH', KEYS[3], ARGV[4])
-end
+if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end
 return live_members(KEYS[3], KEYS[4], ARGV[5])

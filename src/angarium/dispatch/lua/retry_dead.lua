@@ -6,9 +6,10 @@
 -- Events: retried
 -- Repeats: safe, the second call answers 'unknown'
 -- include: transition
+-- include: letter
 local statuses = {}
 for i = 1, tonumber(ARGV[5]) do
-  local entry = redis.call('XRANGE', KEYS[3], ARGV[5 + i], ARGV[5 + i])[1]
+  local entry = letter_at(KEYS[3], ARGV[5 + i])
   local letter = {}
   if entry then
     for f = 1, #entry[2], 2 do letter[entry[2][f]] = entry[2][f + 1] end

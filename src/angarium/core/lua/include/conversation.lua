@@ -65,18 +65,19 @@ local function take_out_overdue(responses, order, member, score, state, conversa
   return 'expired'
 end
 
-local function unlist_answered(request_key, requests, responses, order, score)
-  if has_replies(responses, score) then return end
-  redis.call('LREM', requests, 1, request_key)
-  redis.call('HDEL', order, 'q' .. request_key)
+-- After the reply of this score was taken out, `head` being the first that is left.
+local function last_of_request(head, responses, score)
+  if not head[1] then return true end
+  local position, first = math.floor(score / SPAN), math.floor(head[2] / SPAN)
+  if first >= position then return first > position end
+  return not has_replies(responses, score)
 end
 
 -- Hints for other processes, published once for the whole batch by `wake_others`.
 local woken, new_replies, due_replies = {}, false, false
 
 -- The first reply may be able to go now. Answers its member if this process holds it.
-local function wake_next(responses, order, conversation)
-  local head = redis.call('ZRANGE', responses, 0, 0, 'WITHSCORES')
+local function wake_next(head, responses, order, conversation)
   if not head[1] then return '' end
   local _, state, holder = placed(order, tonumber(head[2]))
   if state == 'S' then return '' end

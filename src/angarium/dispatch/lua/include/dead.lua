@@ -2,6 +2,7 @@
 -- without a record was sent once: the common case writes nothing.
 local function parse_attempts(value)
   if not value then return 1, '' end
+  if value == '0' then return 0, '' end
   local count, reasons = string.match(value, '^(%d+)(.*)$')
   return tonumber(count) or 1, reasons or ''
 end

@@ -1,0 +1,50 @@
+"""The figures of every process, for Prometheus: a gauge for each figure of each role.
+
+A scrape shows what the last reading found and asks nobody, so it is as quick when Redis is slow.
+A reading that has grown older than a report may is not shown at all: a process that is gone, or
+a Redis that does not answer, leaves a gap and not a straight line. Words are not shown either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from angarium.core.figures import TTL_MS, ProcessFigures, read_processes
+from angarium.core.ground import Ground
+
+LABELS = ("host", "pid", "actor")
+NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class ProcessMetrics(Collector):
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._processes: Sequence[ProcessFigures] = ()
+        self._read_s = 0.0
+
+    async def run_once(self) -> int:
+        """How many roles of live processes there are."""
+        self._processes = await read_processes(self._ground)
+        self._read_s = self._ground.clock.monotonic()
+        return len(self._processes)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        if self._ground.clock.monotonic() - self._read_s > TTL_MS / 1000:
+            return
+        # By name and labels: were a series there twice, Prometheus would refuse the whole page.
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for process in self._processes:
+            labels = (process.host, str(process.pid), process.actor)
+            for figure, value in process.figures.items():
+                if not isinstance(value, str):
+                    name = NOT_IN_NAMES.sub("_", f"angarium_{process.role}_{figure}")
+                    found.setdefault(name, {})[labels] = value
+        for name, values in sorted(found.items()):
+            family = GaugeMetricFamily(name, "As each process last reported it.", labels=LABELS)
+            for whose, value in values.items():
+                family.add_metric(whose, value)
+            yield family

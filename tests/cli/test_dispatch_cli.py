@@ -1,0 +1,322 @@
+"""`angarium publish` and `angarium dispatch …` as a user meets them: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from angarium.cli.main import main
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+from angarium.core.lease import Lease
+from angarium.dispatch.epochs import digest
+from angarium.dispatch.identity import new_ids
+from angarium.dispatch.store import DispatchStore
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_settings
+from tests.kit.server import ServerProcess
+
+COMMAND = Path(sys.executable).with_name("angarium")
+COMMAND_S_MAX = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+class Shell:
+    """Runs the command against one keyspace, and looks at it from outside."""
+
+    def __init__(self, ground: Ground, folder: Path) -> None:
+        self.ground = ground
+        self.store = DispatchStore(ground)
+        self._folder = folder
+
+    @property
+    def environment(self) -> dict[str, str]:
+        settings = self.ground.settings
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("ANGARIUM_")}
+        return {
+            **kept,
+            "ANGARIUM_HOME": str(self._folder / "home"),
+            "ANGARIUM_REDIS_URL": settings.redis_url,
+            "ANGARIUM_PREFIX": settings.prefix,
+            "ANGARIUM_PARTITIONS": str(settings.partitions),
+            "ANGARIUM_LIMITS__FRAME_BYTES_MAX": "1000",
+        }
+
+    async def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [COMMAND, *arguments],
+            cwd=self._folder,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            timeout=COMMAND_S_MAX,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+    async def inbox(self) -> list[bytes]:
+        name = self.ground.keyspace.name(keys.MESSAGES_INBOX)
+        entries = await self.ground.redis.call("XRANGE", name, "-", "+", key=name)
+        return [values[3] for _, values in entries]
+
+    async def die(self, payload: bytes, *reasons: str) -> str:
+        """A message that a worker refused for the last time; its id."""
+        lease = Lease(self.ground, self.store.lease_keys(0), 60_000)
+        assert await lease.acquire()
+        (message_id,) = new_ids(1)
+        batch = [(message_id, payload)]
+        assert await self.store.accept(0, lease.term, 1, batch, digest(payload), 1) == 1
+        for reason in reasons:
+            await self.store.reject(0, [(message_id, reason, 0)])
+        await lease.release()
+        return message_id.decode()
+
+
+@asynccontextmanager
+async def shell(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterator[Shell]:
+    overrides.setdefault("dispatch", {"deliveries_max": 1})
+    async with Ground.open(sample_settings(redis_url, **overrides)) as ground:
+        yield Shell(ground, folder)
+
+
+# publish
+
+
+async def test_published_messages_are_heard_in_order_and_unchanged(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "order.json").write_text('{\n  "n": 3.0\n}\n')
+    async with shell(any_redis_url, tmp_path) as ours:
+        store = ours.store
+        async with ours.ground.redis.subscribe(
+            store.channel, messages_max=10_000, key=store.subscription_key
+        ) as channel:
+
+            async def listened_to() -> bool:
+                asked = ("PUBSUB", "NUMSUB", store.channel)
+                return (await ours.ground.redis.call(*asked, key=store.subscription_key))[1] == 1
+
+            await eventually(listened_to, 30)
+            ended = await ours.run(
+                "publish", '{"n":  1}', "-", "@order.json", "--count", "2", "--json",
+                stdin=b'\n [2] \n"three"',
+            )  # fmt: skip
+            assert ended == Ended(0, '{"messages":8,"listeners":1,"unheard":0}\n', "")
+            heard: list[bytes] = []
+            while len(heard) < 8:
+                heard += [payload for _, payload in (await channel.receive()).messages]
+        each = [b'{"n":  1}', b"[2]", b'"three"', b'{\n  "n": 3.0\n}']
+        assert heard == [payload for payload in each for _ in range(2)]
+
+
+async def test_publish_says_how_many_listened_and_warns_when_nobody_did(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        ended = await ours.run("publish", "1", "2")
+        channel = ours.store.channel
+        assert (ended.code, ended.out) == (0, f"2 messages on {channel}, heard by 0\n")
+        (warning,) = ended.err.splitlines()
+        assert warning.startswith("angarium: nobody listened to 2 messages: lost; ")
+        assert "--durable" in warning
+
+
+async def test_durable_messages_wait_in_the_intake_and_a_key_brings_in_one(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        first = await ours.run("publish", '{"n": 1}', "--durable", "--key", "k", "--json")
+        ((message),) = first.json()["messages"]
+        assert message["duplicate"] is False
+        assert first.json()["dispatchers"] == 0
+        assert "no dispatcher runs" in first.err
+        again = await ours.run("publish", '{"n": 2}', "--durable", "--key", "k", "--json")
+        assert again.json()["messages"] == [{**message, "duplicate": True}]
+        lines = b"".join(b"%d\n" % n for n in range(2_000))
+        many = await ours.run("publish", "--durable", "-", stdin=lines)
+        assert many.out == "2000 messages in the durable intake\n"
+        assert sorted(await ours.inbox()) == sorted([b'{"n": 1}', *lines.split()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--durable", "1", "{no json"), "'{no json' is no JSON: "),
+        (("--durable", "1", ""), "'' is no JSON: "),
+        (("--durable", "1", "@nowhere.json"), "nowhere.json can't be read: "),
+        (("--durable", "1", f'"{"x" * 1_000}"'), "frame_bytes_max: 1039 is more than the 1000"),
+        (("--key", "k", "1"), "add --durable"),
+        (("--durable", "--key", "", "1"), "add --durable"),
+        (("--durable", "--key", "k", "1", "2"), "--key is for one message"),
+        (("--durable", "--key", "k", "1", "--count", "2"), "--key is for one message"),
+        (("--durable", "--key", "k", "-"), "--key is for one message"),
+    ],
+)
+def test_what_should_not_be_published_is_refused_in_one_line_before_anything_goes(
+    redis_server: ServerProcess,
+    no_settings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    problem: str,
+) -> None:
+    monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_server.url)
+    monkeypatch.setenv("ANGARIUM_PREFIX", "refused:")
+    monkeypatch.setenv("ANGARIUM_LIMITS__FRAME_BYTES_MAX", "1000")
+    assert main(["publish", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("angarium: ")
+    assert problem in line
+    assert redis_server.ask("EXISTS", "refused:messages:inbox") == 0
+
+
+async def test_a_line_of_stdin_that_is_no_json_is_named_by_its_number(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        ended = await ours.run("publish", "--durable", "-", stdin=b"1\n\n{\n")
+        assert ended.code == 1
+        assert "line 3 is no JSON" in ended.err
+
+
+# dispatch status
+
+
+async def test_the_status_names_leader_and_figures_for_people_and_programs(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with shell(any_redis_url, tmp_path) as ours:
+        lease = Lease(ours.ground, ours.store.lease_keys(0), 600_000)
+        assert await lease.acquire()
+        await ours.store.join_dispatchers("one")
+        await ours.store.enqueue(b"1")
+        found = (await ours.run("dispatch", "status", "--json")).json()
+        partitions = found["partitions"]
+        assert [each["partition"] for each in partitions] == list(range(ours.store.partitions))
+        assert (partitions[0]["leader"], partitions[0]["term"]) == (ours.ground.actor, 1)
+        assert sum(each["inbox"] for each in partitions) == 1
+        assert found["dispatchers"] == ["one"]
+        lines = (await ours.run("dispatch", "status")).out.splitlines()
+        assert lines[0].split("\t")[:3] == ["0", ours.ground.actor, "1"]
+        assert lines[-2:] == ["consumers: none registered", "dispatchers: one"]
+
+
+async def test_a_terminal_gets_a_table(redis_url: str, tmp_path: Path) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        terminal, theirs = pty.openpty()
+        try:
+            process = subprocess.Popen(
+                [COMMAND, "dispatch", "status"],
+                env={**ours.environment, "TERM": "xterm-256color", "COLUMNS": "200"},
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=theirs,
+            )
+            os.close(theirs)
+            shown = b""
+            while chunk := read_terminal(terminal):
+                shown += chunk
+            assert process.wait(COMMAND_S_MAX) == 0
+        finally:
+            os.close(terminal)
+        assert b"Partition" in shown
+        assert b"nobody" in shown
+
+
+def read_terminal(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # Linux answers EIO when the other side is closed
+        return b""
+
+
+# dispatch dead
+
+
+async def test_dead_letters_are_listed_with_their_reasons_and_page_by_page(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        evil = b'{"text":"\x1b[2J ' + b"x" * 100 + b'"}'
+        first = await ours.die(evil, "w1: no such customer")
+        second = await ours.die(b"2", "w1: still not")
+        ended = await ours.run("dispatch", "dead", "list")
+        rows = [line.split("\t") for line in ended.out.splitlines()]
+        assert [row[0] for row in rows] == [first, second]
+        assert rows[0][2:4] == ["1", "w1: no such customer"]
+        assert "\x1b" not in ended.out
+        assert len(rows[0][4]) == 60
+        page = (await ours.run("dispatch", "dead", "list", "--limit", "1", "--json")).json()
+        (letter,) = page["letters"]
+        assert (letter["message_id"], letter["payload"]) == (first, evil.decode())
+        rest = (
+            await ours.run("dispatch", "dead", "list", "--after", page["next"], "--json")
+        ).json()
+        assert [each["message_id"] for each in rest["letters"]] == [second]
+        assert rest["next"] is None
+
+
+async def test_dead_letters_are_retried_and_dropped_by_id(redis_url: str, tmp_path: Path) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        one, two, three = [await ours.die(b"1", "no") for _ in range(3)]
+        assert await ours.run("dispatch", "dead", "retry", one) == Ended(0, f"{one} retried\n", "")
+        ended = await ours.run("dispatch", "dead", "drop", two, one, "--json")
+        assert ended.code == 1
+        outcomes = ended.json()["messages"]
+        assert outcomes == {two: "discarded", one: "dead_letter_unknown"}
+        assert ended.err == f"angarium: there is no dead letter of message '{one}'\n"
+        status = await ours.store.status(0)
+        assert (status.pending, status.dead) == (1, 1)
+        (left,) = await ours.store.dead_letters(0, 10)
+        assert left.message_id == three
+
+
+async def test_all_dead_letters_are_retried_or_dropped_at_once(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        for _ in range(250):
+            await ours.die(b"1", "no")
+        ended = await ours.run("dispatch", "dead", "retry", "--all")
+        assert ended == Ended(0, "250 retried\n", "")
+        status = await ours.store.status(0)
+        assert (status.pending, status.dead) == (250, 0)
+        await ours.die(b"1", "no")
+        dropped = await ours.run("dispatch", "dead", "drop", "--all", "--json")
+        assert dropped.json() == {"discarded": 1}
+        assert (await ours.store.status(0)).dead == 0
+
+
+async def test_which_dead_letters_has_to_be_said(redis_url: str, tmp_path: Path) -> None:
+    async with shell(redis_url, tmp_path) as ours:
+        message_id = await ours.die(b"1", "no")
+        for arguments in (("retry",), ("drop", message_id, "--all")):
+            ended = await ours.run("dispatch", "dead", *arguments)
+            assert ended.code == 1
+            assert "by their ids, or all of them by --all" in ended.err
+        assert (await ours.store.status(0)).dead == 1

@@ -1,0 +1,771 @@
+"""Every transition of the room on a real server: what it does, each refusal, what it notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from angarium.core import keyspace as keys
+from angarium.core.errors import LimitExceeded
+from angarium.core.wire import Argument
+from angarium.dispatch.epochs import digest
+from angarium.dispatch.identity import is_message_id, new_ids, partition_of_id
+from angarium.dispatch.store import ENQUEUE, MEMBER_TTL_MS, DispatchStore
+from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
+from tests.kit.clock import FakeClock
+from tests.kit.sample import sample_ground
+
+PASSED_S = ACK_TIMEOUT_MS / 1000
+NOBODY = new_ids(1, 3, 4)[0]
+
+
+# Accepting ----------------------------------------------------------------------------------
+
+
+async def test_accepted_messages_are_pending_and_noted(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        messages = ours.messages(b"a", b"b\x00\xff", b"")
+        assert await ours.accept(messages, sent=2) == 3
+        held = await ours.held()
+        now = clock.now_ms()
+        assert held.pending == {
+            messages[0][0]: now,
+            messages[1][0]: now,
+            messages[2][0]: now - ACK_TIMEOUT_MS,
+        }
+        assert held.payloads == dict(messages)
+        assert held.attempts == {messages[2][0]: b"0"}
+        events = await ours.events()
+        assert [(each.event, each.subject, each.key) for each in events] == [
+            ("accepted", message_id.decode(), ours.store.channel) for message_id, _ in messages
+        ]
+
+
+async def test_a_batch_that_is_sent_again_changes_nothing(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        messages = ours.messages(b"a", b"a")
+        assert await ours.accept(messages) == 2
+        assert await ours.complete(messages[0][0]) == [True]
+        before = await ours.held()
+        # The reply was lost, and all that can be said is that it was done.
+        assert await ours.accept(messages) == 2
+        assert await ours.held() == before
+        assert (await ours.noted_all())["accepted"] == 2
+
+
+async def test_identical_payloads_are_different_messages(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        ids = await ours.accepted(b"same", b"same", b"same")
+        assert len((await ours.held()).pending) == 3
+        digests = await ours.store.accepted_digests(ours.partition, [ours.epoch])
+        assert digests == {ours.epoch: Counter({digest(b"same"): 3})}
+        assert await ours.complete(*ids) == [True] * 3
+
+
+async def test_an_old_term_changes_nothing(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        await ours.accepted(b"due", sent=0)
+        await ours.add_to_inbox("payload", "x")
+        old = ours.term
+        ours.term = await ours.take_over()
+        before, covered = await ours.held(), await ours.store.covered(ours.partition)
+        store, partition = ours.store, ours.partition
+        for term in (old, ours.term + 1, 0):
+            assert await ours.accept(ours.messages(b"new"), term=term) is None
+            assert await store.claim(partition, term, 10) is None
+            assert await store.take_inbox(partition, term, 10, 10) is None
+            assert await store.cover(partition, term, 99, [ours.epoch]) is None
+        assert await ours.held() == before
+        assert await store.covered(partition) == covered
+        assert (await store.accepted_digests(partition, [ours.epoch]))[ours.epoch].total() == 1
+        assert await ours.noted_all() == Counter({"accepted": 1})
+
+
+async def test_nobody_leads_before_there_is_a_term(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        store = DispatchStore(ground)
+        (message_id,) = new_ids(1, 0, store.partitions)
+        assert await store.accept(0, 0, 1, [(message_id, b"x")], digest(b"x"), 1) is None
+
+
+async def test_a_full_partition_refuses_new_ones(any_redis_url: str) -> None:
+    limits = {"pending_messages_max": 3}
+    async with room(any_redis_url, dispatch=limits) as ours:
+        first = await ours.accepted(b"1", b"2")
+        more = ours.messages(b"3", b"4", b"5")
+        assert await ours.accept(more) == 1
+        assert await ours.accept(ours.messages(b"6")) == 0
+        held = await ours.held()
+        assert set(held.pending) == {*first, more[0][0]} == set(held.payloads)
+        assert [await ours.noted(message_id) for message_id, _ in more] == [
+            ["accepted"],
+            ["refused"],
+            ["refused"],
+        ]
+        assert await ours.noted_all() == Counter({"accepted": 3, "refused": 3})
+        # Refused is decided: the next leader must not take it for forgotten.
+        digests = await ours.store.accepted_digests(ours.partition, [ours.epoch])
+        assert digests[ours.epoch].total() == 6
+        await ours.complete(first[0])
+        assert await ours.accept(ours.messages(b"7")) == 1
+
+
+async def test_a_full_partition_drops_the_oldest_if_told_to(any_redis_url: str) -> None:
+    clock = FakeClock()
+    limits = {"pending_messages_max": 3, "pending_full": "drop_oldest"}
+    async with room(any_redis_url, clock=clock, dispatch=limits) as ours:
+        old = await ours.accepted(b"1", b"2")
+        await clock.advance(1)
+        new = await ours.accepted(b"3")
+        await clock.advance(1)
+        newest = await ours.accepted(b"4", b"5")
+        held = await ours.held()
+        assert set(held.pending) == {*new, *newest} == set(held.payloads)
+        assert {each[b"message_id"] for each in held.dead} == set(old)
+        assert {each[b"payload"] for each in held.dead} == {b"1", b"2"}
+        assert await ours.noted(old[0]) == ["accepted", "dropped"]
+        for reasons in await ours.reasons():
+            assert reasons == ["dropped, dispatch.pending_messages_max is full"]
+        assert await ours.complete(old[0]) == [False]
+
+
+async def test_what_no_frame_can_carry_is_dead_at_once(any_redis_url: str) -> None:
+    async with room(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
+        messages = ours.messages(b"x" * 100, b"y" * 101, b"z")
+        assert await ours.accept(messages, sent=2) == 3
+        held = await ours.held()
+        assert list(held.pending) == sorted([messages[0][0], messages[2][0]], key=held.pending.get)  # type: ignore[arg-type]
+        assert [each[b"payload"] for each in held.dead] == [b"y" * 101]
+        assert await ours.noted(messages[1][0]) == ["accepted", "dead"]
+        assert await ours.reasons() == [["too large, limits.frame_bytes_max is exceeded"]]
+        assert set(held.attempts) == {messages[2][0]}
+
+
+# Finishing ----------------------------------------------------------------------------------
+
+
+async def test_a_result_stands_in_the_stream_once(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        one, two = await ours.accepted(b"1", b"2", sent=1)
+        results: list[tuple[bytes, list[Argument]]] = [
+            (one, ["answer", 42, "raw", b"\x00\xff", "text", "zwölf"]),
+            (two, []),
+            (one, ["answer", "again"]),
+            (NOBODY, ["answer", "never asked"]),
+        ]
+        store, partition = ours.store, ours.partition
+        assert await store.complete(partition, "w ü\n1", results) == [True, True, False, False]
+        assert await store.complete(partition, "w2", results) == [False] * 4
+        held = await ours.held()
+        assert held.results == [
+            {
+                b"message_id": one, b"consumer_id": "w ü\n1".encode(), b"answer": b"42",
+                b"raw": b"\x00\xff", b"text": "zwölf".encode(),
+            },
+            {b"message_id": two, b"consumer_id": "w ü\n1".encode()},
+        ]  # fmt: skip
+        assert not held.pending
+        assert not held.payloads
+        assert not held.attempts
+        assert await ours.noted(one) == ["accepted", "completed"]
+        completed = [each for each in await ours.events() if each.event == "completed"]
+        assert [each.node for each in completed] == ["w ü\n1"] * 2
+
+
+async def test_the_stream_keeps_about_as_many_as_it_is_told_to(redis_url: str) -> None:
+    async with room(redis_url, dispatch={"stream_entries_max": 50}) as ours:
+        for _ in range(5):
+            await ours.complete(*await ours.accepted(*[b"x"] * 100))
+        assert 50 <= len((await ours.held()).results) < 300
+
+
+async def test_who_stored_the_result_itself_acknowledges(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        one, two, three = await ours.accepted(b"1", b"2", b"3", sent=2)
+        assert await ours.acknowledge(one, NOBODY, one, three, consumer="node") == [
+            True,
+            False,
+            False,
+            True,
+        ]
+        assert await ours.acknowledge(one) == [False]
+        assert await ours.complete(one) == [False]
+        held = await ours.held()
+        assert list(held.pending) == list(held.payloads) == [two]
+        assert not held.attempts
+        assert not held.results
+        assert await ours.noted(one) == ["accepted", "acknowledged"]
+        acknowledged = [each for each in await ours.events() if each.event == "acknowledged"]
+        assert [each.node for each in acknowledged] == ["node", "node"]
+
+
+# Redelivering -------------------------------------------------------------------------------
+
+
+async def test_what_was_never_sent_is_due_at_once_and_counts_as_its_first_delivery(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url) as ours:
+        ids = await ours.accepted(b"1", b"2", b"3", sent=1)
+        assert await ours.claim() == sorted((each, 1) for each in ids[1:])
+        assert await ours.claim() == []
+        assert (await ours.held()).attempts == {}, "sent once needs no record"
+        assert await ours.noted(ids[1]) == ["accepted"]
+
+
+async def test_without_an_answer_a_message_is_due_again_and_at_last_dead(
+    any_redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
+        (message_id,) = await ours.accepted(b"poison")
+        await clock.advance(PASSED_S - 0.001)
+        assert await ours.claim() == []
+        await clock.advance(0.001)
+        assert await ours.claim() == [(message_id, 2)]
+        assert await ours.claim() == []
+        await clock.advance(PASSED_S)
+        assert await ours.claim() == [(message_id, 3)]
+        await clock.advance(PASSED_S)
+        claim = await ours.store.claim(ours.partition, ours.term, 10)
+        assert claim is not None
+        assert (claim.messages, claim.dead, claim.full) == ([], 1, False)
+        held = await ours.held()
+        assert not held.pending
+        assert not held.payloads
+        assert not held.attempts
+        (letter,) = await ours.store.dead_letters(ours.partition, 10)
+        assert letter.message_id == message_id.decode()
+        assert (letter.deliveries, letter.payload) == (3, b"poison")
+        assert letter.reasons == ["no acknowledgement within 2000 ms"] * 3
+        assert await ours.noted(message_id) == ["accepted", "redelivered", "redelivered", "dead"]
+        assert await ours.complete(message_id) == [False], "too late"
+
+
+async def test_the_longest_due_come_first_and_no_more_than_asked_for(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        old = await ours.accepted(b"1", b"2")
+        await clock.advance(0.5)
+        new = await ours.accepted(b"3", b"4")
+        await clock.advance(PASSED_S)
+        claim = await ours.store.claim(ours.partition, ours.term, 3)
+        assert claim is not None
+        assert claim.full
+        assert {each.message_id for each in claim.messages[:2]} == set(old)
+        assert claim.messages[2].message_id == min(new)
+        assert [each.payload for each in claim.messages[2:]] == [
+            dict(zip(new, (b"3", b"4"), strict=True))[min(new)]
+        ]
+        rest = await ours.store.claim(ours.partition, ours.term, 3)
+        assert rest is not None
+        assert [each.message_id for each in rest.messages] == [max(new)]
+        assert not rest.full
+
+
+async def test_a_refused_message_waits_longer_each_time_and_keeps_the_reasons(
+    any_redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock, dispatch={"deliveries_max": 4}) as ours:
+        (message_id,) = await ours.accepted(b"x")
+        for delivery, wait_ms in ((2, 400), (3, 800), (4, 1_600)):
+            assert await ours.reject(message_id, f"no {delivery}", 400) == "requeued"
+            await clock.advance(wait_ms / 1000 - 0.001)
+            assert await ours.claim() == []
+            await clock.advance(0.001)
+            assert await ours.claim() == [(message_id, delivery)]
+        assert await ours.reject(message_id, "no 5", 400) == "dead"
+        assert await ours.reject(message_id, "no 6", 400) == "unknown"
+        (letter,) = await ours.store.dead_letters(ours.partition, 10)
+        assert (letter.deliveries, letter.reasons) == (4, ["no 2", "no 3", "no 4", "no 5"])
+        assert await ours.noted(message_id) == [
+            "accepted", *["rejected", "redelivered"] * 3, "rejected", "dead",
+        ]  # fmt: skip
+        rejected = [each for each in await ours.events() if each.event == "rejected"]
+        assert [(each.attempt, each.detail) for each in rejected] == [
+            (1, "no 2"), (2, "no 3"), (3, "no 4"), (4, "no 5"),
+        ]  # fmt: skip
+        held = await ours.held()
+        assert not held.pending
+        assert not held.payloads
+        assert not held.attempts
+
+
+async def test_no_refusal_waits_longer_than_silence_would(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        (message_id,) = await ours.accepted(b"x")
+        assert await ours.reject(message_id, "no", 60_000) == "requeued"
+        await clock.advance(PASSED_S)
+        assert await ours.claim() == [(message_id, 2)]
+
+
+async def test_refusals_and_silence_each_leave_one_line(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
+        (message_id,) = await ours.accepted(b"x")
+        await ours.reject(message_id, "w1: ValueError: no", 100)
+        await clock.advance(0.1)
+        assert await ours.claim() == [(message_id, 2)]
+        await clock.advance(PASSED_S)
+        assert await ours.claim() == [(message_id, 3)]
+        await ours.reject(message_id, "w2: ValueError: no", 100)
+        assert await ours.reasons() == [
+            ["w1: ValueError: no", "no acknowledgement within 2000 ms", "w2: ValueError: no"]
+        ]
+
+
+async def test_given_back_is_due_at_once_and_counts_for_nothing(any_redis_url: str) -> None:
+    async with room(any_redis_url, dispatch={"deliveries_max": 2}) as ours:
+        (message_id,) = await ours.accepted(b"x")
+        for _ in range(5):
+            assert await ours.reject(message_id, "") == "requeued"
+            assert await ours.claim() == [(message_id, 1)]
+        await ours.reject(message_id, "refused", 1)
+        assert await ours.reject(message_id, "") == "requeued"
+        assert await ours.claim() == [(message_id, 1)]
+        assert await ours.noted_all() == Counter({"accepted": 1, "returned": 6, "rejected": 1})
+
+
+async def test_ids_that_are_not_pending_are_unknown(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        (done,) = await ours.accepted(b"x")
+        await ours.complete(done)
+        for message_id in (NOBODY, done, b"nonsense", b""):
+            assert await ours.reject(message_id, "why") == "unknown"
+            assert await ours.reject(message_id, "") == "unknown"
+            assert await ours.acknowledge(message_id) == [False]
+            assert await ours.complete(message_id) == [False]
+        assert await ours.noted_all() == Counter({"accepted": 1, "completed": 1})
+
+
+async def test_a_message_whose_payload_is_gone_is_dead_with_the_reason(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        gone, whole = await ours.accepted(b"1", b"2", sent=0)
+        name = ours.name(keys.MESSAGES_PAYLOADS)
+        await ours.ground.redis.call("HDEL", name, gone, key=name)
+        assert await ours.claim() == [(whole, 1)]
+        (letter,) = await ours.store.dead_letters(ours.partition, 10)
+        assert (letter.message_id, letter.payload) == (gone.decode(), None)
+        assert letter.reasons == ["the payload is gone from Redis"]
+        assert await ours.store.retry_dead(ours.partition, [letter.entry_id]) == ["unusable"]
+        assert await ours.noted(gone) == ["accepted", "dead"]
+
+
+async def test_what_no_longer_fits_a_frame_is_dead_when_it_is_due(any_redis_url: str) -> None:
+    """A frame too large would end the connection of each worker that it is sent to."""
+    async with room(any_redis_url, limits={"frame_bytes_max": 1_000}) as ours:
+        large, small = await ours.accepted(b"x" * 500, b"y", sent=0)
+        shared = {"prefix": ours.ground.settings.prefix, "limits": {"frame_bytes_max": 137}}
+        async with sample_ground(any_redis_url, clock=ours.ground.clock, **shared) as ground:
+            lower = Room(ground, DispatchStore(ground), ours.partition, ours.term)
+            assert await lower.claim() == [(small, 1)]
+            (letter,) = await lower.store.dead_letters(ours.partition, 10)
+            assert letter.reasons == ["too large, limits.frame_bytes_max is exceeded"]
+            assert await ours.noted(large) == ["accepted", "dead"]
+            # Trying again helps only after the limit was raised.
+            assert await lower.store.retry_dead(ours.partition, [letter.entry_id]) == ["retried"]
+            assert await lower.claim() == []
+        (letter,) = await ours.store.dead_letters(ours.partition, 10)
+        assert await ours.store.retry_dead(ours.partition, [letter.entry_id]) == ["retried"]
+        assert await ours.claim() == [(large, 1)]
+
+
+# Dead letters -------------------------------------------------------------------------------
+
+
+async def dead_letters(ours: Room, *payloads: bytes) -> list[str]:
+    """Entry ids of messages that were refused until they were dead."""
+    for message_id in await ours.accepted(*payloads):
+        assert await ours.reject(message_id, "no") == "dead"
+    return [each.entry_id for each in await ours.store.dead_letters(ours.partition, 100)]
+
+
+async def test_a_dead_letter_that_is_retried_has_all_its_deliveries_again(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+        first, second = await dead_letters(ours, b"1", b"2")
+        store, partition = ours.store, ours.partition
+        assert await store.retry_dead(partition, [first, "0-1", first]) == [
+            "retried",
+            "unknown",
+            "unknown",
+        ]
+        ((message_id, delivery),) = await ours.claim()
+        assert delivery == 1
+        assert [each.entry_id for each in await store.dead_letters(partition, 10)] == [second]
+        assert await ours.noted(message_id) == ["accepted", "rejected", "dead", "retried"]
+        assert await ours.complete(message_id) == [True]
+        held = await ours.held()
+        assert not held.pending
+        assert not held.payloads
+        assert not held.attempts
+
+
+async def test_a_dead_letter_that_is_dropped_is_gone_and_noted(any_redis_url: str) -> None:
+    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+        first, second = await dead_letters(ours, b"1", b"2")
+        store, partition = ours.store, ours.partition
+        assert await store.drop_dead(partition, [second, second]) == ["discarded", "unknown"]
+        assert await store.drop_dead(partition, [second]) == ["unknown"]
+        assert await store.retry_dead(partition, [second]) == ["unknown"]
+        (left,) = await store.dead_letters(partition, 10)
+        assert (left.entry_id, left.payload) == (first, b"1")
+        assert await ours.noted_all() == Counter(
+            {"accepted": 2, "rejected": 2, "dead": 2, "discarded": 1}
+        )
+
+
+@pytest.mark.parametrize("nonsense", ["", "x", "-", "+", "(1-0", "1-2-3", "9" * 40, "5-x"])
+async def test_an_entry_id_that_is_none_leaves_the_others_alone(
+    any_redis_url: str, nonsense: str
+) -> None:
+    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+        first, second = await dead_letters(ours, b"1", b"2")
+        store, partition = ours.store, ours.partition
+        assert await store.retry_dead(partition, [first, nonsense]) == ["retried", "unknown"]
+        assert await store.drop_dead(partition, [second, nonsense]) == ["discarded", "unknown"]
+        noted = await ours.noted_all()
+        assert (noted["retried"], noted["discarded"]) == (1, 1)
+
+
+async def test_half_an_entry_id_means_no_letter(any_redis_url: str) -> None:
+    """Redis reads a number alone as the first entry of that millisecond, whichever that is."""
+    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+        (letter,) = await dead_letters(ours, b"1")
+        half = letter.partition("-")[0]
+        assert await ours.store.retry_dead(ours.partition, [half]) == ["unknown"]
+        assert await ours.store.drop_dead(ours.partition, [half]) == ["unknown"]
+        assert len((await ours.held()).dead) == 1
+
+
+async def test_dead_letters_are_listed_page_by_page(any_redis_url: str) -> None:
+    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+        await dead_letters(ours, *[b"%d" % n for n in range(5)])
+        store, partition = ours.store, ours.partition
+        first = await store.dead_letters(partition, 2)
+        second = await store.dead_letters(partition, 10, first[-1].entry_id)
+        assert [each.payload for each in first + second] == [b"%d" % n for n in range(5)]
+
+
+# Durable intake -----------------------------------------------------------------------------
+
+
+async def take(ours: Room, count: int = 10, sent: int = 10) -> list[tuple[bytes, bytes]]:
+    taken = await ours.store.take_inbox(ours.partition, ours.term, count, sent)
+    assert taken is not None
+    return taken
+
+
+async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        key = key_of(ours)
+        enqueued = [await ours.store.enqueue(b"%d" % n, f"{key}{n}") for n in range(3)]
+        mine = [
+            (each.message_id.encode(), b"%d" % n)
+            for n, each in enumerate(enqueued)
+            if ours.ground.keyspace.partition_of(f"{key}{n}") == ours.partition
+        ]
+        assert await take(ours, sent=1) == mine
+        held = await ours.held()
+        assert held.pending == {
+            message_id: clock.now_ms() - (ACK_TIMEOUT_MS if n else 0)
+            for n, (message_id, _) in enumerate(mine)
+        }
+        assert held.inbox == []
+        assert held.payloads == dict(mine)
+        assert await ours.noted(mine[0][0]) == ["enqueued", "accepted"]
+        assert await take(ours) == []
+
+
+def key_of(ours: Room) -> str:
+    """The beginning of idempotency keys of which at least the first falls into the partition."""
+    places = ours.ground.keyspace
+    return next(f"k{n}-" for n in range(100) if places.partition_of(f"k{n}-0") == ours.partition)
+
+
+async def test_an_idempotency_key_brings_in_one_message(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        key = key_of(ours) + "0"
+        first = await ours.store.enqueue(b"1", key)
+        again = await ours.store.enqueue(b"other bytes", key)
+        assert not first.duplicate
+        assert again == (first.message_id, True)
+        ((message_id, payload),) = await take(ours)
+        assert (message_id.decode(), payload) == (first.message_id, b"1")
+        await ours.complete(message_id)
+        assert await ours.store.enqueue(b"1", key) == (first.message_id, True)
+        assert await take(ours) == []
+        assert await ours.noted(message_id) == ["enqueued", "accepted", "completed"]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_an_intake_whose_reply_was_lost_is_not_doubled(
+    any_redis_url: str, keyed: bool
+) -> None:
+    """The call goes out again with the same bytes, also after the message was taken."""
+    async with room(any_redis_url) as ours:
+        assert ENQUEUE.repeatable
+        calls: list[tuple[object, ...]] = []
+        run = ours.ground.run
+
+        async def run_twice(script: object, partition: int, *rest: object) -> object:
+            ours.ground.run = run  # type: ignore[method-assign]
+            first = await run(script, partition, *rest)  # type: ignore[arg-type]
+            calls.append((partition, first, await run(script, partition, *rest)))  # type: ignore[arg-type]
+            ours.partition = partition
+            ours.term = await ours.take_over()
+            await take(ours)
+            return await run(script, partition, *rest)  # type: ignore[arg-type]
+
+        ours.ground.run = run_twice  # type: ignore[method-assign, assignment]
+        enqueued = await ours.store.enqueue(b"x", "key" if keyed else None)
+        assert not enqueued.duplicate, "it is the one that brought it in"
+        assert [first for _, first, _ in calls] == [second for _, _, second in calls]
+        assert await take(ours) == []
+        assert list((await ours.held()).pending) == [enqueued.message_id.encode()]
+        assert await ours.noted(enqueued.message_id.encode()) == ["enqueued", "accepted"]
+
+
+async def test_messages_without_a_key_are_never_the_same(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        store = DispatchStore(ground)
+        enqueued = [await store.enqueue(b"same") for _ in range(20)]
+        assert len({each.message_id for each in enqueued}) == 20
+        assert not any(each.duplicate for each in enqueued)
+        inboxes = [(await store.status(p)).inbox for p in range(store.partitions)]
+        assert sum(inboxes) == 20
+        for each in enqueued:
+            partition = partition_of_id(each.message_id.encode(), store.partitions)
+            assert inboxes[partition] > 0
+
+
+async def test_an_intake_beyond_the_limits_is_refused(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url, limits={"frame_bytes_max": 137}) as ground:
+        store = DispatchStore(ground)
+        await store.enqueue(b"x" * 100)
+        with pytest.raises(LimitExceeded, match="frame_bytes_max"):
+            await store.enqueue(b"x" * 101)
+        with pytest.raises(LimitExceeded, match="id_bytes_max"):
+            await store.enqueue(b"x", "ä" * 257)
+
+
+async def test_anybody_may_add_to_the_inbox_with_fields_of_any_name(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        (own,) = new_ids(1, ours.partition, ours.store.partitions)
+        await ours.add_to_inbox("payload", b"1")
+        await ours.add_to_inbox("data", b"2\xff", "more", "ignored")
+        await ours.add_to_inbox("kind", "order", "payload", b"3")
+        await ours.add_to_inbox("message_id", own, "json", b"4")
+        await ours.add_to_inbox("message_id", "mine", "payload", b"5", "", "")
+        taken = await take(ours)
+        assert [payload for _, payload in taken] == [b"1", b"2\xff", b"3", b"4", b"5"]
+        ids = [message_id for message_id, _ in taken]
+        assert ids[3] == own
+        assert len(set(ids)) == 5
+        for message_id in ids:
+            assert is_message_id(message_id)
+            assert partition_of_id(message_id, ours.store.partitions) == ours.partition
+            assert await ours.noted(message_id) == ["accepted"]
+        assert {each.key for each in await ours.events()} == {"inbox"}
+        assert await ours.complete(*ids) == [True] * 5
+
+
+async def test_an_id_that_workers_could_not_answer_for_is_replaced(any_redis_url: str) -> None:
+    """A worker refuses a frame without a UUID4, and finds the partition by the id's end."""
+    async with room(any_redis_url) as ours:
+        parts = ours.store.partitions
+        (good,) = new_ids(1, ours.partition, parts)
+        strange = [
+            b"order-000000000000000000000000000001",
+            b'"},{"e":"completed","s":"0123456789a',
+            bytes(range(128, 164)),
+            good.upper(),
+            good.replace(b"-4", b"-1", 1),
+            good[:35],
+            good + b"0",
+        ]
+        if parts > 1:
+            strange += new_ids(1, 0, parts)
+        for each in strange:
+            assert not is_message_id(each) or each != good
+            await ours.add_to_inbox("message_id", each, "payload", b"x")
+        taken = await take(ours, count=20)
+        ids = [message_id for message_id, _ in taken]
+        assert len(set(ids)) == len(strange)
+        assert not set(ids) & set(strange)
+        for message_id in ids:
+            assert is_message_id(message_id)
+            assert partition_of_id(message_id, parts) == ours.partition
+        assert len(await ours.events()) == len(strange), "the journal can be read"
+        assert all(await ours.complete(*ids))
+        assert len(await ours.events()) == 2 * len(strange)
+
+
+async def test_an_id_that_is_pending_already_is_replaced(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        (pending,) = await ours.accepted(b"first")
+        await ours.add_to_inbox("message_id", pending, "payload", b"second")
+        ((other, payload),) = await take(ours)
+        assert (other != pending, payload) == (True, b"second")
+        assert (await ours.held()).payloads == {pending: b"first", other: b"second"}
+
+
+async def test_a_full_partition_leaves_the_inbox_where_it_is(any_redis_url: str) -> None:
+    async with room(any_redis_url, dispatch={"pending_messages_max": 2}) as ours:
+        await ours.accepted(b"0")
+        for n in range(3):
+            await ours.add_to_inbox("payload", b"%d" % n)
+        ((message_id, payload),) = await take(ours)
+        assert payload == b"0"
+        assert await take(ours) == []
+        assert len((await ours.held()).inbox) == 2
+        await ours.complete(message_id)
+        assert [payload for _, payload in await take(ours)] == [b"1"]
+
+
+async def test_an_inbox_entry_that_no_frame_can_carry_is_dead(any_redis_url: str) -> None:
+    async with room(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
+        await ours.add_to_inbox("payload", b"x" * 101)
+        await ours.add_to_inbox("payload", b"y")
+        taken = await take(ours)
+        (small,) = [message_id for message_id, payload in taken if payload == b"y"]
+        held = await ours.held()
+        assert list(held.pending) == list(held.payloads) == [small]
+        assert [each[b"payload"] for each in held.dead] == [b"x" * 101]
+        assert await ours.noted_all() == Counter({"accepted": 2, "dead": 1})
+
+
+async def test_somebody_waits_for_the_inbox(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        assert not await ours.store.wait_for_inbox(ours.partition, 1)
+        await ours.add_to_inbox("payload", "x")
+        assert await ours.store.wait_for_inbox(ours.partition, 10_000)
+
+
+# Epochs -------------------------------------------------------------------------------------
+
+
+async def test_marks_count_up_and_are_heard_among_the_messages(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        store = ours.store
+        redis = ours.ground.redis
+        async with redis.subscribe(
+            store.channel, store.marks, key=store.subscription_key
+        ) as subscription:
+            await subscription.subscribed.wait()
+            heard: list[bytes] = []
+            assert await store.mark_epoch() == 1
+            await store.publish(b"between")
+            assert await store.mark_epoch() == 2
+            while len(heard) < 3:
+                heard += [each.payload for each in (await subscription.receive()).messages]
+            assert heard == [b"epoch 1", b"between", b"epoch 2"]
+            await store.cover(ours.partition, ours.term, 2, [])
+            batch = await subscription.receive()
+            assert [each.payload for each in batch.messages] == [b"covered %d 2" % ours.partition]
+
+
+async def test_covering_moves_forward_only_and_forgets_the_digests(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        store, partition = ours.store, ours.partition
+        assert await store.covered(partition) == 0
+        for epoch in (4, 5, 6):
+            ours.epoch = epoch
+            await ours.accepted(b"%d" % epoch)
+        assert await store.cover(partition, ours.term, 6, [4, 5])
+        assert await store.covered(partition) == 6
+        assert await store.accepted_digests(partition, [4, 5, 6]) == {
+            4: Counter(),
+            5: Counter(),
+            6: Counter({digest(b"6"): 1}),
+        }
+        assert await store.cover(partition, ours.term, 3, [])
+        assert await store.covered(partition) == 6
+        assert await store.accepted_digests(partition, []) == {}
+
+
+async def test_the_digests_of_several_batches_of_several_leaders_add_up(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        await ours.accepted(b"a", b"b", b"a")
+        ours.term = await ours.take_over()
+        await ours.accepted(b"a")
+        digests = await ours.store.accepted_digests(ours.partition, [1])
+        assert digests[1] == Counter({digest(b"a"): 3, digest(b"b"): 1})
+
+
+# Members ------------------------------------------------------------------------------------
+
+
+async def test_members_are_listed_in_the_order_in_which_they_joined(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        store = ours.store
+        assert await store.consumers() == []
+        assert await store.join_consumers("b:1") == ["b:1"]
+        assert await store.join_consumers("a:1") == ["b:1", "a:1"]
+        assert await store.join_consumers("b:1") == ["b:1", "a:1"]
+        assert await store.dispatchers() == [], "dispatchers have a list of their own"
+        await store.leave_consumers("b:1")
+        await store.leave_consumers("b:1")
+        await store.leave_consumers("never there")
+        assert await store.consumers() == ["a:1"]
+        assert await store.join_consumers("b:1") == ["a:1", "b:1"]
+
+
+async def test_who_is_silent_for_too_long_is_taken_out(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        store = ours.store
+        await store.join_dispatchers("d1")
+        await clock.advance(1)
+        await store.join_dispatchers("d2")
+        await clock.advance(MEMBER_TTL_MS / 1000 - 1)
+        assert await store.dispatchers() == ["d1", "d2"]
+        await clock.advance(0.001)
+        assert await store.dispatchers() == ["d2"]
+        await clock.advance(1)
+        assert await store.join_dispatchers("d1") == ["d1"]
+        await store.leave_dispatchers("d1")
+        assert await store.dispatchers() == []
+
+
+async def test_a_member_whose_list_was_deleted_comes_back(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        store = ours.store
+        await store.join_consumers("a:1")
+        name = ours.ground.keyspace.name(keys.CONSUMER_IDS, 0)
+        await ours.ground.redis.call("DEL", name, key=name)
+        assert await store.join_consumers("a:1") == ["a:1"]
+
+
+# The whole of it ----------------------------------------------------------------------------
+
+
+async def test_the_journal_accounts_for_every_message(any_redis_url: str) -> None:
+    clock = FakeClock()
+    limits = {"deliveries_max": 2, "pending_messages_max": 8}
+    async with room(any_redis_url, clock=clock, dispatch=limits) as ours:
+        ids = await ours.accepted(*[b"%d" % n for n in range(6)])
+        await ours.add_to_inbox("payload", "6")
+        ((inbox, _),) = await take(ours)
+        await ours.complete(ids[0], inbox)
+        await ours.acknowledge(ids[1])
+        await ours.reject(ids[2], "no", 1)
+        await clock.advance(PASSED_S)
+        assert len(await ours.claim()) == 4
+        assert await ours.reject(ids[2], "no", 1) == "dead"
+        await clock.advance(PASSED_S)
+        assert await ours.claim() == []
+        (first, *_) = [each.entry_id for each in await ours.store.dead_letters(ours.partition, 9)]
+        await ours.store.retry_dead(ours.partition, [first])
+        noted = await ours.noted_all()
+        taken_in = noted["accepted"] + noted["retried"]
+        ended = sum(noted[event] for event in ("completed", "acknowledged", "dead", "dropped"))
+        assert (taken_in, ended) == (8, 7)
+        assert taken_in - ended == len((await ours.held()).pending)

@@ -1,0 +1,253 @@
+"""All processes' figures: listed by the API, and as gauges for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from angarium.core.application import Angarium
+from angarium.core.errors import AngariumError
+from angarium.core.figures import TTL_MS, Figures
+from angarium.core.ground import Ground
+from angarium.server import http, processes
+from angarium.server.http import FACES, Api
+from angarium.server.process_metrics import ProcessMetrics
+from tests.core.test_web import check_page
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+from tests.kit.server import ServerProcess
+
+PATIENCE_S = 30.0
+# Between two readings, so that a test need not wait for seconds.
+SHORT_S = 0.02
+
+Series = dict[tuple[str, str], float]
+
+
+def shown(text: str) -> Series:
+    """(name, actor) -> value of every gauge about a process; a series that is twice is an error."""
+    found: Series = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if "actor" in sample.labels:
+                assert family.type == "gauge"
+                assert set(sample.labels) == {"host", "pid", "actor"}
+                key = (sample.name, sample.labels["actor"])
+                assert key not in found
+                found[key] = sample.value
+    return found
+
+
+def scraped(metrics: ProcessMetrics) -> Series:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return shown(generate_latest(registry).decode())
+
+
+async def get(port: int, path: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            answer = (await reader.read()).decode()
+    finally:
+        writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200"), answer
+    return body
+
+
+@asynccontextmanager
+async def beside(ground: Ground, actor: str) -> AsyncIterator[Ground]:
+    """Another process on the same keys."""
+    settings = ground.settings
+    async with sample_ground(
+        settings.redis_url, clock=ground.clock, actor=actor, prefix=settings.prefix
+    ) as other:
+        yield other
+
+
+# The collector
+
+
+async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url: str) -> None:
+    async with (
+        sample_ground(any_redis_url, clock=FakeClock(), actor="one") as one,
+        beside(one, "two") as two,
+    ):
+        await Figures(one, "relay").report({"queued": 3, "mode": "calm"})
+        await Figures(two, "relay").report({"queued": 4.5})
+        await Figures(two, "node").report({"running": 1})
+        metrics = ProcessMetrics(one)
+        assert scraped(metrics) == {}, "nothing before the first reading"
+        assert await metrics.run_once() == 3
+        assert scraped(metrics) == {
+            ("angarium_relay_queued", "one"): 3,
+            ("angarium_relay_queued", "two"): 4.5,
+            ("angarium_node_running", "two"): 1,
+        }
+
+
+async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock, actor="one") as one, beside(one, "two") as two:
+        metrics = ProcessMetrics(one)
+        for ground in (one, two):
+            await Figures(ground, "relay").report({"queued": 1})
+        await metrics.run_once()
+        assert len(scraped(metrics)) == 2
+        await Figures(two, "relay").withdraw()
+        await metrics.run_once()
+        assert scraped(metrics) == {("angarium_relay_queued", "one"): 1}
+        await clock.advance(TTL_MS / 1000 + 0.001)
+        assert await metrics.run_once() == 0
+        assert scraped(metrics) == {}
+
+
+async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> None:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock) as ground:
+        metrics = ProcessMetrics(ground)
+        await Figures(ground, "relay").report({"queued": 1})
+        await metrics.run_once()
+        await clock.advance(TTL_MS / 1000)
+        assert len(scraped(metrics)) == 1
+        await clock.advance(0.001)
+        assert scraped(metrics) == {}
+
+
+async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> None:
+    async with sample_ground(redis_url, actor='o"n\\e\n') as ground:
+        odd = {"p99.latency ms": 1, "p99_latency-ms": 2, "ü": 3, "": 4, "accepted_total": 5}
+        await Figures(ground, "reply-sender").report(odd)
+        metrics = ProcessMetrics(ground)
+        await metrics.run_once()
+        found = scraped(metrics)
+        assert {name for name, _ in found} == {
+            "angarium_reply_sender_p99_latency_ms",
+            "angarium_reply_sender__",
+            "angarium_reply_sender_",
+            "angarium_reply_sender_accepted_total",
+        }
+        assert {actor for _, actor in found} == {'o"n\\e\n'}
+
+
+# The API
+
+
+@asynccontextmanager
+async def serving(ground: Ground) -> AsyncIterator[int]:
+    api = Api(ground, [processes.face(ground, Angarium())])
+    await api.start()
+    try:
+        yield api.ports["http"]
+    finally:
+        await api.stop(PATIENCE_S)
+
+
+async def listed(port: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(await get(port, "/v1/processes"))["processes"]
+    return found
+
+
+async def test_the_api_lists_every_process_with_its_figures(any_redis_url: str) -> None:
+    async with (
+        sample_ground(any_redis_url, actor="one", http={"port": 0}) as one,
+        beside(one, "two") as two,
+        serving(one) as port,
+    ):
+        assert await listed(port) == []
+        await Figures(two, "relay").report({"queued": 3, "mode": "calm"})
+        (process,) = await listed(port)
+        assert (process["role"], process["actor"]) == ("relay", "two")
+        assert process["figures"] == {"queued": 3.0, "mode": "calm"}
+        assert process["host"]
+        assert process["pid"] > 0
+        assert process["at_ms"] > 0
+        await Figures(two, "relay").withdraw()
+        assert await listed(port) == []
+
+
+async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "INTERVAL_S", SHORT_S)
+    async with (
+        sample_ground(redis_url, actor="one", http={"port": 0}) as one,
+        beside(one, "two") as two,
+    ):
+        await Figures(two, "relay").report({"queued": 3})
+        async with serving(one) as port:
+            key = ("angarium_relay_queued", "two")
+
+            async def gauge() -> float | None:
+                return shown(await get(port, "/metrics")).get(key)
+
+            assert await eventually(gauge, PATIENCE_S) == 3
+            await Figures(two, "relay").report({"queued": 7})
+
+            async def follows() -> bool:
+                return await gauge() == 7
+
+            await eventually(follows, PATIENCE_S)
+            assert "angarium_supervised_failures" in await get(port, "/metrics")
+            await Figures(two, "relay").withdraw()
+
+            async def gone() -> bool:
+                return await gauge() is None
+
+            await eventually(gone, PATIENCE_S)
+
+
+async def test_the_operation_is_on_a_valid_page(redis_url: str) -> None:
+    async with sample_ground(redis_url, http={"port": 0}) as ground, serving(ground) as port:
+        assert processes.__name__ in FACES
+        page = json.loads(await get(port, "/openapi.json"))
+        check_page(page)
+        operation = page["paths"]["/v1/processes"]["get"]
+        assert operation["operationId"] == "list_processes"
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/Processes"}
+        figures = page["components"]["schemas"]["ProcessFigures"]["properties"]["figures"]
+        kinds = [each["type"] for each in figures["additionalProperties"]["anyOf"]]
+        assert sorted(kinds) == ["number", "string"]
+
+
+async def test_the_figures_come_back_after_redis_was_gone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading_failed() -> bool:
+        told: list[Any] = [record.msg for record in caplog.records]
+        return any(isinstance(each, dict) and each.get("task") == "processes" for each in told)
+
+    monkeypatch.setattr(http, "INTERVAL_S", SHORT_S)
+    quick = {"unavailable_timeout_ms": 200}
+    with ServerProcess() as server:
+        async with (
+            sample_ground(server.url, http={"port": 0}, redis=quick) as ground,
+            serving(ground) as port,
+        ):
+            figures = Figures(ground, "relay")
+            await figures.report({"queued": 1})
+
+            async def gauges() -> Series:
+                return shown(await get(port, "/metrics"))
+
+            async def back() -> bool:
+                await figures.report({"queued": 2})
+                return 2 in (await gauges()).values()
+
+            await eventually(gauges, PATIENCE_S)
+            server.kill()
+            await eventually(reading_failed, PATIENCE_S)
+            assert len(await gauges()) <= 1, "an answer, with Redis gone"
+            server.restart()
+            await eventually(back, PATIENCE_S, ignoring=(AngariumError,))
