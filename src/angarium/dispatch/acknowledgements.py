@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any, TypeVar, cast
 
 from angarium.core import log
-from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+from angarium.core.errors import AngariumError, NotDurable, OutcomeUnknown, ScriptFailed
 from angarium.core.settings import Settings
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
@@ -84,7 +84,10 @@ class Answers:
             pairs = [(message_id, consumer) for message_id, consumer, _ in part]
             try:
                 done = await self._store.acknowledge(partition, pairs)
-            except (RedisUnavailable, OutcomeUnknown) as error:
+            except ScriptFailed as error:
+                self._log.error("acknowledge_refused", error=str(error), messages=len(part))
+                continue
+            except AngariumError as error:
                 # Safe to send twice. A worker of another make will not say it again by itself.
                 self._log.warning("acknowledge_failed", error=str(error), messages=len(part))
                 self._acks.extendleft(reversed(part))
@@ -101,11 +104,11 @@ class Answers:
         for partition, part in self._by_partition(taken).items():
             try:
                 statuses = await self._store.reject(partition, part)
-            except OutcomeUnknown as error:
+            except (OutcomeUnknown, NotDurable, ScriptFailed) as error:
                 # Twice would count two failures; left alone, the time-out brings it back.
                 self._log.warning("reject_unknown", error=str(error), messages=len(part))
                 continue
-            except RedisUnavailable:
+            except AngariumError:
                 self._rejects.extendleft(reversed(part))
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -46,6 +46,9 @@ CLAIM_S_MAX = 0.2
 # What a link holds for longer than this many time-outs is no longer pending: by then whatever
 # was not acknowledged has been claimed. It would only take up the link's window.
 FORGET_AFTER_TIMEOUTS = 1.5
+# Time-outs after which a message that is still held by a link was finished without our knowing;
+# one that is still pending has been handed out anew long before.
+FORGET_TIMEOUTS = 3
 # A dispatcher that missed messages lets one that did not take over its partitions.
 RESIGN_PAUSE_S = 1.0
 
@@ -253,6 +256,7 @@ class Dispatcher(Service, LinkOwner):
                 each.wake()
 
     async def _mark_once(self) -> None:
+        self.links.forget(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000)
         if not any(each.leading for each in self.partitions):
             return
         await self._store.mark_epoch()

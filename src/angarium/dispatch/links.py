@@ -138,6 +138,18 @@ class Link(asyncio.Protocol):
             forgotten += 1
         return forgotten
 
+    def forget(self, before_s: float) -> int:
+        """Drop what was sent before that and is nobody's any more: finished elsewhere, or taken
+        over by another leader. Without it such messages would fill the window for ever."""
+        old = []
+        for message_id, sent_s in self.held.items():
+            if sent_s >= before_s:
+                break
+            old.append(message_id)
+        for message_id in old:
+            del self.held[message_id]
+        return len(old)
+
     def answer(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
@@ -311,6 +323,11 @@ class Links:
             if link is not avoid and room[link] > 0:
                 return link
         return None
+
+    def forget(self, older_than_s: float) -> None:
+        before_s = asyncio.get_running_loop().time() - older_than_s
+        for link in self._links:
+            link.forget(before_s)
 
     def holder(self, message_id: bytes) -> Link | None:
         return next((link for link in self._links if message_id in link.held), None)

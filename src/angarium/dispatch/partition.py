@@ -318,7 +318,7 @@ class Partition:
         if not self._queue:
             return None
         epoch, heard = self._queue[0]
-        count_max, size_max = self._limits.batch_items_max, self._limits.batch_bytes_max
+        count_max, size_max = self._store.items_max, self._limits.batch_bytes_max
         payloads: list[bytes] = []
         digests: list[bytes] = []
         size = 0
@@ -384,7 +384,7 @@ class Partition:
 
     async def claim_once(self) -> Pass:
         """Send what is due, as far as workers have room for it."""
-        room = min(self._links.room, self._limits.batch_items_max)
+        room = min(self._links.room, self._store.items_max)
         if not self.leading or not self._lease.trusted or self._ready or room <= 0:
             return Pass()
         leadership = self._leadership
@@ -422,7 +422,7 @@ class Partition:
             return Pass(again=True)
         if not self.leading or not self._lease.trusted:
             return Pass()
-        count = self._limits.batch_items_max
+        count = self._store.items_max
         sent, leadership = self._sendable(count), self._leadership
         taken = await self._store.take_inbox(self.number, self._lease.term, count, sent)
         if leadership != self._leadership or not self.leading:

@@ -43,6 +43,8 @@ ONCE_MS = 24 * 3600 * 1000
 # A message without a key is known by its id for as long as a call whose reply was lost may be
 # sent again by ourselves.
 REPEAT_MS = 10 * 60 * 1000
+# A script can pass on a few thousand values at once; beyond that it would fail half-way.
+SCRIPT_ITEMS_MAX = 1_000
 # A member says that it lives every second; one that missed this many is taken out of the list.
 MEMBER_TTL_MS = 5_000
 
@@ -103,6 +105,7 @@ class DispatchStore:
         self._limits = ground.settings.limits
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
         self.partitions = ground.settings.partitions
+        self.items_max = min(self._limits.batch_items_max, SCRIPT_ITEMS_MAX)
         name = ground.keyspace.name
         parts = range(self.partitions)
         self._term = [name(keys.LEADER_LOCK_TERM, p) for p in parts]

@@ -10,7 +10,7 @@ all the same.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from socket import socket
 from typing import Any, cast
@@ -18,9 +18,10 @@ from typing import Any, cast
 import msgspec
 
 from angarium.core.application import Angarium, Caller, Handler
-from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+from angarium.core.errors import AngariumError, ScriptFailed
 from angarium.core.figures import INTERVAL_S, Figures
 from angarium.core.ground import Ground
+from angarium.core.limits import Limits
 from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.core.sockets import listen
@@ -49,6 +50,8 @@ TURN_MESSAGES_MAX = 100
 # A dispatcher that reads no acknowledgements has this much of them waiting before it is cut off.
 UNREAD_BYTES_MAX = 4 * 1024 * 1024
 RETRY_S = 0.1
+# A script can pass on only so many arguments at once; a result this wide is not one message.
+RESULT_FIELDS_MAX = 1_000
 
 # Ours, so that whoever reads the stream can rely on them; a result's own move aside.
 RESERVED_FIELDS = frozenset({"message_id", "consumer_id"})
@@ -92,11 +95,11 @@ class Worker(Service):
         self.consumer = ""
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
-        self._todo: deque[tuple[bytes, bytes, _Connection]] = deque()
-        self._in_hand: set[bytes] = set()
+        self._todo: deque[tuple[bytes, bytes]] = deque()
+        self._in_hand: dict[bytes, _Connection] = {}  # and who is to be told how it went
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
-        self._results = _Results(self, ground.settings.limits.batch_items_max)
+        self._results = _Results(self, ground.settings.limits)
         self._figures = Figures(ground, "worker")
 
     async def on_start(self) -> None:
@@ -122,9 +125,8 @@ class Worker(Service):
         if self._server is not None:
             self._server.close()
         given_back, self._todo = self._todo, deque()
-        for message_id, _, connection in given_back:
-            self._in_hand.discard(message_id)
-            connection.write(rejection(message_id))
+        for message_id, _ in given_back:
+            self._in_hand.pop(message_id).write(rejection(message_id))
         self.counts.returned += len(given_back)
         await self._store.leave_consumers(self.consumer)
 
@@ -167,10 +169,11 @@ class Worker(Service):
             return
         in_hand, todo = self._in_hand, self._todo
         for message_id, payload in messages:
-            # One that is in hand already was sent again meanwhile; once is enough.
+            # One that is in hand already was sent again meanwhile: it is done once, and the
+            # last who sent it hears of it.
             if message_id not in in_hand:
-                in_hand.add(message_id)
-                todo.append((message_id, payload, connection))
+                todo.append((message_id, payload))
+            in_hand[message_id] = connection
         self.counts.received += len(messages)
         self._wake_one()
 
@@ -203,33 +206,36 @@ class Worker(Service):
                 self._waking = False
                 turn = 0
                 continue
-            message_id, payload, connection = todo.popleft()
+            message_id, payload = todo.popleft()
             if todo and self._idle:
                 self._wake_one()
-            await self._handle(message_id, payload, connection)
+            await self._handle(message_id, payload)
             turn += 1
             if turn >= TURN_MESSAGES_MAX:
                 turn = 0
                 await asyncio.sleep(0)
 
-    async def _handle(self, message_id: bytes, payload: bytes, connection: _Connection) -> None:
+    async def _handle(self, message_id: bytes, payload: bytes) -> None:
         try:
             message = _decode(payload)
             if self._is_async:
                 result = await self._handler.function(message)
             else:
                 result = await self._caller.call(self._handler, message)
-            fields = fields_of(result)
+            fields, size = fields_of(result)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._in_hand.discard(message_id)
-            self.counts.failed += 1
-            reason = f"{type(error).__name__}: {error}"
-            self.log.warning("message_failed", message_id=message_id.decode(), error=reason[:500])
-            connection.write(rejection(message_id, reason))
+            self.failed([message_id], f"{type(error).__name__}: {error}")
             return
-        self._results.add(message_id, fields, connection)
+        self._results.add(message_id, fields, size)
+
+    def failed(self, ids: Sequence[bytes], reason: str) -> None:
+        self.counts.failed += len(ids)
+        first = ids[0].decode()
+        self.log.warning("message_failed", message_id=first, count=len(ids), error=reason[:500])
+        for message_id in ids:
+            self._in_hand.pop(message_id).write(rejection(message_id, reason))
 
     # Storing ------------------------------------------------------------------------------
 
@@ -239,9 +245,21 @@ class Worker(Service):
         return await self._store.complete(partition, self.consumer, results)
 
     def stored(self, ids: Sequence[bytes], fresh: int) -> None:
-        self._in_hand.difference_update(ids)
         self.counts.completed += fresh
         self.counts.duplicates += len(ids) - fresh
+        told: dict[_Connection, list[bytes]] = {}
+        for message_id in ids:
+            connection = self._in_hand.pop(message_id)
+            if connection in told:
+                told[connection].append(message_id)
+            else:
+                told[connection] = [message_id]
+        for connection, part in told.items():
+            connection.acknowledge(part)
+
+    @property
+    def items_max(self) -> int:
+        return self._store.items_max
 
     @property
     def partitions(self) -> int:
@@ -266,22 +284,27 @@ class Worker(Service):
         self.log.info("figures", **figures)
 
 
+Result = tuple[bytes, Sequence[Argument], int]
+"""Message id, fields of the stream entry, their size in bytes."""
+
+
 class _Results:
     """Results on their way into the stream, in batches of one partition."""
 
-    def __init__(self, worker: Worker, items_max: int) -> None:
+    def __init__(self, worker: Worker, limits: Limits) -> None:
         self._worker = worker
-        self._items_max = items_max
-        self._waiting: dict[int, deque[tuple[bytes, Sequence[Argument], _Connection]]] = {}
+        self._items_max = worker.items_max
+        self._bytes_max = limits.batch_bytes_max
+        self._waiting: dict[int, deque[Result]] = {}
+        self._in_flight: Counter[int] = Counter()
         self._wake = asyncio.Event()
-        self._in_flight = 0
 
-    def add(self, message_id: bytes, fields: Sequence[Argument], connection: _Connection) -> None:
+    def add(self, message_id: bytes, fields: Sequence[Argument], size: int) -> None:
         partition = partition_of_id(message_id, self._worker.partitions)
         waiting = self._waiting.get(partition)
         if waiting is None:
             waiting = self._waiting[partition] = deque()
-        waiting.append((message_id, fields, connection))
+        waiting.append((message_id, fields, size))
         self._wake.set()
 
     async def pump(self) -> None:
@@ -290,34 +313,43 @@ class _Results:
                 await self._wake.wait()
                 self._wake.clear()
                 for partition, waiting in self._waiting.items():
-                    while waiting and self._in_flight < IN_FLIGHT_MAX:
-                        count = min(len(waiting), self._items_max)
-                        batch = [waiting.popleft() for _ in range(count)]
-                        self._in_flight += 1
-                        group.create_task(self._store(partition, batch))
+                    while waiting and self._in_flight[partition] < IN_FLIGHT_MAX:
+                        self._in_flight[partition] += 1
+                        group.create_task(self._store(partition, self._next_batch(waiting)))
+
+    def _next_batch(self, waiting: deque[Result]) -> list[tuple[bytes, Sequence[Argument]]]:
+        batch: list[tuple[bytes, Sequence[Argument]]] = []
+        size = 0
+        while waiting and len(batch) < self._items_max:
+            if batch and size + waiting[0][2] > self._bytes_max:
+                break
+            message_id, fields, result_bytes = waiting.popleft()
+            batch.append((message_id, fields))
+            size += result_bytes
+        return batch
 
     async def _store(
-        self, partition: int, batch: Sequence[tuple[bytes, Sequence[Argument], _Connection]]
+        self, partition: int, batch: Sequence[tuple[bytes, Sequence[Argument]]]
     ) -> None:
-        results = [(message_id, fields) for message_id, fields, _ in batch]
+        ids = [message_id for message_id, _ in batch]
         try:
             while True:
                 try:
-                    fresh = await self._worker.store(results, partition)
-                    break
-                except (RedisUnavailable, OutcomeUnknown) as error:
+                    fresh = await self._worker.store(batch, partition)
+                except ScriptFailed as error:
+                    # Redis will not take it, now or later; others may know what to do with it.
+                    self._worker.failed(ids, f"the result can't be stored: {error}")
+                    return
+                except AngariumError as error:
                     # Safe to send again; dropping it would mean doing the work again.
                     self._worker.log.warning("store_failed", error=str(error), results=len(batch))
                     await self._worker.clock.sleep(RETRY_S)
+                else:
+                    self._worker.stored(ids, sum(fresh))
+                    return
         finally:
-            self._in_flight -= 1
+            self._in_flight[partition] -= 1
             self._wake.set()
-        self._worker.stored([message_id for message_id, _ in results], sum(fresh))
-        acknowledged: dict[_Connection, list[bytes]] = {}
-        for message_id, _, connection in batch:
-            acknowledged.setdefault(connection, []).append(message_id)
-        for connection, ids in acknowledged.items():
-            connection.acknowledge(ids)
 
 
 class _Connection(asyncio.Protocol):
@@ -368,15 +400,29 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def fields_of(result: Any) -> list[Argument]:
-    """A result as fields of a stream entry: text and numbers as they are, the rest as JSON."""
-    if type(result) is not dict and not isinstance(result, Mapping):
+def fields_of(result: Any) -> tuple[list[Argument], int]:
+    """A result as fields of a stream entry, and their size in bytes, about.
+
+    Text and numbers stand as they are, the rest as JSON.
+    """
+    if not isinstance(result, Mapping):
         raise TypeError(f"a worker returns a dict, not {type(result).__name__}")
+    if len(result) > RESULT_FIELDS_MAX:
+        raise ValueError(f"a result has {len(result)} fields, {RESULT_FIELDS_MAX} are allowed")
     fields: list[Argument] = []
+    size = 0
     for key, value in result.items():
         if not isinstance(key, str):
             raise TypeError(f"a result's keys are text, not {type(key).__name__}")
-        fields.append(f"result_{key}" if key in RESERVED_FIELDS else key)
+        # Encoded here, so that text that can't be is this message's fault and no other's.
+        name = (f"result_{key}" if key in RESERVED_FIELDS else key).encode()
+        fields.append(name)
         kind = type(value)
-        fields.append(value if kind is str or kind is int or kind is bytes else _encode(value))
-    return fields
+        if kind is int:
+            fields.append(value)
+            size += len(name) + 20
+        else:
+            text = value.encode() if kind is str else value if kind is bytes else _encode(value)
+            fields.append(text)
+            size += len(name) + len(text)
+    return fields, size
