@@ -8,8 +8,8 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,11 @@ class Ended:
 class Shell:
     """Runs the command against one keyspace, and looks at it from outside."""
 
-    def __init__(self, ground: Ground, folder: Path) -> None:
+    def __init__(self, ground: Ground, folder: Path, captured: pytest.CaptureFixture[str]) -> None:
         self.ground = ground
         self.store = DispatchStore(ground)
         self._folder = folder
+        self._captured = captured
 
     @property
     def environment(self) -> dict[str, str]:
@@ -63,18 +64,28 @@ class Shell:
             "ANGARIUM_LIMITS__FRAME_BYTES_MAX": "1000",
         }
 
-    async def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
-        ended = await asyncio.to_thread(
-            subprocess.run,
-            [COMMAND, *arguments],
+    async def run(self, *arguments: str) -> Ended:
+        """In this process, which is much quicker than one of its own."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, text in self.environment.items():
+                patch.setenv(name, text)
+            patch.chdir(self._folder)
+            code = await asyncio.to_thread(main, list(arguments))
+        return Ended(code, *self._captured.readouterr())
+
+    async def run_process(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        process = await asyncio.create_subprocess_exec(
+            COMMAND,
+            *arguments,
             cwd=self._folder,
             env=self.environment,
-            input=stdin,
-            capture_output=True,
-            timeout=COMMAND_S_MAX,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+        async with asyncio.timeout(COMMAND_S_MAX):
+            out, err = await process.communicate(stdin)
+        return Ended(await process.wait(), out.decode(), err.decode())
 
     async def inbox(self) -> list[bytes]:
         name = self.ground.keyspace.name(keys.MESSAGES_INBOX)
@@ -94,21 +105,28 @@ class Shell:
         return message_id.decode()
 
 
-@asynccontextmanager
-async def shell(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterator[Shell]:
-    overrides.setdefault("dispatch", {"deliveries_max": 1})
-    async with Ground.open(sample_settings(redis_url, **overrides)) as ground:
-        yield Shell(ground, folder)
+Open = Callable[[str], AbstractAsyncContextManager[Shell]]
+
+
+@pytest.fixture
+def shell(no_settings: Path, capsys: pytest.CaptureFixture[str]) -> Open:
+    @asynccontextmanager
+    async def open_shell(redis_url: str) -> AsyncIterator[Shell]:
+        settings = sample_settings(redis_url, dispatch={"deliveries_max": 1})
+        async with Ground.open(settings) as ground:
+            yield Shell(ground, no_settings, capsys)
+
+    return open_shell
 
 
 # publish
 
 
 async def test_published_messages_are_heard_in_order_and_unchanged(
-    any_redis_url: str, tmp_path: Path
+    any_redis_url: str, shell: Open
 ) -> None:
-    (tmp_path / "order.json").write_text('{\n  "n": 3.0\n}\n')
-    async with shell(any_redis_url, tmp_path) as ours:
+    Path("order.json").write_text('{\n  "n": 3.0\n}\n')
+    async with shell(any_redis_url) as ours:
         store = ours.store
         async with ours.ground.redis.subscribe(
             store.channel, messages_max=10_000, key=store.subscription_key
@@ -116,10 +134,11 @@ async def test_published_messages_are_heard_in_order_and_unchanged(
 
             async def listened_to() -> bool:
                 asked = ("PUBSUB", "NUMSUB", store.channel)
-                return (await ours.ground.redis.call(*asked, key=store.subscription_key))[1] == 1
+                reply = await ours.ground.redis.call(*asked, key=store.subscription_key)
+                return bool(reply[1] == 1)
 
             await eventually(listened_to, 30)
-            ended = await ours.run(
+            ended = await ours.run_process(
                 "publish", '{"n":  1}', "-", "@order.json", "--count", "2", "--json",
                 stdin=b'\n [2] \n"three"',
             )  # fmt: skip
@@ -132,9 +151,9 @@ async def test_published_messages_are_heard_in_order_and_unchanged(
 
 
 async def test_publish_says_how_many_listened_and_warns_when_nobody_did(
-    redis_url: str, tmp_path: Path
+    redis_url: str, shell: Open
 ) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+    async with shell(redis_url) as ours:
         ended = await ours.run("publish", "1", "2")
         channel = ours.store.channel
         assert (ended.code, ended.out) == (0, f"2 messages on {channel}, heard by 0\n")
@@ -144,9 +163,9 @@ async def test_publish_says_how_many_listened_and_warns_when_nobody_did(
 
 
 async def test_durable_messages_wait_in_the_intake_and_a_key_brings_in_one(
-    redis_url: str, tmp_path: Path
+    redis_url: str, shell: Open
 ) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+    async with shell(redis_url) as ours:
         first = await ours.run("publish", '{"n": 1}', "--durable", "--key", "k", "--json")
         ((message),) = first.json()["messages"]
         assert message["duplicate"] is False
@@ -155,7 +174,7 @@ async def test_durable_messages_wait_in_the_intake_and_a_key_brings_in_one(
         again = await ours.run("publish", '{"n": 2}', "--durable", "--key", "k", "--json")
         assert again.json()["messages"] == [{**message, "duplicate": True}]
         lines = b"".join(b"%d\n" % n for n in range(2_000))
-        many = await ours.run("publish", "--durable", "-", stdin=lines)
+        many = await ours.run_process("publish", "--durable", "-", stdin=lines)
         assert many.out == "2000 messages in the durable intake\n"
         assert sorted(await ours.inbox()) == sorted([b'{"n": 1}', *lines.split()])
 
@@ -195,10 +214,10 @@ def test_what_should_not_be_published_is_refused_in_one_line_before_anything_goe
 
 
 async def test_a_line_of_stdin_that_is_no_json_is_named_by_its_number(
-    redis_url: str, tmp_path: Path
+    redis_url: str, shell: Open
 ) -> None:
-    async with shell(redis_url, tmp_path) as ours:
-        ended = await ours.run("publish", "--durable", "-", stdin=b"1\n\n{\n")
+    async with shell(redis_url) as ours:
+        ended = await ours.run_process("publish", "--durable", "-", stdin=b"1\n\n{\n")
         assert ended.code == 1
         assert "line 3 is no JSON" in ended.err
 
@@ -207,9 +226,9 @@ async def test_a_line_of_stdin_that_is_no_json_is_named_by_its_number(
 
 
 async def test_the_status_names_leader_and_figures_for_people_and_programs(
-    any_redis_url: str, tmp_path: Path
+    any_redis_url: str, shell: Open
 ) -> None:
-    async with shell(any_redis_url, tmp_path) as ours:
+    async with shell(any_redis_url) as ours:
         lease = Lease(ours.ground, ours.store.lease_keys(0), 600_000)
         assert await lease.acquire()
         await ours.store.join_dispatchers("one")
@@ -225,14 +244,13 @@ async def test_the_status_names_leader_and_figures_for_people_and_programs(
         assert lines[-2:] == ["consumers: none registered", "dispatchers: one"]
 
 
-async def test_a_terminal_gets_a_table(redis_url: str, tmp_path: Path) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+async def test_a_terminal_gets_a_table(redis_url: str, shell: Open) -> None:
+    async with shell(redis_url) as ours:
         terminal, theirs = pty.openpty()
         try:
             process = subprocess.Popen(
                 [COMMAND, "dispatch", "status"],
                 env={**ours.environment, "TERM": "xterm-256color", "COLUMNS": "200"},
-                cwd=tmp_path,
                 stdin=subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
@@ -259,9 +277,9 @@ def read_terminal(descriptor: int) -> bytes:
 
 
 async def test_dead_letters_are_listed_with_their_reasons_and_page_by_page(
-    redis_url: str, tmp_path: Path
+    redis_url: str, shell: Open
 ) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+    async with shell(redis_url) as ours:
         evil = b'{"text":"\x1b[2J ' + b"x" * 100 + b'"}'
         first = await ours.die(evil, "w1: no such customer")
         second = await ours.die(b"2", "w1: still not")
@@ -281,8 +299,8 @@ async def test_dead_letters_are_listed_with_their_reasons_and_page_by_page(
         assert rest["next"] is None
 
 
-async def test_dead_letters_are_retried_and_dropped_by_id(redis_url: str, tmp_path: Path) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+async def test_dead_letters_are_retried_and_dropped_by_id(redis_url: str, shell: Open) -> None:
+    async with shell(redis_url) as ours:
         one, two, three = [await ours.die(b"1", "no") for _ in range(3)]
         assert await ours.run("dispatch", "dead", "retry", one) == Ended(0, f"{one} retried\n", "")
         ended = await ours.run("dispatch", "dead", "drop", two, one, "--json")
@@ -296,10 +314,8 @@ async def test_dead_letters_are_retried_and_dropped_by_id(redis_url: str, tmp_pa
         assert left.message_id == three
 
 
-async def test_all_dead_letters_are_retried_or_dropped_at_once(
-    redis_url: str, tmp_path: Path
-) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+async def test_all_dead_letters_are_retried_or_dropped_at_once(redis_url: str, shell: Open) -> None:
+    async with shell(redis_url) as ours:
         for _ in range(250):
             await ours.die(b"1", "no")
         ended = await ours.run("dispatch", "dead", "retry", "--all")
@@ -312,8 +328,8 @@ async def test_all_dead_letters_are_retried_or_dropped_at_once(
         assert (await ours.store.status(0)).dead == 0
 
 
-async def test_which_dead_letters_has_to_be_said(redis_url: str, tmp_path: Path) -> None:
-    async with shell(redis_url, tmp_path) as ours:
+async def test_which_dead_letters_has_to_be_said(redis_url: str, shell: Open) -> None:
+    async with shell(redis_url) as ours:
         message_id = await ours.die(b"1", "no")
         for arguments in (("retry",), ("drop", message_id, "--all")):
             ended = await ours.run("dispatch", "dead", *arguments)

@@ -316,7 +316,7 @@ def test_a_ring_says_whole_only_of_what_it_holds_whole(
             ring.mark(epoch)
         else:
             published[epoch] += len(step)
-            ring.add([*step])  # type: ignore[list-item]
+            ring.add([*step])
         held = Counter(epoch for epoch, _ in missing_of(ring, {}))
         for since in range(1, epoch + 1):
             if ring.whole_since(since):

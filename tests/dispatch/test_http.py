@@ -395,7 +395,7 @@ def test_the_api_keeps_what_its_page_promises(redis_url: str) -> None:
             operation: Any = found.ok()  # type: ignore[union-attr]
             names.append(operation.label)
 
-            @settings(max_examples=5, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=10, suppress_health_check=list(HealthCheck))
             @given(case=operation.as_strategy())
             def hold(case: Any) -> None:
                 # A header for one message beside a list of them is more than a page can forbid.

@@ -10,7 +10,7 @@ import pytest
 
 from angarium.dispatch.frames import Command, encode, encode_messages
 from angarium.dispatch.identity import new_ids
-from angarium.dispatch.links import WRITE_BUFFER_BYTES_MAX, Message
+from angarium.dispatch.links import WRITE_BUFFER_BYTES_MAX, Link, Message
 from angarium.dispatch.protocol import Greeting, Rejected, heartbeat, hello, rejection
 from tests.dispatch.peer import DEADLINE_S, Peer, peer, terms, wired
 from tests.kit.eventually import eventually
@@ -22,6 +22,15 @@ def messages_of(count: int, payload: bytes = b"{}") -> list[Message]:
 
 async def arrived(peers: list[Peer], count: int) -> None:
     await eventually(lambda: sum(len(each.messages) for each in peers) >= count, DEADLINE_S)
+
+
+async def has_room(link: Link, count: int) -> None:
+    await eventually(lambda: link.room == count, DEADLINE_S)
+
+
+async def one_more_beat(peer: Peer) -> None:
+    beats = len(peer.frames)
+    await eventually(lambda: len(peer.frames) > beats, DEADLINE_S)
 
 
 def worker(window: int = 100, name: str = "") -> Greeting:
@@ -117,12 +126,13 @@ async def test_a_window_shrinks_while_answers_fail_to_come_and_grows_again() -> 
             link.expired([message_id for message_id, _ in sent])
             rooms.append(link.room)
         assert rooms == [4, 2, 1, 1, 1]
+        await arrived([a], 8 + 4 + 2 + 1 + 1)
         for expected in (2, 4, 8, 8):
-            (last,) = sent = messages_of(1)
-            ours.links.deal(sent)
-            await eventually(lambda last=last: last in a.messages, DEADLINE_S)  # type: ignore[misc]
-            a.acknowledge(last[0])
-            await eventually(lambda expected=expected: link.room == expected, DEADLINE_S)  # type: ignore[misc]
+            a.messages.clear()
+            ours.links.deal(messages_of(1))
+            await arrived([a], 1)
+            a.acknowledge(a.ids[0])
+            await has_room(link, expected)
 
 
 async def test_one_late_answer_among_many_in_time_shrinks_nothing() -> None:
@@ -281,8 +291,7 @@ async def test_one_that_shows_signs_of_life_is_kept() -> None:
         await ours.dial(a)
         for _ in range(8):
             a.write(heartbeat())
-            beats = len(a.frames)
-            await eventually(lambda beats=beats: len(a.frames) > beats, DEADLINE_S)  # type: ignore[misc]
+            await one_more_beat(a)
         assert len(a.connections) == 1
 
 
@@ -293,8 +302,7 @@ async def test_a_pause_of_our_own_is_not_taken_for_their_silence() -> None:
         time.sleep(0.5)  # the whole process stands still, as under SIGSTOP
         for _ in range(3):
             a.write(heartbeat())
-            beats = len(a.frames)
-            await eventually(lambda beats=beats: len(a.frames) > beats, DEADLINE_S)  # type: ignore[misc]
+            await one_more_beat(a)
         assert len(a.connections) == 1
         assert ours.owner.losses == []
 

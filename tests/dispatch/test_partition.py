@@ -131,6 +131,11 @@ async def again(run: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(0.01)
 
 
+def hurt(store: Any, **methods: Any) -> None:
+    for name, method in methods.items():
+        setattr(store, name, method)
+
+
 async def accept_as_another(ours: Leader, epoch: int, *payloads: bytes) -> None:
     """A leader before us, who is gone as soon as it has accepted these."""
     lease = Lease(ours.ground, ours.store.lease_keys(0), LOCK_MS)
@@ -204,7 +209,7 @@ async def test_a_takeover_that_fails_half_way_is_tried_again(redis_url: str) -> 
                 raise RedisUnavailable("cut in the middle of a takeover")
             return await digests(*args)
 
-        ours.store.accepted_digests = fails_once  # type: ignore[method-assign]
+        hurt(ours.store, accepted_digests=fails_once)
         ours.mark(await ours.store.mark_epoch())
         ours.hear(b"a")
         await ours.leads()
@@ -226,7 +231,7 @@ async def test_an_answer_to_an_earlier_leadership_does_not_end_this_one(redis_ur
 
         ours.mark(await ours.store.mark_epoch())
         await ours.leads()
-        ours.store.accept = slow  # type: ignore[method-assign]
+        hurt(ours.store, accept=slow)
         ours.hear(b"a")
         await begun.wait()
         # The lock is lost while a batch is on its way, and regained with a newer term.
@@ -257,7 +262,7 @@ async def test_what_is_heard_while_handing_over_is_left_to_the_next(redis_url: s
             await go_on.wait()
             return await accept(*args)
 
-        ours.store.accept = slow  # type: ignore[method-assign]
+        hurt(ours.store, accept=slow)
         ours.hear(b"a")
         closing = ours.ring.current
         assert closing is not None
@@ -310,7 +315,7 @@ async def test_everything_accepted_is_covered_and_no_more(redis_url: str) -> Non
         assert await ours.store.covered(0) == first + 1
         assert (await ours.store.accepted_digests(0, [first]))[first] == Counter()
         # An epoch with something unaccepted in it holds the mark, however many follow.
-        ours.store.accept = never  # type: ignore[method-assign]
+        hurt(ours.store, accept=never)
         ours.hear(b"b")
         ours.mark(first + 2)
         ours.mark(first + 3)
@@ -335,7 +340,7 @@ async def test_a_batch_whose_reply_was_lost_is_sent_again_and_counted_once(redis
                 raise RedisUnavailable("done, but nobody heard of it")
             return accepted
 
-        ours.store.accept = loses_replies  # type: ignore[method-assign]
+        hurt(ours.store, accept=loses_replies)
         ours.mark(await ours.store.mark_epoch())
         await ours.leads()
         ours.hear(b"a", b"a", b"b")

@@ -125,6 +125,25 @@ async def test_an_acknowledgement_may_come_to_any_dispatchers_port(any_redis_url
         assert first.counts.acks_unknown + second.counts.acks_unknown == 2
 
 
+async def test_an_acknowledgement_elsewhere_opens_the_senders_window(redis_url: str) -> None:
+    """Far more messages than the window, all acknowledged at the dispatcher that does not lead."""
+    async with RawWorker() as raw, hall(redis_url, ack_timeout_ms=60_000) as ours:
+        first = await ours.add_dispatcher(consumers=(raw.address,), worker_window=4)
+        await ours.until(lambda: _led(first)() == 1)
+        second = await ours.add_dispatcher(consumers=(raw.address,), worker_window=4)
+        await ours.publish(*[b"m%d" % n for n in range(40)])
+        _, writer = await asyncio.open_connection("127.0.0.1", second.ports["ack"])
+        known = 0
+        while known < 40:
+            await ours.until(partial(_more_frames, raw, known))
+            ids = [payload[:36] for _, payload in frames_in(raw.received)]
+            writer.write(encode_acknowledgements(ids[known:]))
+            known = len(ids)
+        writer.close()
+        await ours.until(lambda: _is(ours.pending(), 0))
+        assert _led(first)() == 1
+
+
 async def test_what_is_no_json_reaches_the_worker_and_ends_among_the_dead(redis_url: str) -> None:
     async with hall(redis_url, deliveries_max=3, retry_delay_ms=10) as ours:
         await ours.add_dispatcher()
@@ -485,6 +504,10 @@ async def test_a_leader_keeps_its_workers_through_an_error(redis_url: str) -> No
         await eventually(flows, deadline_s=60)
         assert dispatcher.links.room > 0
         assert worker.ready
+
+
+def _more_frames(raw: RawWorker, known: int) -> bool:
+    return len(frames_in(raw.received)) > known
 
 
 def _taken(counts: DispatcherCounts, count: int) -> bool:

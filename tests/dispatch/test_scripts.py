@@ -12,6 +12,7 @@ from angarium.core.wire import Argument
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.identity import is_message_id, new_ids, partition_of_id
 from angarium.dispatch.store import ENQUEUE, MEMBER_TTL_MS, DispatchStore
+from angarium.dispatch.worker import RESULT_FIELDS_MAX, fields_of
 from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_ground
@@ -129,6 +130,39 @@ async def test_a_full_partition_drops_the_oldest_if_told_to(any_redis_url: str) 
         for reasons in await ours.reasons():
             assert reasons == ["dropped, dispatch.pending_messages_max is full"]
         assert await ours.complete(old[0]) == [False]
+
+
+async def test_a_partition_over_its_limit_keeps_what_it_has(any_redis_url: str) -> None:
+    """Retried letters come on top; to refuse new ones is not to drop old ones."""
+    limits = {"pending_messages_max": 2, "deliveries_max": 1}
+    async with room(any_redis_url, dispatch=limits) as ours:
+        letters = await dead_letters(ours, b"1", b"2")
+        await ours.accepted(b"3", b"4")
+        assert await ours.store.retry_dead(ours.partition, letters) == ["retried"] * 2
+        assert await ours.accept(ours.messages(b"5")) == 0
+        assert sorted((await ours.held()).payloads.values()) == [b"1", b"2", b"3", b"4"]
+        assert await take(ours) == []
+
+
+async def test_the_largest_batches_fit_into_a_script(redis_url: str) -> None:
+    """A script that fails half-way would leave its first half behind."""
+    async with room(redis_url, limits={"batch_items_max": 100_000}) as ours:
+        count, store, partition = ours.store.items_max, ours.store, ours.partition
+        ids = await ours.accepted(*[b"x"] * count, sent=0)
+        claim = await store.claim(partition, ours.term, count)
+        assert claim is not None
+        assert len(claim.messages) == count
+        statuses = await store.reject(partition, [(each, "no", 0) for each in ids])
+        assert statuses == ["requeued"] * count
+        assert len(await ours.claim(count)) == count
+        assert await ours.complete(*ids) == [True] * count
+        for _ in range(count):
+            await ours.add_to_inbox("payload", "x")
+        assert len(await take(ours, count, 0)) == count
+        (wide,) = await ours.accepted(b"x")
+        fields, _ = fields_of({f"f{n}": n for n in range(RESULT_FIELDS_MAX)})
+        assert await store.complete(partition, "w1", [(wide, fields)]) == [True]
+        assert len((await ours.held()).results[-1]) == RESULT_FIELDS_MAX + 2
 
 
 async def test_what_no_frame_can_carry_is_dead_at_once(any_redis_url: str) -> None:
@@ -359,8 +393,10 @@ async def test_what_no_longer_fits_a_frame_is_dead_when_it_is_due(any_redis_url:
     """A frame too large would end the connection of each worker that it is sent to."""
     async with room(any_redis_url, limits={"frame_bytes_max": 1_000}) as ours:
         large, small = await ours.accepted(b"x" * 500, b"y", sent=0)
-        shared = {"prefix": ours.ground.settings.prefix, "limits": {"frame_bytes_max": 137}}
-        async with sample_ground(any_redis_url, clock=ours.ground.clock, **shared) as ground:
+        prefix, limits = ours.ground.settings.prefix, {"frame_bytes_max": 137}
+        async with sample_ground(
+            any_redis_url, clock=ours.ground.clock, prefix=prefix, limits=limits
+        ) as ground:
             lower = Room(ground, DispatchStore(ground), ours.partition, ours.term)
             assert await lower.claim() == [(small, 1)]
             (letter,) = await lower.store.dead_letters(ours.partition, 10)

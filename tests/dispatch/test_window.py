@@ -22,7 +22,7 @@ async def test_what_was_finished_out_of_sight_leaves_the_window_when_it_is_old()
     async with peer(Greeting(window=2)) as other, wired() as ours:
         (link,) = await ours.dial(other)
         assert ours.links.deal([(each, b"x") for each in new_ids(3)]) == 2
-        assert ours.links.forget_older(3_600) == 0
+        assert ours.links.forget(3_600) == 0
         assert link.room == 0
-        assert ours.links.forget_older(-1) == 2
+        assert ours.links.forget(-1) == 2
         assert (link.room, link.held) == (2, {})

@@ -183,7 +183,7 @@ class Limits:
             "many there are, so this only guards memory.",
         ),
     ] = 1_000_000
-    conversation_queue_tasks_max: Annotated[
+    conversation_queue_replies_max: Annotated[
         int,
         Limit(
             "replies",
@@ -246,7 +246,7 @@ class Limits:
     deliveries_max: Annotated[
         int,
         Limit(
-            "requests",
+            "deliveries",
             "Deliveries under way in one deliverer: enough that slow receivers do not hold up "
             "the others, few enough to end within a loan.",
         ),

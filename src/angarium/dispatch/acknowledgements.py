@@ -7,7 +7,6 @@ carry no term: that a worker has stored a result stays true, whoever leads.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from socket import socket
@@ -50,6 +49,7 @@ class Answers:
         self._counts = counts
         self._acks: deque[tuple[bytes, str, Answer]] = deque()
         self._rejects: deque[tuple[bytes, str, int]] = deque()
+        self._finished: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,6 +66,12 @@ class Answers:
         self._idle.clear()
         self._wake.set()
 
+    def tell_others(self, ids: Sequence[bytes]) -> None:
+        """Messages that another dispatcher sent were acknowledged here."""
+        if ids:
+            self._finished.extend(ids)
+            self._wake.set()
+
     async def drained(self) -> None:
         await self._idle.wait()
 
@@ -77,6 +83,7 @@ class Answers:
                 await self._write_acks()
                 await self._write_rejects()
             self._idle.set()
+            await self._tell_finished()
 
     async def _write_acks(self) -> None:
         taken = [self._acks.popleft() for _ in range(min(BATCH_MAX, len(self._acks)))]
@@ -116,6 +123,15 @@ class Answers:
             self._counts.dead += statuses.count("dead")
             self._on_due(partition)
 
+    async def _tell_finished(self) -> None:
+        while self._finished:
+            count = min(BATCH_MAX, len(self._finished))
+            try:
+                await self._store.tell_finished([self._finished.popleft() for _ in range(count)])
+            except AngariumError as error:
+                # A hint: without it their windows open again after some time-outs.
+                self._log.warning("hint_failed", error=str(error), messages=count)
+
     def _by_partition(self, taken: Sequence[Row]) -> dict[int, list[Row]]:
         parts: dict[int, list[Row]] = {}
         for each in taken:
@@ -137,9 +153,7 @@ class AckListener:
         self._settings = settings
         self.counts = counts
         self._on_acknowledged = on_acknowledged
-        self._tls: ssl.SSLContext | None = None
-        if settings.dispatch.tls_certificate is not None:
-            self._tls = security.server_tls(settings)
+        self._tls = security.server_tls(settings)
         self._server: asyncio.Server | None = None
         self.connections: set[_AckConnection] = set()
 

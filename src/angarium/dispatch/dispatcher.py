@@ -43,9 +43,6 @@ HEAR_S_MAX = 10.0
 CLAIMS_PER_TIMEOUT = 10
 CLAIM_S_MIN = 0.02
 CLAIM_S_MAX = 0.2
-# What a link holds for longer than this many time-outs is no longer pending: by then whatever
-# was not acknowledged has been claimed. It would only take up the link's window.
-FORGET_AFTER_TIMEOUTS = 1.5
 # Time-outs after which a message that is still held by a link was finished without our knowing;
 # one that is still pending has been handed out anew long before.
 FORGET_TIMEOUTS = 3
@@ -55,12 +52,16 @@ RESIGN_PAUSE_S = 1.0
 
 def check(settings: Settings, app: Angarium) -> None:
     security.client_tls(settings)
-    security.server_tls(settings) if settings.dispatch.tls_certificate else None
+    security.server_tls(settings)
     _listen(settings).close()
 
 
 def build(ground: Ground, app: Angarium) -> Service:
     return Dispatcher(ground)
+
+
+def _unheard(_: bytes) -> None:
+    pass
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -210,6 +211,9 @@ class Dispatcher(Service, LinkOwner):
             self._covered[int(number)] = int(epoch_text)
             if len(self._covered) == len(self.partitions):
                 self._ring.cover(min(self._covered.values()))
+        elif word == b"done":
+            self.links.answered_elsewhere(rest.split(b" "))
+            self.has_room()
         elif word == b"free":
             self.partitions[int(rest)].wake()
 
@@ -256,7 +260,8 @@ class Dispatcher(Service, LinkOwner):
                 each.wake()
 
     async def _mark_once(self) -> None:
-        self.links.forget(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000)
+        if self.links.forget(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000):
+            self.has_room()
         if not any(each.leading for each in self.partitions):
             return
         await self._store.mark_epoch()
@@ -264,9 +269,6 @@ class Dispatcher(Service, LinkOwner):
             for message_id in each.overstayed():
                 self._answers.reject(message_id, "", 0)
             await each.cover_once()
-        age_s = self._dispatch.ack_timeout_ms / 1000 * FORGET_AFTER_TIMEOUTS
-        if self.links.forget_older(age_s):
-            self.has_room()
 
     # Workers ----------------------------------------------------------------------------------
 
@@ -287,8 +289,10 @@ class Dispatcher(Service, LinkOwner):
         if link.completes:
             self.counts.processed += len(ids) - foreign
         else:
+            # One that never greeted may not know what an answer is.
+            answer = link.answer if link.greeted else _unheard
             for message_id in ids:
-                self._answers.acknowledge(message_id, link.consumer, link.answer)
+                self._answers.acknowledge(message_id, link.consumer, answer)
         self.has_room()
 
     def rejected(self, link: Link, rejected: Rejected) -> None:
@@ -303,8 +307,9 @@ class Dispatcher(Service, LinkOwner):
         self.has_room()
 
     def _brought(self, ids: Sequence[bytes]) -> None:
-        """Acknowledged at our ACK port; perhaps by one of our own links."""
-        self.links.answered_elsewhere(ids)
+        """Acknowledged at our ACK port: by one of our own links, or by another dispatcher's,
+        which has to hear of it, or its window would stay full."""
+        self._answers.tell_others(self.links.answered_elsewhere(ids))
         self.has_room()
 
     def lost(self, link: Link, held: Sequence[bytes]) -> None:

@@ -82,7 +82,7 @@ class Link(asyncio.Protocol):
         self._side = DispatcherSide(terms.frame_bytes_max, terms.token)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._greeted = False
+        self.greeted = False
         self._paused = False
         self.retired = False  # it left the list of consumers: it may finish, and gets no more
         self.leaving = False  # it gives messages back: no more until it greets again
@@ -126,17 +126,6 @@ class Link(asyncio.Protocol):
         if not self._acknowledged:
             self._allowed = max(1, self._allowed // 2)
         self._acknowledged = False
-
-    def forget_older(self, age_s: float) -> int:
-        """Of these nobody will hear on this link any more; how many they were."""
-        oldest_s = self._loop.time() - age_s
-        forgotten = 0
-        for message_id, sent_s in list(self.held.items()):
-            if sent_s >= oldest_s:
-                break
-            del self.held[message_id]
-            forgotten += 1
-        return forgotten
 
     def forget(self, before_s: float) -> int:
         """Drop what was sent before that and is nobody's any more: finished elsewhere, or taken
@@ -206,8 +195,8 @@ class Link(asyncio.Protocol):
 
     def _greet(self, greeting: Greeting) -> None:
         assert self._transport is not None
-        if not self._greeted:
-            self._greeted = True
+        if not self.greeted:
+            self.greeted = True
             own = Greeting(consumer_id=self._terms.name, token=self._terms.token or "")
             self._transport.write(hello(own))
             self._restart_timer(self._terms.heartbeat_s, self._beat)
@@ -324,25 +313,24 @@ class Links:
                 return link
         return None
 
-    def forget(self, older_than_s: float) -> None:
+    def forget(self, older_than_s: float) -> int:
         before_s = asyncio.get_running_loop().time() - older_than_s
-        for link in self._links:
-            link.forget(before_s)
+        return sum(link.forget(before_s) for link in self._links)
 
     def holder(self, message_id: bytes) -> Link | None:
         return next((link for link in self._links if message_id in link.held), None)
 
-    def answered_elsewhere(self, ids: Sequence[bytes]) -> None:
-        """Acknowledged at our ACK port: whoever was sent them has room for others."""
+    def answered_elsewhere(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Acknowledged at an ACK port: whoever was sent them has room for others. Returns those
+        that no link of ours holds."""
+        others = []
         for message_id in ids:
             link = self.holder(message_id)
             if link is not None:
                 link.answered([message_id])
-
-    def forget_older(self, age_s: float) -> int:
-        """Forget what has been finished where this dispatcher could not see it: acknowledged at
-        another one's port, dead, or dropped. What is still pending was claimed by then."""
-        return sum(link.forget_older(age_s) for link in self._links)
+            else:
+                others.append(message_id)
+        return others
 
     def keep(self, addresses: Iterable[str], group: asyncio.TaskGroup) -> None:
         """Dial exactly these, from now on. A worker that stops has left the list and still works

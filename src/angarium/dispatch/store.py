@@ -395,6 +395,10 @@ class DispatchStore:
         """Tell the others that a partition is free. A hint: they find out by themselves too."""
         await self._ground.redis.call("PUBLISH", self.marks, f"free {partition}")
 
+    async def tell_finished(self, ids: Sequence[bytes]) -> None:
+        """Tell whoever sent them that these were acknowledged elsewhere. A hint as well."""
+        await self._ground.redis.call("PUBLISH", self.marks, b"done " + b" ".join(ids))
+
     async def is_led(self, partition: int) -> bool:
         lock = self.lease_keys(partition).lock
         return bool(await self._ground.redis.call("EXISTS", lock, key=lock))

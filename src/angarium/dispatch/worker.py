@@ -405,7 +405,7 @@ def fields_of(result: Any) -> tuple[list[Argument], int]:
 
     Text and numbers stand as they are, the rest as JSON.
     """
-    if not isinstance(result, Mapping):
+    if type(result) is not dict and not isinstance(result, Mapping):
         raise TypeError(f"a worker returns a dict, not {type(result).__name__}")
     if len(result) > RESULT_FIELDS_MAX:
         raise ValueError(f"a result has {len(result)} fields, {RESULT_FIELDS_MAX} are allowed")
@@ -418,11 +418,12 @@ def fields_of(result: Any) -> tuple[list[Argument], int]:
         name = (f"result_{key}" if key in RESERVED_FIELDS else key).encode()
         fields.append(name)
         kind = type(value)
-        if kind is int:
-            fields.append(value)
-            size += len(name) + 20
+        if kind is str:
+            text = value.encode()
+        elif kind is int:
+            text = b"%d" % value
         else:
-            text = value.encode() if kind is str else value if kind is bytes else _encode(value)
-            fields.append(text)
-            size += len(name) + len(text)
+            text = value if kind is bytes else _encode(value)
+        fields.append(text)
+        size += len(name) + len(text)
     return fields, size

@@ -48,7 +48,8 @@ MESSAGES_EPOCH = _dispatch(
 MESSAGES_EPOCHS = _dispatch(
     "messages:published:epochs",
     "channel",
-    meaning="Marks between epochs, how far leaders have come, and partitions that were given back",
+    meaning="Marks between epochs, how far leaders have come, partitions that were given back, and "
+    "messages acknowledged at another dispatcher than the one that sent them",
     scope=Scope.KEYSPACE,
 )
 MESSAGES_DIGESTS = _dispatch(

@@ -1,0 +1,242 @@
+"""`angarium dispatch …`: the room for operators, its status and its dead letters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.dispatch.letters import DeadLetters
+    from angarium.dispatch.store import DeadLetter, DispatchStore, PartitionStatus
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
+# Of a payload or a reason in a list: a line for people, not the whole of it.
+SHOWN_LETTERS_MAX = 60
+
+
+def dispatch_commands() -> typer.Typer:
+    commands = typer.Typer(help="Look at the dispatch room.", rich_markup_mode=None)
+    commands.command()(status)
+    dead = typer.Typer(help="Messages that were given up.", rich_markup_mode=None)
+    dead.command("list")(list_dead)
+    dead.command("retry")(retry)
+    dead.command("drop")(drop)
+    commands.add_typer(dead, name="dead")
+    return commands
+
+
+def status(as_json: Json = False) -> int:
+    """Who leads each partition, what waits there, and who is there to work."""
+    import uvloop
+
+    return uvloop.run(_status(as_json))
+
+
+async def _status(as_json: bool) -> int:
+    async with _store() as store:
+        partitions = [await store.status(number) for number in range(store.partitions)]
+        consumers, dispatchers = await store.consumers(), await store.dispatchers()
+    if as_json:
+        _print_json({"partitions": partitions, "consumers": consumers, "dispatchers": dispatchers})
+        return 0
+    _print_rows(
+        ("partition", "leader", "term", "pending", "oldest", "inbox", "processed", "dead"),
+        [_partition_row(each) for each in partitions],
+    )
+    print(f"consumers: {', '.join(consumers) or 'none registered'}")
+    print(f"dispatchers: {', '.join(dispatchers) or 'none'}")
+    return 0
+
+
+def _partition_row(each: PartitionStatus) -> tuple[str, ...]:
+    oldest = f"{each.oldest_ms / 1000:.1f} s" if each.pending else "-"
+    numbers = (each.inbox, each.processed, each.dead)
+    return (
+        str(each.partition), each.leader or "nobody", str(each.term), str(each.pending), oldest,
+        *map(str, numbers),
+    )  # fmt: skip
+
+
+def list_dead(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
+    after: Annotated[
+        str | None, typer.Option("--after", help="Go on behind this mark of a list before.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """List dead letters, oldest first, with what went wrong."""
+    import uvloop
+
+    return uvloop.run(_list_dead(limit, after, as_json))
+
+
+async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
+    from angarium.dispatch.letters import DeadLetters, mark_of, shown
+
+    letters: list[DeadLetter] = []
+    mark = None
+    async with _store() as store:
+        async for letter in DeadLetters(store).walk(after):
+            if len(letters) == limit:
+                mark = mark_of(letters[-1])
+                break
+            letters.append(letter)
+    if as_json:
+        _print_json({"letters": [shown(each) for each in letters], "next": mark})
+        return 0
+    _print_rows(
+        ("message", "died", "deliveries", "last reason", "payload"),
+        [_letter_row(each) for each in letters],
+    )
+    if mark is not None:
+        print(f"angarium: there are more; go on with --after {mark}", file=sys.stderr)
+    return 0
+
+
+def retry(
+    ids: Ids = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Make dead messages pending again, with all their deliveries before them."""
+
+    async def one(letters: DeadLetters, message_id: str) -> str:
+        await letters.retry(message_id)
+        return "retried"
+
+    async def all_of_them(letters: DeadLetters) -> dict[str, int]:
+        return {"retried": 0, **await letters.retry_all()}
+
+    return _act(ids, everything, as_json, one, all_of_them)
+
+
+def drop(
+    ids: Ids = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Give up dead messages for good."""
+
+    async def one(letters: DeadLetters, message_id: str) -> str:
+        await letters.drop(message_id)
+        return "discarded"
+
+    async def all_of_them(letters: DeadLetters) -> dict[str, int]:
+        return {"discarded": 0, **await letters.drop_all()}
+
+    return _act(ids, everything, as_json, one, all_of_them)
+
+
+def _act(
+    ids: Sequence[str] | None,
+    everything: bool,
+    as_json: bool,
+    one: Callable[[DeadLetters, str], Awaitable[str]],
+    all_of_them: Callable[[DeadLetters], Awaitable[dict[str, int]]],
+) -> int:
+    """0 when it was done to all that were named; else 1, with a line for each that it was not."""
+    import uvloop
+
+    from angarium.core.errors import InputInvalid
+
+    if bool(ids) == everything:
+        raise InputInvalid("name the messages by their ids, or all of them by --all")
+
+    async def run() -> int:
+        from angarium.dispatch.letters import DeadLetters
+
+        async with _store() as store:
+            letters = DeadLetters(store)
+            if everything:
+                return _say_counts(await all_of_them(letters), as_json)
+            return await _one_by_one(letters, ids or (), one, as_json)
+
+    return uvloop.run(run())
+
+
+async def _one_by_one(
+    letters: DeadLetters,
+    ids: Sequence[str],
+    one: Callable[[DeadLetters, str], Awaitable[str]],
+    as_json: bool,
+) -> int:
+    from angarium.core.errors import Conflict, NotFound
+
+    outcomes: dict[str, str] = {}
+    problems: list[str] = []
+    for message_id in ids:
+        try:
+            outcomes[message_id] = await one(letters, message_id)
+        except (NotFound, Conflict) as error:
+            outcomes[message_id] = error.code
+            problems.append(str(error))
+    if as_json:
+        _print_json({"messages": outcomes})
+    else:
+        for message_id, outcome in outcomes.items():
+            print(f"{message_id} {outcome}")
+    for problem in problems:
+        print(f"angarium: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _say_counts(counts: dict[str, int], as_json: bool) -> int:
+    if as_json:
+        _print_json(counts)
+    else:
+        print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    return 0
+
+
+@asynccontextmanager
+async def _store() -> AsyncIterator[DispatchStore]:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.dispatch.store import DispatchStore
+
+    async with Ground.open(load()) as ground:
+        yield DispatchStore(ground)
+
+
+def _letter_row(letter: DeadLetter) -> tuple[str, ...]:
+    from datetime import datetime
+
+    died = datetime.fromtimestamp(letter.at_ms / 1000).isoformat(" ", "seconds")
+    reason = letter.reasons[-1] if letter.reasons else ""
+    payload = "(gone)" if letter.payload is None else letter.payload.decode(errors="replace")
+    return letter.message_id, died, str(letter.deliveries), _short(reason), _short(payload)
+
+
+def _short(text: str) -> str:
+    # What strangers published may hold what a terminal would obey.
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    return line if len(line) <= SHOWN_LETTERS_MAX else f"{line[: SHOWN_LETTERS_MAX - 1]}…"
+
+
+def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for people; when piped, a line for each, its cells parted by tabs."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading.capitalize(), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())

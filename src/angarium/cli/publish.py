@@ -1,0 +1,189 @@
+"""`angarium publish`: messages for the workers, from arguments, files or lines on stdin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.dispatch.store import DispatchStore, Enqueued
+
+# What goes to Redis at once, in messages and bytes: enough to spread the way there and back.
+CHUNK_MESSAGES = 500
+CHUNK_BYTES = 1024 * 1024
+
+
+def publish(
+    messages: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JSON|-|@FILE...",
+            help="A message; - for one on each line of stdin; @FILE for one in a file.",
+        ),
+    ],
+    durable: Annotated[
+        bool,
+        typer.Option("--durable", help="Into the durable intake, where it waits for a dispatcher."),
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Idempotency key of a single durable message."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Each message so often.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> int:
+    """Publish messages on the channel, or put them into the durable intake."""
+    import uvloop
+
+    from angarium.core.errors import InputInvalid
+
+    if key is not None and not (durable and key):
+        raise InputInvalid("--key stands for a message of the durable intake: add --durable")
+    if key is not None and (len(messages) > 1 or count > 1 or messages == ["-"]):
+        raise InputInvalid("--key is for one message, given as an argument or @FILE")
+    if durable:
+        return uvloop.run(_enqueue(messages, count, key, as_json))
+    return uvloop.run(_publish(messages, count, as_json))
+
+
+async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.dispatch.store import DispatchStore
+
+    sent, unheard, listeners = 0, 0, 0
+    async with Ground.open(load()) as ground:
+        store = DispatchStore(ground)
+        for chunk in _chunks(arguments, count, store):
+            heard_by = await store.publish_all(chunk)
+            listeners = heard_by[-1]
+            unheard += heard_by.count(0)
+            sent += len(chunk)
+        channel = store.channel
+    if as_json:
+        _print_json({"messages": sent, "listeners": listeners, "unheard": unheard})
+    else:
+        print(f"{_count(sent, 'message')} on {channel}, heard by {listeners}")
+    if unheard:
+        hint = "start a dispatcher, or publish with --durable"
+        _warn(f"nobody listened to {_count(unheard, 'message')}: lost; {hint}")
+    return 0
+
+
+async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_json: bool) -> int:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.dispatch.store import DispatchStore
+
+    sent, duplicates = 0, 0
+    shown: list[Enqueued] = []
+    async with Ground.open(load()) as ground:
+        store = DispatchStore(ground)
+        for chunk in _chunks(arguments, count, store):
+            enqueued = await store.enqueue_all([(payload, key) for payload in chunk])
+            duplicates += sum(each.duplicate for each in enqueued)
+            sent += len(chunk)
+            if as_json:
+                shown += enqueued
+        dispatchers = len(await store.dispatchers())
+    if as_json:
+        messages = [each._asdict() for each in shown]
+        _print_json({"messages": messages, "dispatchers": dispatchers})
+    else:
+        again = f", {duplicates} of them sent before" if duplicates else ""
+        print(f"{_count(sent, 'message')} in the durable intake{again}")
+    if not dispatchers:
+        _warn("no dispatcher runs; the messages wait until one does")
+    return 0
+
+
+def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:
+    """Checked payloads in the order given. Arguments are checked before the first one goes; of
+    stdin, what is there goes at once."""
+    for run in _runs(arguments, store):
+        chunk: list[bytes] = []
+        size = 0
+        for payload in run:
+            for _ in range(count):
+                chunk.append(payload)
+                size += len(payload)
+                if len(chunk) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+                    yield chunk
+                    chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+
+def _runs(arguments: Sequence[str], store: DispatchStore) -> Iterator[list[bytes]]:
+    given = {each: _read(each, store) for each in arguments if each != "-"}
+    for argument in arguments:
+        if argument != "-":
+            yield [given[argument]]
+            continue
+        number = 0
+        for lines in _lines():
+            numbered = enumerate(lines, number + 1)
+            yield [_checked(line, f"line {i}", store) for i, line in numbered if line.strip()]
+            number += len(lines)
+
+
+def _lines() -> Iterator[list[bytes]]:
+    """Lines of stdin as they come, those of one reading together."""
+    import os
+
+    rest: list[bytes] = []
+    while data := os.read(sys.stdin.fileno(), CHUNK_BYTES):
+        *whole, last = data.split(b"\n")
+        if whole:
+            whole[0] = b"".join((*rest, whole[0]))
+            rest = []
+            yield whole
+        rest.append(last)
+    if any(rest):
+        yield [b"".join(rest)]
+
+
+def _read(argument: str, store: DispatchStore) -> bytes:
+    from pathlib import Path
+
+    from angarium.core.errors import InputInvalid
+
+    if not argument.startswith("@"):
+        return _checked(argument.encode(errors="surrogateescape"), repr(argument[:60]), store)
+    path = Path(argument[1:])
+    try:
+        return _checked(path.read_bytes(), str(path), store)
+    except OSError as error:
+        raise InputInvalid(f"{path} can't be read: {error.strerror}") from None
+
+
+def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
+    """A typing error is found here and not among the dead letters."""
+    import msgspec
+
+    from angarium.core.errors import InputInvalid
+
+    payload = payload.strip()
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputInvalid(f"{what} is no JSON: {error}") from None
+    store.check_payload(payload)
+    return payload
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())
+
+
+def _warn(problem: str) -> None:
+    print(f"angarium: {problem}", file=sys.stderr)
