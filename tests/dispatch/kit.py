@@ -97,6 +97,11 @@ class Room:
         name = self.name(keys.MESSAGES_INBOX)
         await self.ground.redis.call("XADD", name, "*", *fields, key=name)
 
+    async def take_inbox(self, count: int = 10, sent: int = 10) -> list[MessageBytes]:
+        taken = await self.store.take_inbox(self.partition, self.term, count, sent)
+        assert taken is not None
+        return taken
+
     async def held(self) -> Held:
         names = [
             self.name(key)

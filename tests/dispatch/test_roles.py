@@ -346,6 +346,28 @@ async def test_garbage_is_answered_counted_and_survived(redis_url: str, garbage:
         assert len(await ours.processed(1)) == 1
 
 
+async def test_junk_among_the_marks_is_counted_and_survived(redis_url: str) -> None:
+    async with hall(redis_url) as ours:
+        dispatcher = await ours.add_dispatcher()
+        await ours.add_worker()
+        for junk in (b"epoch x", b"free 99", b"covered", b"done", b"", b"\xff\x00"):
+            await ours.ground.redis.call("PUBLISH", ours.store.marks, junk)
+        await ours.publish(b'{"n":1}')
+        assert len(await ours.processed(1)) == 1
+        assert dispatcher.counts.protocol_errors == 3
+        assert dispatcher.counts.takeovers == 1
+
+
+async def test_large_messages_that_wait_are_handed_out_in_portions(redis_url: str) -> None:
+    async with hall(redis_url, ack_timeout_ms=30_000) as ours:
+        await ours.add_dispatcher()
+        await ours.publish(*[b'{"n":"%d","x":"%s"}' % (n, b"x" * 200_000) for n in range(80)])
+        await ours.until(lambda: _is(ours.pending(), 80))
+        await ours.add_worker()
+        results = await ours.processed(80)
+        assert sorted(int(each["n"]) for each in results) == list(range(80))
+
+
 async def test_a_frame_cut_off_is_counted(redis_url: str) -> None:
     async with hall(redis_url) as ours:
         dispatcher = await ours.add_dispatcher()

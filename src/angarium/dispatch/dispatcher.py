@@ -200,6 +200,14 @@ class Dispatcher(Service, LinkOwner):
                 self.partitions[number].offer(epoch, part)
 
     def _marked(self, payload: bytes) -> None:
+        try:
+            self._take_mark(payload)
+        except (ValueError, IndexError):
+            # Anybody can publish here; what is not ours must not cost us the subscription.
+            self.counts.protocol_errors += 1
+            self.log.warning("mark_unreadable", mark=payload[:100].decode(errors="replace"))
+
+    def _take_mark(self, payload: bytes) -> None:
         word, _, rest = payload.partition(b" ")
         if word == b"epoch":
             epoch = int(rest)

@@ -194,6 +194,8 @@ class Partition:
             and await self._lease.run_once() in (Turn.GAINED, Turn.KEPT)
         ):
             await self._take_over()
+            if self.leading and not shares.willing:
+                await self.hand_over()  # told to stop meanwhile
 
     async def _may_try(self, shares: Shares) -> bool:
         """Whether the partition is ours to take, if it is free.
@@ -285,10 +287,13 @@ class Partition:
                     self._lose("its lock expired")
             await self._clock.sleep(0.005)
         await self.cover_once()
+        unsent = self._ready.take_all()
+        for start in range(0, len(unsent), self._store.items_max):
+            part = unsent[start : start + self._store.items_max]
+            await self._store.reject(self.number, [(message_id, "", 0) for message_id in part])
         if not self.leading:
             return
         self.leading = False
-        self._ready.clear()
         await self._lease.release()
         await self._store.give_back(self.number)
         self._resigning = False

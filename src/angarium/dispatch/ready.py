@@ -65,6 +65,12 @@ class Ready:
         self._count -= len(ids)
         return ids
 
+    def take_all(self) -> list[bytes]:
+        """Take out everything; the ids."""
+        ids = [message_id for _, messages, _ in self._chunks for message_id, _ in messages]
+        self.clear()
+        return ids
+
     def clear(self) -> None:
         self._chunks.clear()
         self._count = 0

@@ -187,7 +187,7 @@ class DispatchStore:
         ]
         settings = self._settings
         args = [term, settings.ack_timeout_ms, settings.deliveries_max, count]
-        args.append(self._payload_bytes_max)
+        args += [self._payload_bytes_max, self._limits.batch_bytes_max]
         reply = await self._ground.run(CLAIM, partition, names, args)
         if status_of(reply) == "stale":
             return None

@@ -4,7 +4,7 @@
 -- One that has used up its deliveries, or that no frame can carry, becomes a dead letter instead.
 -- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 dead letters
 -- ARGV: 4 term, 5 ack_timeout_ms, 6 deliveries_max, 7 number of messages at most,
--- 8 payload_bytes_max of a frame
+-- 8 payload_bytes_max of a frame, 9 bytes of payloads after which no more are handed out
 -- Returns: {'claimed', looked at, dead, id, payload, delivery, id, payload, delivery, …} | {'stale'}
 -- Events: redelivered, dead
 -- Repeats: no, each call hands out others; what a lost reply handed out is due again in time
@@ -19,10 +19,21 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf',
 local reply, dead, now = { 'claimed', #due, 0 }, 0, string.format('%.0f', now_ms)
 if #due == 0 then return reply end
 local attempts = redis.call('HMGET', KEYS[6], unpack(due))
-local payloads = redis.call('HMGET', KEYS[5], unpack(due))
+-- Payloads are fetched a few at a time: together they may be more than anybody wants to hold.
+local PART = 25
+local payloads, bytes, bytes_enough = {}, 0, tonumber(ARGV[9])
 local members, first_time, failed = {}, {}, {}
 for i, id in ipairs(due) do
-  local payload = payloads[i]
+  local place = (i - 1) % PART + 1
+  if place == 1 then
+    if bytes >= bytes_enough then
+      reply[2] = tonumber(ARGV[7])
+      break
+    end
+    payloads = redis.call('HMGET', KEYS[5], unpack(due, i, math.min(i + PART - 1, #due)))
+  end
+  local payload = payloads[place]
+  bytes = bytes + (payload and #payload or 0)
   local count, reasons = parse_attempts(attempts[i])
   -- A refusal wrote its own reason and is only due again; silence leaves no line, so count them.
   if count > 0 and select(2, string.gsub(reasons, '\n', '')) < count then

@@ -1,0 +1,50 @@
+"""Who is there: consumers and dispatchers, in order, and only those that live."""
+
+from __future__ import annotations
+
+from angarium.core import keyspace as keys
+from angarium.dispatch.store import MEMBER_TTL_MS
+from tests.dispatch.kit import room
+from tests.kit.clock import FakeClock
+
+
+async def test_members_are_listed_in_the_order_in_which_they_joined(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        store = ours.store
+        assert await store.consumers() == []
+        assert await store.join_consumers("b:1") == ["b:1"]
+        assert await store.join_consumers("a:1") == ["b:1", "a:1"]
+        assert await store.join_consumers("b:1") == ["b:1", "a:1"]
+        assert await store.dispatchers() == [], "dispatchers have a list of their own"
+        await store.leave_consumers("b:1")
+        await store.leave_consumers("b:1")
+        await store.leave_consumers("never there")
+        assert await store.consumers() == ["a:1"]
+        assert await store.join_consumers("b:1") == ["a:1", "b:1"]
+
+
+async def test_who_is_silent_for_too_long_is_taken_out(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as ours:
+        store = ours.store
+        await store.join_dispatchers("d1")
+        await clock.advance(1)
+        await store.join_dispatchers("d2")
+        await clock.advance(MEMBER_TTL_MS / 1000 - 1)
+        assert await store.dispatchers() == ["d1", "d2"]
+        await clock.advance(0.001)
+        assert await store.dispatchers() == ["d2"]
+        await clock.advance(1)
+        assert await store.join_dispatchers("d1") == ["d1"]
+        await store.leave_dispatchers("d1")
+        assert await store.dispatchers() == []
+
+
+async def test_a_member_whose_list_was_deleted_comes_back(any_redis_url: str) -> None:
+    async with room(any_redis_url) as ours:
+        store = ours.store
+        await store.join_consumers("a:1")
+        name = ours.ground.keyspace.name(keys.CONSUMER_IDS, 0)
+        await ours.ground.redis.call("DEL", name, key=name)
+        assert await store.join_consumers("a:1") == ["a:1"]

@@ -1,0 +1,405 @@
+"""The life of pending messages under any order of events, against the real scripts.
+
+Two leaders take turns and do not know it, two workers finish, refuse and repeat themselves,
+replies get lost, time passes. The model knows what each transition should have done; after every
+step it is compared with all that Redis holds, and at the end with all that the journal says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
+from tests.faults.profile import rounds
+from tests.kit.clock import FakeClock
+
+DELIVERIES_MAX = 3
+PENDING_MAX = 4
+PAYLOAD_MAX = 20
+SILENCE = f"no acknowledgement within {ACK_TIMEOUT_MS} ms"
+TOO_LARGE = "too large, limits.frame_bytes_max is exceeded"
+FULL = "dropped, dispatch.pending_messages_max is full"
+
+# One of the two, who may not lead any more; or the one who does.
+LEADERS = st.sampled_from([None, None, None, 0, 1])
+WORKERS = st.sampled_from(["w1", "w2"])
+PAYLOADS = st.lists(
+    st.sampled_from([b"same", b"same", b"other", b"other", b"x" * (PAYLOAD_MAX + 1)]),
+    min_size=1,
+    max_size=4,
+)
+PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
+PICK = st.integers(0, 1_000)
+NOBODY = b"ffffffff-0000-4000-8000-000000000000"
+
+
+@dataclass
+class Message:
+    payload: bytes
+    state: str = "new"  # pending, processed, acknowledged, dead, discarded, refused
+    score: int = 0
+    record: tuple[int, tuple[str, ...]] | None = None
+    """Deliveries and failures; None when it was sent once and nothing is known."""
+    noted: list[str] = field(default_factory=list)
+
+    @property
+    def attempts(self) -> tuple[int, tuple[str, ...]]:
+        return self.record or (1, ())
+
+    @property
+    def written(self) -> bytes | None:
+        if self.record is None:
+            return None
+        return "\n".join([str(self.record[0]), *self.record[1]]).encode()
+
+
+class Lifecycle(RuleBasedStateMachine):
+    url: str
+    policy: str
+    terms: list[int]
+    seen: Counter[str]
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = FakeClock()
+        self.context = room(
+            self.url,
+            clock=self.clock,
+            limits={"frame_bytes_max": 37 + PAYLOAD_MAX},
+            dispatch={
+                "deliveries_max": DELIVERIES_MAX,
+                "pending_messages_max": PENDING_MAX,
+                "pending_full": self.policy,
+                "ack_timeout_ms": ACK_TIMEOUT_MS,
+            },
+        )
+        self.room: Room = self.do(self.context.__aenter__())
+        self.terms = [self.room.term, 0]
+        self.ids = 0
+        self.messages: dict[bytes, Message] = {}
+        self.results: list[bytes] = []
+        self.letters: list[bytes] = []
+        self.inbox: list[tuple[bytes, bytes]] = []
+
+    def do(self, awaitable: Any) -> Any:
+        return self.loop.run_until_complete(awaitable)
+
+    # What the model says ------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        return self.clock.now_ms()
+
+    def term_of(self, leader: int | None) -> int:
+        return max(self.terms) if leader is None else self.terms[leader]
+
+    def leads(self, leader: int | None) -> bool:
+        current = self.term_of(leader) == max(self.terms)
+        Lifecycle.seen["stale"] += not current
+        return current
+
+    def pending(self) -> list[bytes]:
+        """In the order in which they are due."""
+        found = [each for each, message in self.messages.items() if message.state == "pending"]
+        return sorted(found, key=lambda each: (self.messages[each].score, each))
+
+    def enter(self, message_id: bytes, payload: bytes, sent: bool, event: str) -> None:
+        message = self.messages.setdefault(message_id, Message(payload))
+        message.state = "pending"
+        message.score = self.now if sent else self.now - ACK_TIMEOUT_MS
+        message.record = None if sent else (0, ())
+        message.noted.append(event)
+
+    def leave(self, message_id: bytes, state: str, event: str) -> None:
+        message = self.messages[message_id]
+        assert message.state == "pending"
+        message.state = state
+        message.noted.append(event)
+        Lifecycle.seen[event] += 1
+
+    def bury(self, message_id: bytes, event: str, reason: str) -> None:
+        message = self.messages[message_id]
+        count, reasons = message.attempts
+        message.record = (count, (*reasons, *([reason] if reason else [])))
+        self.leave(message_id, "dead", event)
+        self.letters.append(message_id)
+
+    def next_id(self) -> bytes:
+        """Ids count up, so that a failure replays: who comes first among equals is by id."""
+        self.ids += 1
+        last = self.ids * self.room.store.partitions + self.room.partition
+        return b"%08x-0000-4000-8000-00000000%04x" % (self.ids, last)
+
+    def known(self, picks: list[int]) -> list[bytes]:
+        """Ids of messages in any state, most often pending, and one nobody has heard of."""
+        ids = [*self.pending(), *self.messages, NOBODY]
+        return [ids[pick % len(ids)] for pick in picks]
+
+    # What leaders do ----------------------------------------------------------------------
+
+    @rule(leader=st.integers(0, 1))
+    def take_over(self, leader: int) -> None:
+        self.terms[leader] = self.do(self.room.take_over())
+
+    @rule(leader=LEADERS, payloads=PAYLOADS, sent=st.integers(0, 3), lost=st.booleans())
+    def accept(self, leader: int | None, payloads: list[bytes], sent: int, lost: bool) -> None:
+        batch = [(self.next_id(), payload) for payload in payloads]
+        term = self.term_of(leader)
+        reply = self.do(self.room.accept(batch, term=term, sent=sent))
+        if not self.leads(leader):
+            assert reply is None
+            return
+        room = len(batch)
+        if self.policy == "refuse_new":
+            room = max(0, min(room, PENDING_MAX - len(self.pending())))
+        assert reply == room
+        for number, (message_id, payload) in enumerate(batch):
+            if number < room:
+                self.enter(message_id, payload, number < sent, "accepted")
+            else:
+                self.messages[message_id] = Message(payload, "refused", noted=["refused"])
+                Lifecycle.seen["refused"] += 1
+        for message_id, payload in batch[:room]:
+            if len(payload) > PAYLOAD_MAX:
+                self.bury(message_id, "dead", TOO_LARGE)
+        if self.policy == "drop_oldest":
+            for message_id in self.pending()[: max(0, len(self.pending()) - PENDING_MAX)]:
+                self.bury(message_id, "dropped", FULL)
+        if lost:
+            assert self.do(self.room.accept(batch, term=term, sent=sent)) == len(batch)
+
+    @rule(leader=LEADERS, count=st.integers(1, 5))
+    def claim(self, leader: int | None, count: int) -> None:
+        store, partition = self.room.store, self.room.partition
+        claim = self.do(store.claim(partition, self.term_of(leader), count))
+        if not self.leads(leader):
+            assert claim is None
+            return
+        limit = self.now - ACK_TIMEOUT_MS
+        due = [each for each in self.pending() if self.messages[each].score <= limit][:count]
+        expected, dead = [], 0
+        for message_id in due:
+            message = self.messages[message_id]
+            deliveries, reasons = message.attempts
+            if len(reasons) < deliveries:
+                reasons = (*reasons, SILENCE)
+            fits = len(message.payload) <= PAYLOAD_MAX
+            if not fits:
+                reasons = (*reasons, TOO_LARGE)
+            message.record = (deliveries, reasons)
+            if deliveries >= DELIVERIES_MAX or not fits:
+                self.bury(message_id, "dead", "")
+                dead += 1
+                continue
+            deliveries += 1
+            message.record = (deliveries, reasons) if deliveries > 1 or reasons else None
+            message.score = self.now
+            if deliveries > 1:
+                message.noted.append("redelivered")
+                Lifecycle.seen["redelivered"] += 1
+            expected.append((message_id, message.payload, deliveries))
+        assert claim.messages == expected
+        assert claim.dead == dead
+        assert claim.full == (len(due) == count)
+
+    @rule(times=st.integers(1, DELIVERIES_MAX + 1))
+    def silence(self, times: int) -> None:
+        """Nobody answers for several deliveries in a row."""
+        for _ in range(times):
+            self.time_passes(ACK_TIMEOUT_MS)
+            self.claim(None, PENDING_MAX)
+
+    @rule(payload=st.sampled_from([b"same", b"x" * (PAYLOAD_MAX + 1)]))
+    def add_to_inbox(self, payload: bytes) -> None:
+        message_id = self.next_id()
+        self.do(self.room.add_to_inbox("message_id", message_id, "anything", payload))
+        self.inbox.append((message_id, payload))
+
+    @rule(leader=LEADERS, count=st.integers(1, 4), sent=st.integers(0, 3))
+    def take_inbox(self, leader: int | None, count: int, sent: int) -> None:
+        store, partition = self.room.store, self.room.partition
+        taken = self.do(store.take_inbox(partition, self.term_of(leader), count, sent))
+        if not self.leads(leader):
+            assert taken is None
+            return
+        count = max(0, min(count, PENDING_MAX - len(self.pending())))
+        due, self.inbox = self.inbox[:count], self.inbox[count:]
+        assert taken == due
+        for number, (message_id, payload) in enumerate(taken):
+            assert message_id not in self.messages
+            self.enter(message_id, payload, number < sent, "accepted")
+            if len(payload) > PAYLOAD_MAX:
+                self.bury(message_id, "dead", TOO_LARGE)
+
+    # What workers do ----------------------------------------------------------------------
+
+    @rule(worker=WORKERS, picks=PICKS, ours=st.booleans(), lost=st.booleans())
+    def finish(self, worker: str, picks: list[int], ours: bool, lost: bool) -> None:
+        """A worker of ours stores the result; one of another make did so and says it."""
+        ids = self.known(picks)
+        (self.complete if ours else self.acknowledge)(worker, ids)
+        if lost:
+            (self.complete if ours else self.acknowledge)(worker, ids)
+
+    def complete(self, worker: str, ids: list[bytes]) -> None:
+        replies = self.do(self.room.complete(*ids, consumer=worker))
+        for message_id, completed in zip(ids, replies, strict=True):
+            message = self.messages.get(message_id)
+            assert completed == (message is not None and message.state == "pending")
+            if completed:
+                self.leave(message_id, "processed", "completed")
+                self.results.append(message_id)
+            else:
+                Lifecycle.seen["duplicate"] += 1
+
+    def acknowledge(self, worker: str, ids: list[bytes]) -> None:
+        replies = self.do(self.room.acknowledge(*ids, consumer=worker))
+        for message_id, acknowledged in zip(ids, replies, strict=True):
+            message = self.messages.get(message_id)
+            assert acknowledged == (message is not None and message.state == "pending")
+            if acknowledged:
+                self.leave(message_id, "acknowledged", "acknowledged")
+
+    @rule(worker=WORKERS, pick=PICK, given_back=st.booleans(), delay_ms=st.integers(0, 3_000))
+    def reject(self, worker: str, pick: int, given_back: bool, delay_ms: int) -> None:
+        (message_id,) = self.known([pick])
+        reason = "" if given_back else f"{worker}: no"
+        status = self.do(self.room.reject(message_id, reason, delay_ms))
+        message = self.messages.get(message_id)
+        if message is None or message.state != "pending":
+            assert status == "unknown"
+            return
+        deliveries, reasons = message.attempts
+        if given_back:
+            message.record = (max(0, deliveries - 1), reasons)
+            message.score = self.now - ACK_TIMEOUT_MS
+            message.noted.append("returned")
+        else:
+            message.record = (deliveries, (*reasons, reason))
+            message.noted.append("rejected")
+            if deliveries >= DELIVERIES_MAX:
+                self.bury(message_id, "dead", "")
+                assert status == "dead"
+                return
+            wait_ms = min(ACK_TIMEOUT_MS, delay_ms * 2 ** max(0, deliveries - 1))
+            message.score = self.now - ACK_TIMEOUT_MS + wait_ms
+        assert status == "requeued"
+
+    @rule(ms=st.sampled_from([1, 100, 500, ACK_TIMEOUT_MS, 10 * ACK_TIMEOUT_MS]))
+    def time_passes(self, ms: int) -> None:
+        self.do(self.clock.advance(ms / 1000))
+
+    # What people do -----------------------------------------------------------------------
+
+    def letter(self, pick: int) -> tuple[bytes, str]:
+        found = self.do(self.room.store.dead_letters(self.room.partition, 1_000))
+        assert [each.message_id.encode() for each in found] == self.letters
+        for each in found:
+            message = self.messages[each.message_id.encode()]
+            assert (each.deliveries, tuple(each.reasons)) == message.record
+            assert each.payload == message.payload
+        chosen = found[pick % len(found)]
+        return chosen.message_id.encode(), chosen.entry_id
+
+    @precondition(lambda self: self.letters)
+    @rule(pick=PICK, again=st.booleans())
+    def look_after(self, pick: int, again: bool) -> None:
+        (self.retry if again else self.drop)(*self.letter(pick))
+
+    def retry(self, message_id: bytes, entry_id: str) -> None:
+        store, partition = self.room.store, self.room.partition
+        twice = [entry_id, entry_id]
+        assert self.do(store.retry_dead(partition, twice)) == ["retried", "unknown"]
+        self.letters.remove(message_id)
+        self.enter(message_id, b"", False, "retried")
+        Lifecycle.seen["retried"] += 1
+
+    def drop(self, message_id: bytes, entry_id: str) -> None:
+        store, partition = self.room.store, self.room.partition
+        assert self.do(store.drop_dead(partition, [entry_id])) == ["discarded"]
+        assert self.do(store.retry_dead(partition, [entry_id])) == ["unknown"]
+        self.letters.remove(message_id)
+        self.messages[message_id].state = "discarded"
+        self.messages[message_id].noted.append("discarded")
+
+    # What holds at all times --------------------------------------------------------------
+
+    @invariant()
+    def redis_holds_what_the_model_says(self) -> None:
+        if not hasattr(self, "room"):
+            return
+        held = self.do(self.room.held())
+        pending = {each: self.messages[each] for each in self.pending()}
+        assert held.pending == {each: message.score for each, message in pending.items()}
+        assert held.payloads == {each: message.payload for each, message in pending.items()}
+        written = {each: message.written for each, message in pending.items()}
+        assert held.attempts == {each: text for each, text in written.items() if text is not None}
+        assert [each[b"message_id"] for each in held.results] == self.results
+        assert [each[b"message_id"] for each in held.dead] == self.letters
+        assert [(each[b"message_id"], each[b"anything"]) for each in held.inbox] == self.inbox
+
+    @invariant()
+    def each_message_is_in_one_place(self) -> None:
+        if not hasattr(self, "room"):
+            return
+        places = Counter([*self.pending(), *self.results, *self.letters])
+        assert not places or max(places.values()) == 1
+
+    def teardown(self) -> None:
+        if not hasattr(self, "room"):
+            return
+        try:
+            self.check_journal()
+        finally:
+            self.do(self.context.__aexit__(None, None, None))
+            self.loop.close()
+
+    def check_journal(self) -> None:
+        noted: dict[bytes, list[str]] = {}
+        for event in self.do(self.room.events()):
+            noted.setdefault(event.subject.encode(), []).append(event.event)
+        assert noted == {each: message.noted for each, message in self.messages.items()}
+        for message in self.messages.values():
+            self.check_account(message)
+
+    def check_account(self, message: Message) -> None:
+        """One event takes it in, one ends it; being retried takes it in again."""
+        counts = Counter(message.noted)
+        assert counts["accepted"] + counts["refused"] == 1
+        ends = sum(counts[each] for each in ("completed", "acknowledged", "dead", "dropped"))
+        is_open = message.state == "pending"
+        assert counts["accepted"] + counts["retried"] == ends + is_open
+
+
+@pytest.mark.parametrize("policy", ["refuse_new", "drop_oldest"])
+def test_any_order_of_events_leaves_each_message_in_one_place(
+    any_redis_url: str, policy: str
+) -> None:
+    Lifecycle.url, Lifecycle.policy, Lifecycle.seen = any_redis_url, policy, Counter()
+    single = "+cluster" not in any_redis_url
+    run_state_machine_as_test(
+        Lifecycle,
+        settings=settings(
+            max_examples=rounds(30 if single else 10, 400), stateful_step_count=60, deadline=None
+        ),
+    )
+    full = "refused" if policy == "refuse_new" else "dropped"
+    wanted = ("stale", "completed", "acknowledged", "duplicate", "dead", "redelivered", full)
+    tame = [event for event in (*wanted, "retried") if Lifecycle.seen[event] < 5]
+    assert not (single and tame), f"the runs were too tame to show {tame}: {Lifecycle.seen}"
