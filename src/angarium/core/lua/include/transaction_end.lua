@@ -2,9 +2,9 @@
 --   KEYS  6 processing, 7 sleeping, 8 toArchive, 9 webhooks, 10 stem of qOut, 11 stem of states
 --   ARGV  6 archive_ms
 local ended, to_archive = {}, {}
-local ENDING = {
-  'status', 'run', 'group', 'pipeline', 'owner', 'webhook', 'parent', 'children', 'hookVersion', 'childStep',
-}
+local archive_text = string.format('%.0f', now_ms + ARGV[6])
+-- Most have none of the rare fields; `more` says that a state may have some.
+local RARE = { 'webhook', 'parent', 'children', 'hookVersion', 'childStep' }
 
 local function schedule_webhook(state, id, version)
   redis.call('HSET', state, 'hookVersion', (tonumber(version) or 0) + 1, 'hookTries', 0)
@@ -14,33 +14,41 @@ end
 -- A child hands its result to the transaction that waits for it; the last one resumes it.
 local function tell_parent(parent, id, status, output, remark)
   local state = KEYS[11] .. parent
-  local found = redis.call('HMGET', state, 'status', 'group', 'pipeline', 'owner', 'childStep')
+  local found = redis.call('HMGET', state, 'status', 'label', 'childStep')
   local step, number = string.match(id, '%.(%d+)%-(%d+)$')
-  if not found[1] or FINAL[found[1]] or found[5] ~= step then return end
+  if not found[1] or FINAL[found[1]] or found[3] ~= step then return end
   local result = '{"transactionId":"' .. id .. '","status":"' .. status .. '","note":'
     .. cjson.encode(remark) .. ',"output":' .. (output ~= '' and output or 'null') .. '}'
   if redis.call('HSETNX', state, 'child:' .. number, result) == 0 then return end
   if redis.call('HINCRBY', state, 'childrenLeft', -1) > 0 or found[1] ~= 'sleeping' then return end
   redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
   redis.call('ZREM', KEYS[7], parent)
-  push(KEYS[10] .. found[2], found[2], 'out', parent)
-  tell('resumed', parent, label(found[2], found[3], found[4]))
+  local about = label(found[2])
+  push(KEYS[10] .. about.group, about.group, 'out', parent)
+  tell('resumed', parent, about)
 end
 
--- `found` are the fields of ENDING. Processing and the archive's queue are written by `end_all`.
+-- `found` are status, run, label and more. Processing and the archive's queue are written by
+-- `end_all`. Answers with the rare fields, if there are any.
 local function end_transaction(state, id, found, status, output, remark)
+  local rare = {}
   redis.call('HSET', state, 'status', status, 'output', output, 'completed', now_text)
   if remark ~= '' then redis.call('HSET', state, 'note', remark) end
-  if found[8] then redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep') end
-  if found[1] == 'sleeping' then redis.call('ZREM', KEYS[7], id) end
+  if found[4] then
+    rare = redis.call('HMGET', state, unpack(RARE))
+    redis.call('HDEL', state, 'frame', 'cancel')
+    if rare[3] then redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep') end
+    if rare[1] then schedule_webhook(state, id, rare[4]) end
+    if found[1] == 'sleeping' then redis.call('ZREM', KEYS[7], id) end
+  end
   ended[#ended + 1] = id
-  to_archive[#to_archive + 1] = now_ms + ARGV[6]
+  to_archive[#to_archive + 1] = archive_text
   to_archive[#to_archive + 1] = id
-  if found[6] then schedule_webhook(state, id, found[9]) end
   local more = '"t":"' .. status .. '"'
   if remark ~= '' then more = more .. ',"d":' .. cjson.encode(string.sub(remark, 1, 200)) end
-  tell(FINAL[status], id, label(found[3], found[4], found[5]), more)
-  if found[7] then tell_parent(found[7], id, status, output, remark) end
+  tell(FINAL[status], id, label(found[3]), more)
+  if rare[2] then tell_parent(rare[2], id, status, output, remark) end
+  return rare
 end
 
 local function end_all()

@@ -19,13 +19,22 @@ local function call_many(command, key, values)
   end
 end
 
--- What an event is counted under.
-local function label(group, pipeline, owner)
-  local name = group .. '|' .. pipeline .. '|' .. owner
+-- The same for a command that takes keys only and answers with a number.
+local function count_many(command, names)
+  local sum = 0
+  for first = 1, #names, 1000 do
+    sum = sum + redis.call(command, unpack(names, first, math.min(first + 999, #names)))
+  end
+  return sum
+end
+
+-- What an event is counted under: «group|pipeline|owner», as a state's field `label` has it.
+local function label(name)
   local found = labels[name]
   if not found then
+    local group, pipeline, owner = string.match(name, '^([^|]*)|([^|]*)|([^|]*)$')
     found = {
-      group = group, pipeline = pipeline, owner = owner, counts = {},
+      name = name, group = group, pipeline = pipeline, owner = owner, counts = {},
       row = '","k":"' .. group .. '","o":"' .. owner .. '","p":"' .. pipeline .. '"',
     }
     labels[name] = found
@@ -36,7 +45,8 @@ end
 -- One event: a journal row, a count and a notice. `more` is a piece of JSON such as '"a":1'.
 local function tell(event, id, about, more)
   about.counts[event] = (about.counts[event] or 0) + 1
-  notices[#notices + 1] = id .. ' ' .. event
+  -- Nobody can wait yet for one that has just been given its id.
+  if event ~= 'started' then notices[#notices + 1] = id .. ' ' .. event end
   if journal_bytes_max == 0 then return end
   journal_count = journal_count + 1
   journal_rows[journal_count] = '{"e":"' .. event .. '","s":"' .. id .. about.row

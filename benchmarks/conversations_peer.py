@@ -1,0 +1,43 @@
+"""The other process of a hand-over: holds the replies named on stdin, and tells when each left.
+
+Started by `benchmarks.conversations`; settings come from the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import uvloop
+
+from angarium.conversations.instance import ConversationsInstance
+from angarium.conversations.model import Reply, TaskItem
+from angarium.core.application import Angarium
+from angarium.core.ground import Ground
+from angarium.core.settings import load
+
+
+async def main() -> None:
+    app = Angarium()
+
+    @app.reply_sender()
+    async def send(reply: Reply) -> str:
+        print("sent", time.monotonic_ns(), flush=True)
+        return f"ack-{reply.response_id}"
+
+    async with Ground.open(load()) as ground:
+        bridge = ConversationsInstance(ground, app)
+        await bridge.start()
+        print("ready", flush=True)
+        while line := (await asyncio.to_thread(sys.stdin.readline)).split():
+            conversation_id, request_id, response_id = line
+            await bridge.reply(conversation_id, request_id, response_id, TaskItem())
+            while bridge.queue.parked == 0:
+                await asyncio.sleep(0.0005)
+            print("parked", flush=True)
+        await bridge.stop(5)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

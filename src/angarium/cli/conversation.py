@@ -1,0 +1,102 @@
+"""`angarium conversation show ID`: who waits for whom in a conversation, and why."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.conversations.show import Shown
+
+
+def conversation_commands() -> typer.Typer:
+    commands = typer.Typer(
+        help="Look at conversations.", no_args_is_help=True, rich_markup_mode=None
+    )
+    # A callback keeps `show` a command of its own, though it is the only one.
+    commands.callback()(lambda: None)
+    commands.command()(show)
+    return commands
+
+
+def show(
+    conversation_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")],
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> int:
+    """Print a conversation's queue in order, and the reason each reply waits."""
+    import msgspec
+    import uvloop
+
+    found = uvloop.run(_look(conversation_id))
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+    elif sys.stdout.isatty():
+        _print_table(found)
+    else:
+        _print_lines(found)
+    return 0
+
+
+async def _look(conversation_id: str) -> Shown:
+    from angarium.conversations.show import show
+    from angarium.conversations.store import ConversationStore
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+
+    async with Ground.open(load()) as ground:
+        return await show(ConversationStore(ground), conversation_id)
+
+
+def _print_lines(found: Shown) -> None:
+    print(_summary(found))
+    for request in found.requests:
+        state = "answered" if request.answered else "no reply yet"
+        print(f"request {request.request_id} position {request.position} {state}")
+    for each in found.replies:
+        reply = each.reply
+        place = f"{reply.position}.{reply.number}"
+        print(f"reply {place} {reply.response_id} {reply.status} {each.reason.text}")
+
+
+def _print_table(found: Shown) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    console.print(Text(_summary(found), "bold"))
+    requests = Table(title="Requests", box=None, pad_edge=False, title_justify="left")
+    for heading in ("Position", "Request", "State", "Time left"):
+        requests.add_column(heading, overflow="fold")
+    for request in found.requests:
+        state = Text("answered", "green") if request.answered else Text("no reply yet", "yellow")
+        left = _left(request.until_ms, found.now_ms)
+        requests.add_row(str(request.position), request.request_id, state, left)
+    replies = Table(title="Replies", box=None, pad_edge=False, title_justify="left")
+    for heading in ("Place", "Reply", "Status", "Why", "Time left"):
+        replies.add_column(heading, overflow="fold")
+    for each in found.replies:
+        reply = each.reply
+        colour = "green" if each.reason.why in ("send", "sent") else "yellow"
+        replies.add_row(
+            f"{reply.position}.{reply.number}",
+            reply.response_id,
+            Text(reply.status, colour),
+            Text(each.reason.text),
+            _left(reply.until_ms, found.now_ms),
+        )
+    console.print(requests)
+    console.print(replies)
+
+
+def _summary(found: Shown) -> str:
+    return (
+        f"conversation {found.conversation_id}: {found.replies_total} replies in flight, "
+        f"{found.requests_total} requests"
+    )
+
+
+def _left(until_ms: int, now_ms: int) -> str:
+    return f"{max(0, until_ms - now_ms) / 1000:.1f} s"

@@ -1,0 +1,136 @@
+"""What goes to the scripts and what they answer, as values. Pure: reads bytes, touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from angarium.conversations.model import Message, MinMessageInfo, Reply, read_task
+from angarium.conversations.order import OpenRequest, QueuedReply
+from angarium.core.scripts import status_of
+
+SPAN = 1 << 26  # as in the scripts: a score is position × SPAN + number of the reply
+
+How = Literal["acknowledged", "unasked", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewReply:
+    """A reply on its way in. `held`: the process that accepts it will send it, too."""
+
+    conversation_id: str
+    request_id: str
+    response_id: str
+    response_timestamp: int
+    task: bytes
+    corr: str = ""
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A reply that was taken in, now or (`duplicate`) before."""
+
+    info: MinMessageInfo
+    score: int
+    held: bool
+    origin: str = ""
+    request_timestamp: int = 0
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A reply that is now in this process's hands."""
+
+    info: MinMessageInfo
+    score: int
+    left_ms: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOutcome:
+    """What came of a claim; `next` is a reply of ours that may now be able to go."""
+
+    status: str
+    taken: Taken | None = None
+    next: MinMessageInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    """What of a group is to go. `close`: the request takes no more replies."""
+
+    close: bool = True
+    status: str = ""
+    except_origin: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    now_ms: int
+    requests_total: int
+    replies_total: int
+    requests: Sequence[OpenRequest]
+    replies: Sequence[QueuedReply]
+
+
+def read_infos(members: Iterable[bytes]) -> list[MinMessageInfo]:
+    found = []
+    for member in members:
+        try:
+            found.append(MinMessageInfo.read(member))
+        except (msgspec.MsgspecError, RecursionError):
+            continue  # not ours: another program wrote into this key
+    return found
+
+
+def read_next(reply: Sequence[Any]) -> MinMessageInfo | None:
+    return MinMessageInfo.read(reply[1]) if reply[1] else None
+
+
+def read_outcome(info: MinMessageInfo, reply: Sequence[Any]) -> TakeOutcome:
+    status = status_of(reply)
+    if status in ("expired", "delivered"):
+        return TakeOutcome(status, next=read_next(reply))
+    if status != "taken":
+        return TakeOutcome(status)
+    _, score, retries, left_ms, text, origin, corr, requested, responded, attempts = reply
+    try:
+        task = read_task(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return TakeOutcome("unreadable")
+    taken = Reply(
+        conversation_id=info.conversation_id,
+        request_id=info.request_id,
+        response_id=info.response_id,
+        origin=origin.decode(),
+        task_item=task,
+        request_timestamp=int(requested),
+        response_timestamp=int(responded),
+        awaited_retries=int(retries),
+        sent_attempts=int(attempts),
+        corr=corr.decode(),
+    )
+    return TakeOutcome(status, Taken(info, int(score), int(left_ms), taken))
+
+
+def read_queued(info: MinMessageInfo, row: Sequence[bytes], message: Message | None) -> QueuedReply:
+    _, score, until_ms, state, holder, due = row
+    stored = "SENT" if state == b"S" else "PENDING"
+    return QueuedReply(
+        request_id=info.request_id,
+        response_id=info.response_id,
+        position=int(score) // SPAN,
+        number=int(score) % SPAN,
+        status=stored if message is None else message.status,
+        holder=None if holder in (b"-", b"*") else holder.decode(),
+        until_ms=int(until_ms),
+        due_ms=round(float(due) * 1000),
+        awaited_retries=0 if message is None else message.awaited_retries or 0,
+    )

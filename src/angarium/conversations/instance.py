@@ -1,0 +1,381 @@
+"""The role `conversations`: takes replies, waits for their turn, sends them, hears their ACKs.
+
+Any number of processes run it side by side; Redis decides who may send what. A reply that waits
+is woken by what happened before it: in this process at once, from another over Pub/Sub. Polling
+and the awaited agent find what a lost hint or a dead process left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from angarium.conversations.answers import Accepted, Taken
+from angarium.conversations.awaited import AwaitedAgent
+from angarium.conversations.errors import (
+    Fatal,
+    IdRefused,
+    Recoverable,
+    RetriesEnded,
+)
+from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.memory_queue import (
+    MemoryQueue,
+    QueueFigures,
+    QueueLimits,
+    Step,
+    Task,
+    Validation,
+)
+from angarium.conversations.model import (
+    Message,
+    MinMessageInfo,
+    Reply,
+    TaskItem,
+)
+from angarium.conversations.senders import Sender, Senders
+from angarium.conversations.store import ConversationStore
+from angarium.core.application import Angarium
+from angarium.core.errors import AngariumError, SettingInvalid
+from angarium.core.figures import INTERVAL_S, Figures
+from angarium.core.ground import Ground
+from angarium.core.outbound import Outbound
+from angarium.core.service import Loop, Service
+from angarium.core.settings import Settings
+
+ROLE = "conversations"
+# New replies that one pass fetches from a partition: enough to fill the execution queue, few
+# enough to leave some for the other processes.
+FETCH_MAX = 100
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    conversations = settings.conversations
+    if conversations.max_pending_ttl_margin >= conversations.max_pending_ttl:
+        raise SettingInvalid(
+            "ANGARIUM_CONVERSATIONS__MAX_PENDING_TTL_MARGIN",
+            f"{conversations.max_pending_ttl_margin} is not less than max_pending_ttl",
+            f"choose less than {conversations.max_pending_ttl}",
+        )
+
+
+def build(
+    ground: Ground, app: Angarium, senders: Mapping[str, Sender] | None = None
+) -> ConversationsInstance:
+    """`senders` are ways out that other rooms offer, by name; they are joined in the server."""
+    return ConversationsInstance(ground, app, senders)
+
+
+class _Hints(msgspec.Struct, frozen=True):
+    """What the scripts publish; anything else on the channel is ignored."""
+
+    new: bool = False
+    due: bool = False
+    woken: tuple[str, ...] = ()
+
+
+_read_hints = msgspec.json.Decoder(_Hints).decode
+
+
+@dataclass(frozen=True)
+class _Pass:
+    again: bool
+
+
+class ConversationsInstance(Service):
+    def __init__(
+        self, ground: Ground, app: Angarium, senders: Mapping[str, Sender] | None = None
+    ) -> None:
+        super().__init__(ROLE, clock=ground.clock)
+        self._joined = dict(senders or {})
+        self._ground = ground
+        self._app = app
+        settings, limits = ground.settings.conversations, ground.settings.limits
+        self._settings = settings
+        self._tasks_max = limits.conversation_queue_replies_max
+        self._threads_max = settings.concurrent + limits.conversation_slow_sends_max
+        # Sending must be over while the reply is still surely ours.
+        self._hold_s = (settings.max_pending_ttl - settings.max_pending_ttl_margin) / 1000
+        self.store = ConversationStore(ground)
+        self.queue = MemoryQueue(
+            QueueLimits(
+                settings.concurrent,
+                settings.concurrent_factor,
+                settings.max_retries,
+                limits.conversation_slow_sends_max,
+            ),
+            self.clock,
+        )
+        self.manager = MessageSyncManager(self.store, settings, self.queue.wake)
+        self.agent = AwaitedAgent(
+            self.manager, self.store, settings, self.clock, self._room, self._enqueue
+        )
+        self._figures = Figures(ground, ROLE)
+        self._senders: Senders | None = None
+        self._outbound: Outbound | None = None
+        self._fetching: Loop | None = None
+        self._partial = QueueFigures()
+        self.sent = self.acknowledged = self.cancelled = self.awaited = 0
+
+    # What a process that runs the role can ask of it
+
+    async def request(
+        self,
+        conversation_id: str,
+        request_id: str,
+        origin: str,
+        *,
+        corr: str = "",
+        request_timestamp: int | None = None,
+    ) -> tuple[str, Message]:
+        """Open a request: ('created' | 'duplicate', the request)."""
+        return await self.manager.create_conversation_register(
+            origin, conversation_id, request_id, corr, request_timestamp
+        )
+
+    async def reply(
+        self,
+        conversation_id: str,
+        request_id: str,
+        response_id: str,
+        task_item: TaskItem,
+        *,
+        corr: str = "",
+        response_timestamp: int | None = None,
+    ) -> Accepted:
+        """Accept a reply and send it from here, when it is its turn."""
+        accepted = await self.manager.mark_pending_conversation_register(
+            conversation_id,
+            request_id,
+            response_id,
+            task_item,
+            corr,
+            response_timestamp=response_timestamp,
+            held=self._room() > 0,
+        )
+        if accepted.held:
+            # What the sender gets beside the task comes from the request.
+            self._enqueue_own(accepted, task_item, corr, response_timestamp or 0)
+        return accepted
+
+    async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
+        """'delivered' or 'gone'; raises `AckUnknown`."""
+        status = await self.manager.acknowledge(ack_id, conversation_id)
+        self.acknowledged += status == "delivered"
+        return status
+
+    # Life
+
+    async def on_start(self) -> None:
+        settings = self._settings
+        self._outbound = Outbound(
+            allow_private=self._ground.settings.allow_private_addresses, timeout_s=self._hold_s
+        )
+        self._senders = Senders(self._app, self._outbound, self._threads_max, self._joined)
+        self.spawn("queue", self.queue.run)
+        self._fetching = self.loop("new", self._fetch_new, settings.interval / 1000)
+        self.spawn("hints", self._listen)
+        self.spawn("awaited", self.agent.run)
+        self.spawn("poll", self._poll)
+        self.loop("figures", self._report, INTERVAL_S, until="stop")
+        if settings.extra_time_metrics:
+            self.loop("metrics", self._report_partial, settings.metrics_partial_interval / 1000)
+
+    async def on_stop(self) -> None:
+        """What is being sent is finished; what waits goes back, for others to take at once."""
+        await self.passes_ended()
+        left = [_info(task) for task in self.queue.take_all()]
+        if left:
+            await self.store.await_replies(left, 0, 0, "given back")
+            await self.store.hint_due()
+        await self.queue.drained()
+        await self._figures.withdraw()
+
+    async def on_close(self) -> None:
+        if self._senders is not None:
+            self._senders.close()
+        if self._outbound is not None:
+            await self._outbound.close()
+
+    # Getting replies
+
+    def _room(self) -> int:
+        """How many more may come in; none when this process is on its way out."""
+        return self._tasks_max - len(self.queue) if self.ready else 0
+
+    async def _fetch_new(self) -> _Pass:
+        again = False
+        for partition in self.store.partitions:
+            most = min(FETCH_MAX, self._room())
+            if most <= 0:
+                break
+            infos = await self.store.pop_new(partition, most)
+            if infos:
+                self._enqueue(await self.manager.take(infos))
+            again = again or len(infos) == most
+        return _Pass(again)
+
+    def _enqueue(self, taken: Sequence[Taken]) -> None:
+        for each in taken:
+            self._add(each.info, each.reply, each.score, each.left_ms / 1000)
+
+    def _enqueue_own(
+        self, accepted: Accepted, task: TaskItem, corr: str, response_timestamp: int
+    ) -> None:
+        info = accepted.info
+        reply = Reply(
+            info.conversation_id,
+            info.request_id,
+            info.response_id,
+            accepted.origin,
+            task,
+            accepted.request_timestamp,
+            response_timestamp,
+            corr=corr,
+        )
+        self._add(info, reply, accepted.score, self._settings.awaited_message_ttl / 1000)
+
+    def _add(self, info: MinMessageInfo, reply: Reply, score: int, left_s: float) -> None:
+        self.queue.add(
+            Task(
+                execution_task=self._send,
+                validation_task=self._validate,
+                error_task=self._failed,
+                task_id=info.response_id,
+                task_group=info.conversation_id,
+                ts_input=reply.request_timestamp,
+                ts_output=reply.response_timestamp,
+                time_in_queue=min(self._hold_s, left_s),
+                message_options=(info, reply),
+                corr=reply.corr,
+                order=score,
+            )
+        )
+
+    async def _listen(self) -> None:
+        async with self._ground.redis.subscribe(self.store.wake_channel) as subscription:
+            while True:
+                batch = await subscription.receive()
+                if batch.gap:
+                    self.queue.wake_all()
+                    self._wake_fetching()
+                for message in batch.messages:
+                    self._take_hints(message.payload)
+
+    def _take_hints(self, payload: bytes) -> None:
+        try:
+            hints = _read_hints(payload)
+        except (msgspec.MsgspecError, RecursionError):
+            return  # not from a script of ours
+        if hints.new:
+            self._wake_fetching()
+        if hints.due:
+            self.agent.wake()
+        for conversation_id in hints.woken:
+            self.queue.wake(conversation_id)
+
+    def _wake_fetching(self) -> None:
+        if self._fetching is not None:
+            self._fetching.wake()
+
+    async def _poll(self) -> None:
+        """The net under the wake-ups; it looks less often while there is nothing to look at."""
+        settings = self._settings
+        while True:
+            busy = len(self.queue) > 0
+            await self.clock.sleep(
+                (settings.interval if busy else settings.check_queue_interval) / 1000
+            )
+            self.queue.poll()
+
+    # Sending
+
+    async def _validate(self, task: Task) -> Validation:
+        verdict = await self.store.check_reply(_info(task), only_mine=True)
+        if verdict.status == "send":
+            return Validation(Step.RUN)
+        if verdict.status == "gone":
+            return Validation(Step.DROP)
+        return Validation(Step.WAIT, None if verdict.left_ms is None else verdict.left_ms / 1000)
+
+    async def _send(self, task: Task) -> float | None:
+        assert self._senders is not None
+        info, reply = _info(task), _reply(task)
+        left_s = self._hold_s - (self.clock.monotonic() - task.entered_s)
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                ack_id = await self._senders.send(reply)
+        except TimeoutError:
+            raise Recoverable(f"the sender did not end within {self._hold_s:g} s") from None
+        self.sent += 1
+        try:
+            if ack_id is None:
+                await self.store.finish(info, "unasked")
+                return None
+            try:
+                await self.store.report_sent(info, ack_id)
+            except IdRefused as error:
+                self.log.warning("ack_id_refused", reply=info.response_id, error=str(error))
+                await self.store.finish(info, "unasked")
+                return None
+        except AngariumError as error:
+            # It left, but Redis does not know: it will be sent again when our claim has ended.
+            self.log.error("sent_but_not_reported", reply=info.response_id, error=str(error))
+            return None
+        return self._settings.sent_message_ttl / 1000
+
+    async def _failed(self, task: Task, error: Exception) -> None:
+        info = _info(task)
+        if isinstance(error, Fatal):
+            self.cancelled += await self.manager.cancel_group(info, str(error)[:200])
+        elif isinstance(error, RetriesEnded):
+            self.awaited += 1
+            await self.manager.set_awaited_when_retries_end([info])
+        else:
+            why = f"{type(error).__name__}: {error}"[:200]
+            if not isinstance(error, Recoverable | AngariumError):
+                self.log.warning("sender_failed", reply=info.response_id, error=why, exc_info=error)
+            self.awaited += await self.manager.set_awaited_by_request_id(
+                info.conversation_id, info.request_id, why=why
+            )
+
+    # Figures
+
+    async def _report(self) -> None:
+        figures: dict[str, float | str] = {
+            "queue": len(self.queue),
+            "parked": self.queue.parked,
+            "executing": self.queue.in_execution,
+            "sent": self.sent,
+            "acknowledged": self.acknowledged,
+            "awaited": self.awaited,
+            "cancelled": self.cancelled,
+            "turns": self.agent.turns,
+        }
+        for partition in self.store.partitions:
+            replies, requests, new = await self.store.in_flight(partition)
+            for name, value in (("replies", replies), ("requests", requests), ("new", new)):
+                figures[name] = float(figures.get(name, 0)) + value
+        await self._figures.report(figures)
+        self.log.info("figures", **figures)
+
+    async def _report_partial(self) -> None:
+        now = QueueFigures(**asdict(self.queue.figures))
+        before, self._partial = asdict(self._partial), now
+        partial = {name: value - before[name] for name, value in asdict(now).items()}
+        self.log.info(
+            "queue_metrics", interval_ms=self._settings.metrics_partial_interval, **partial
+        )
+
+
+def _info(task: Task) -> MinMessageInfo:
+    info: MinMessageInfo = task.message_options[0]
+    return info
+
+
+def _reply(task: Task) -> Reply:
+    reply: Reply = task.message_options[1]
+    return reply

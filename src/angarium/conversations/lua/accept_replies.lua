@@ -1,0 +1,87 @@
+#!lua
+-- Guarantee: a reply to a live request is accepted once and gets its place for good: behind all
+-- replies of its request and of earlier requests, before those of later ones. One that its
+-- process holds is PENDING; any other is WAITING, and handed to the first process that asks.
+-- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, response, requests,
+-- responses, order
+-- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, request id,
+-- response id, response timestamp, task, correlator, MinMessageInfo, that of the request, hold
+-- Returns: per item {'accepted', score, held, origin, request timestamp} | {'duplicate'} |
+-- {'taken'} | {'request_unknown'} | {'wrong_conversation'} | {'full'}
+-- Events: accepted, answered with the first reply of a request (room conversations)
+-- Repeats: safe, idempotent by response id for as long as its request lives
+-- include: transition
+-- include: conversation
+
+local function accept(k, a, found, ahead)
+  local request, response, requests = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  local responses, order = KEYS[k + 3], KEYS[k + 4]
+  local conversation, request_id, response_id = ARGV[a], ARGV[a + 1], ARGV[a + 2]
+  local member, held = ARGV[a + 6], ARGV[a + 8] == '1' and ahead < WINDOW
+  local counter = found[5] + 1
+  local score, until_ms = found[4] * SPAN + counter, now_ms + awaited_ttl
+  local due = seconds(math.min(now_ms + pending_ttl, until_ms))
+  local expires = seconds(until_ms)
+  -- The field x<response id> stays as long as the request: a repeat is known by it.
+  redis.call('HSET', request, 'status', 'PENDING', 'responseIdCounter', counter,
+    'expiresAtTS', expires, 'x' .. response_id, 1)
+  redis.call('PEXPIRE', request, awaited_ttl)
+  redis.call('HSET', response, 'conversationId', conversation, 'origin', found[2],
+    'requestId', request_id, 'responseId', response_id, 'requestTimestamp', found[3],
+    'responseTimestamp', ARGV[a + 3], 'status', held and 'PENDING' or 'WAITING',
+    'expiresAtTS', expires, 'awaitedToDateTS', due, 'awaitedRetries', 0,
+    'taskItem', ARGV[a + 4], 'corr', ARGV[a + 5], 'sentAttempt', 0)
+  redis.call('PEXPIRE', response, awaited_ttl)
+  redis.call('ZADD', responses, whole(score), member)
+  redis.call('PEXPIRE', responses, awaited_ttl)
+  if redis.call('ZADD', KEYS[3], due, member) == 0 then
+    note('expired', response_id, { k = conversation }) -- its former life, under the same id
+  end
+  local place = whole(until_ms) .. (held and ' P ' .. actor or ' P *')
+  if counter == 1 then
+    redis.call('HSET', order, whole(score), place,
+      'q' .. request, found[4] .. ' ' .. whole(until_ms) .. ' 1')
+    redis.call('PEXPIRE', requests, awaited_ttl)
+    if redis.call('ZREM', KEYS[4], ARGV[a + 7]) == 1 then
+      note('answered', request_id, { k = conversation })
+    end
+  else
+    -- The request itself has set a time that is long enough for its first reply.
+    redis.call('HSET', order, whole(score), place)
+    redis.call('PEXPIRE', order, message_ttl + awaited_ttl)
+  end
+  if not held then
+    redis.call('RPUSH', KEYS[5], member)
+    new_replies = true
+  end
+  note('accepted', response_id, { k = conversation, o = found[2], d = request_id })
+  return { 'accepted', whole(score), held and 1 or 0, found[2], found[3] }
+end
+
+local answers = {}
+for item = 1, items do
+  local k, a = 1 + 5 * item, 3 + 9 * item
+  local conversation, request_id = ARGV[a], ARGV[a + 1]
+  local known = redis.call('HMGET', KEYS[k + 1], 'requestId', 'conversationId', 'expiresAtTS')
+  local found = redis.call('HMGET', KEYS[k], 'conversationId', 'origin', 'requestTimestamp',
+    'position', 'responseIdCounter', 'expiresAtTS', 'x' .. ARGV[a + 2])
+  local ahead = redis.call('ZCARD', KEYS[k + 3])
+  if known[1] and tonumber(known[3]) * 1000 > now_ms then
+    local same = known[1] == request_id and known[2] == conversation
+    answers[item] = { same and 'duplicate' or 'taken' }
+  elseif not found[1] or tonumber(found[6]) * 1000 <= now_ms then
+    answers[item] = { 'request_unknown' }
+  elseif found[1] ~= conversation then
+    answers[item] = { 'wrong_conversation' }
+  elseif found[7] then
+    answers[item] = { 'duplicate' }
+  elseif ahead >= replies_max or tonumber(found[5]) >= SPAN - 1 then
+    answers[item] = { 'full' }
+  else
+    if known[1] then redis.call('DEL', KEYS[k + 1]) end
+    answers[item] = accept(k, a, found, ahead)
+  end
+end
+wake_others()
+journal_append('conversations')
+return answers

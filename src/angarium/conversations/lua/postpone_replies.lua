@@ -1,0 +1,30 @@
+#!lua
+-- Guarantee: an AWAITED or PENDING reply gets a new time from which on it may be claimed.
+-- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order
+-- ARGV: 4–10 as in the include, 11 number of items; per item: MinMessageInfo, ms to wait, ms more
+-- for each retry so far
+-- Returns: per item {'postponed', due_ms} | {'sent'} | {'gone'}
+-- Events: none, its state stays
+-- Repeats: safe
+-- include: transition
+-- include: conversation
+local answers = {}
+for item = 1, items do
+  local k, a = 3 + 3 * item, 9 + 3 * item
+  local response, member = KEYS[k], ARGV[a]
+  local retries = redis.call('HGET', response, 'awaitedRetries')
+  local score = tonumber(redis.call('ZSCORE', KEYS[k + 1], member) or nil)
+  local until_ms, state
+  if score then until_ms, state = placed(KEYS[k + 2], score) end
+  if not retries or not until_ms then
+    answers[item] = { 'gone' }
+  elseif state == 'S' then
+    answers[item] = { 'sent' }
+  else
+    local due_ms = math.min(now_ms + ARGV[a + 1] + ARGV[a + 2] * retries, until_ms)
+    redis.call('HSET', response, 'awaitedToDateTS', seconds(due_ms))
+    redis.call('ZADD', KEYS[3], seconds(due_ms), member)
+    answers[item] = { 'postponed', whole(due_ms) }
+  end
+end
+return answers

@@ -1,0 +1,38 @@
+#!lua
+-- Guarantee: a reply that left is SENT, whoever reports it: that is a fact. It stands before the
+-- others until it is acknowledged or `sent_ttl` is over.
+-- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order,
+-- ack
+-- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, response id,
+-- MinMessageInfo, id of the ACK to come or ''
+-- Returns: per item {'sent'} | {'repeated'} | {'gone'}
+-- Events: sent (room conversations)
+-- Repeats: safe, the second call answers 'repeated'
+-- include: transition
+-- include: conversation
+local answers = {}
+for item = 1, items do
+  local k, a = 2 + 4 * item, 8 + 4 * item
+  local response, responses, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  local member, ack_id = ARGV[a + 2], ARGV[a + 3]
+  local found = redis.call('HMGET', response, 'status', 'sentAttempt')
+  local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
+  if not found[1] or not score then
+    answers[item] = { 'gone' }
+  elseif found[1] == 'SENT' then
+    answers[item] = { 'repeated' }
+  else
+    local attempt, until_ms = found[2] + 1, now_ms + sent_ttl
+    redis.call('HSET', response, 'status', 'SENT', 'sentAttempt', attempt,
+      'asyncRequestId', ack_id, 'awaitedToDateTS', seconds(until_ms),
+      'lastAccess', seconds(now_ms))
+    redis.call('PEXPIRE', response, sent_ttl)
+    if ack_id ~= '' then redis.call('SET', KEYS[k + 3], member, 'PX', sent_ttl) end
+    redis.call('ZADD', KEYS[3], seconds(until_ms), member)
+    place(order, score, until_ms, 'S', actor)
+    note('sent', ARGV[a + 1], { k = ARGV[a], a = attempt })
+    answers[item] = { 'sent' }
+  end
+end
+journal_append('conversations')
+return answers

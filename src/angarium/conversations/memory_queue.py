@@ -1,0 +1,387 @@
+"""One process's queue: tasks by group, the first of each group checked and then executed.
+
+    main queue ──► priority queue ──► execution queue ──► done
+    all, by group   first of a group   checked, executed     │ waits: parked until it is woken,
+        ▲                ▲                                    │ its time is over, or polled
+        └────────────────┴────────────────────────────────────┘
+
+A group's tasks run one after the other, by their order and not by when they came. What waits is
+woken by `wake`; `poll` looks at some of what is parked, as a net. A task that stays too long or
+was checked too often goes to its error task. It knows nothing of Redis or of conversations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from angarium.conversations.errors import RetriesEnded
+from angarium.core import log
+from angarium.core.clock import Clock
+
+# An execution that has lasted this long no longer counts as concurrent: one client that hangs
+# must not hold up the others. How many may hang like this is a limit.
+SLOW_S = 1.0
+# A wait that ends later than this is left to polling.
+TIMER_S_MAX = 60.0
+
+
+class Step(Enum):
+    RUN = auto()  # execute it now
+    WAIT = auto()  # something stands before it, for `left_s` at the most if that is known
+    DROP = auto()  # it is not ours any more
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    step: Step
+    left_s: float | None = None
+
+
+QueueTask = Callable[["Task"], Awaitable[Validation]]
+Execution = Callable[["Task"], Awaitable[float | None]]
+ErrorTask = Callable[["Task", Exception], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """`execution_task` answers for how long, in seconds, the next of its group must wait."""
+
+    execution_task: Execution
+    task_id: str
+    task_group: str
+    ts_input: int
+    ts_output: int
+    validation_task: QueueTask | None = None
+    error_task: ErrorTask | None = None
+    internal_id: int = 0
+    time_in_queue: float | None = None  # seconds it may stay
+    message_options: Any = None
+    corr: str = ""
+    order: int = 0
+    validations: int = 0
+    entered_s: float = 0.0
+    over: bool = False
+
+    def __lt__(self, other: Task) -> bool:
+        return (self.order, self.internal_id) < (other.order, other.internal_id)
+
+
+class _Place(Enum):
+    PRIORITY = auto()
+    EXECUTION = auto()
+    PARKED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    name: str
+    tasks: list[Task] = field(default_factory=list)  # a heap
+    place: _Place = _Place.PARKED
+    woken: bool = False  # while it was in execution: what it learned may be out of date
+    timer: asyncio.TimerHandle | None = None
+    executing: Task | None = None
+
+
+@dataclass(slots=True)
+class QueueFigures:
+    """Counted since the start; the partial metrics are differences of two of these."""
+
+    added: int = 0
+    executed: int = 0
+    validations: int = 0
+    waits: int = 0
+    dropped: int = 0
+    failed: int = 0
+    retries_ended: int = 0
+    slow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    concurrent: int = 25
+    concurrent_factor: float = 2.0
+    max_retries: int = 100
+    slow_max: int = 500
+
+    @property
+    def execution_max(self) -> int:
+        return max(1, round(self.concurrent * self.concurrent_factor))
+
+
+class MemoryQueue:
+    """`run` must be running for anything to be executed."""
+
+    def __init__(self, limits: QueueLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._groups: dict[str, _Group] = {}
+        self._priority: deque[_Group] = deque()
+        self._parked: dict[str, _Group] = {}  # the longest parked first
+        self._aging: deque[Task] = deque()
+        self._known: set[str] = set()
+        self._in_execution = 0
+        self._slow = 0
+        self._slots = asyncio.Semaphore(limits.concurrent)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._log = log.logger("angarium.conversations")
+        self.figures = QueueFigures()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def parked(self) -> int:
+        return len(self._parked)
+
+    @property
+    def in_execution(self) -> int:
+        return self._in_execution
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._known
+
+    async def run(self) -> None:
+        """Execute until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            try:
+                self._fill()
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    def add(self, task: Task) -> bool:
+        """Enqueue; False if a task of this id is here already."""
+        if task.task_id in self._known:
+            return False
+        self._known.add(task.task_id)
+        task.internal_id = next(self._ids)
+        task.entered_s = self._clock.monotonic()
+        self.figures.added += 1
+        if task.time_in_queue is not None:
+            self._aging.append(task)
+        group = self._groups.get(task.task_group)
+        if group is None:
+            group = self._groups[task.task_group] = _Group(task.task_group)
+            self._parked[group.name] = group
+        heapq.heappush(group.tasks, task)
+        if group.tasks[0] is task:
+            self._ready(group)
+        return True
+
+    def wake(self, name: str) -> None:
+        """What the first of this group waited for may be over."""
+        group = self._groups.get(name)
+        if group is not None:
+            self._ready(group)
+
+    def wake_all(self) -> None:
+        for group in list(self._parked.values()):
+            self._ready(group)
+
+    def poll(self) -> int:
+        """Check some of what is parked again, the longest first, and end what stayed too long."""
+        self._end_old()
+        some = list(itertools.islice(self._parked.values(), self._limits.execution_max))
+        for group in some:
+            self._ready(group)
+        return len(some)
+
+    async def drained(self) -> None:
+        """Until nothing is in execution."""
+        await self._idle.wait()
+
+    def take_all(self) -> list[Task]:
+        """Everything that is not in execution, which leaves the queue."""
+        left: list[Task] = []
+        for group in list(self._groups.values()):
+            left += [task for task in group.tasks if task is not group.executing]
+            group.tasks = [task for task in group.tasks if task is group.executing]
+            if not group.tasks:
+                self._forget(group)
+        for task in left:
+            self._leave(task)
+        return left
+
+    # From queue to queue
+
+    def _ready(self, group: _Group) -> None:
+        if group.place is _Place.EXECUTION:
+            group.woken = True
+            return
+        if group.place is _Place.PRIORITY:
+            return
+        self._unpark(group)
+        group.place = _Place.PRIORITY
+        self._priority.append(group)
+        self._fill()
+
+    def _fill(self) -> None:
+        while (
+            self._tasks is not None
+            and self._priority
+            and self._in_execution - self._slow < self._limits.execution_max
+        ):
+            group = self._priority.popleft()
+            if not group.tasks:
+                self._forget(group)
+                continue
+            group.place, group.woken = _Place.EXECUTION, False
+            group.executing = group.tasks[0]
+            self._in_execution += 1
+            self._idle.clear()
+            self._tasks.create_task(self._work(group, group.executing))
+
+    def _park(self, group: _Group, left_s: float | None) -> None:
+        group.place = _Place.PARKED
+        self._parked[group.name] = group
+        if left_s is not None and left_s <= TIMER_S_MAX:
+            loop = asyncio.get_running_loop()
+            group.timer = loop.call_later(max(0.0, left_s), self._ready, group)
+
+    def _unpark(self, group: _Group) -> None:
+        self._parked.pop(group.name, None)
+        if group.timer is not None:
+            group.timer.cancel()
+            group.timer = None
+
+    def _forget(self, group: _Group) -> None:
+        self._unpark(group)
+        if self._groups.get(group.name) is group:
+            del self._groups[group.name]
+
+    def _leave(self, task: Task) -> None:
+        task.over = True
+        self._known.discard(task.task_id)
+
+    # Execution
+
+    async def _work(self, group: _Group, task: Task) -> None:
+        done, left_s = True, None
+        try:
+            done, left_s = await self._attempt(task)
+        finally:
+            if done:
+                self._drop(group, task)
+            group.executing = None
+            self._in_execution -= 1
+            if self._in_execution == 0:
+                self._idle.set()
+            group.place = _Place.PARKED
+            if not group.tasks:
+                self._forget(group)
+            elif not group.woken and (left_s is not None if done else group.tasks[0] is task):
+                self._park(group, left_s)
+            else:
+                self._ready(group)
+            self._fill()
+
+    def _drop(self, group: _Group, task: Task) -> None:
+        self._leave(task)
+        if group.tasks and group.tasks[0] is task:
+            heapq.heappop(group.tasks)
+        elif task in group.tasks:  # one of an earlier order came while it was executed
+            group.tasks.remove(task)
+            heapq.heapify(group.tasks)
+
+    async def _attempt(self, task: Task) -> tuple[bool, float | None]:
+        """(it leaves the queue, seconds that its group has to wait)."""
+        try:
+            if self._too_long(task) or task.validations >= self._limits.max_retries:
+                self.figures.retries_ended += 1
+                raise RetriesEnded(f"{task.task_id} could not go after {task.validations} checks")
+            if task.validation_task is not None:
+                task.validations += 1
+                self.figures.validations += 1
+                verdict = await task.validation_task(task)
+                if verdict.step is Step.WAIT:
+                    self.figures.waits += 1
+                    return False, verdict.left_s
+                if verdict.step is Step.DROP:
+                    self.figures.dropped += 1
+                    return True, None
+            left_s = await self._execute(task)
+            self.figures.executed += 1
+            return True, left_s
+        except Exception as error:
+            await self._fail(task, error)
+            return True, None
+
+    async def _execute(self, task: Task) -> float | None:
+        """Run it in one of the places for concurrent executions, which a slow one gives up."""
+        await self._slots.acquire()
+        place = _Slot(self)
+        timer = asyncio.get_running_loop().call_later(SLOW_S, place.give_up)
+        try:
+            return await task.execution_task(task)
+        finally:
+            timer.cancel()
+            place.release()
+
+    async def _fail(self, task: Task, error: Exception) -> None:
+        self.figures.failed += 1
+        if task.error_task is None:
+            self._log.error("task_failed", task=task.task_id, error=repr(error), exc_info=error)
+            return
+        try:
+            await task.error_task(task, error)
+        except Exception as worse:
+            self._log.error("error_task_failed", task=task.task_id, error=repr(worse))
+
+    def _too_long(self, task: Task) -> bool:
+        age_s = self._clock.monotonic() - task.entered_s
+        return task.time_in_queue is not None and age_s >= task.time_in_queue
+
+    def _end_old(self) -> None:
+        """All tasks may stay equally long, near enough, so the oldest stand in front."""
+        while self._aging and (self._aging[0].over or self._too_long(self._aging[0])):
+            task = self._aging.popleft()
+            group = self._groups.get(task.task_group)
+            if task.over or group is None or self._tasks is None:
+                continue
+            if group.executing is task:
+                continue  # its execution has a time limit of its own
+            self._drop(group, task)
+            if not group.tasks:
+                self._forget(group)
+            self.figures.retries_ended += 1
+            error = RetriesEnded(f"{task.task_id} stayed in the queue too long")
+            self._tasks.create_task(self._fail(task, error))
+
+
+class _Slot:
+    """A place for a concurrent execution; given up once, early or at the end."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+        self._held = True
+        self._slow = False
+
+    def give_up(self) -> None:
+        queue = self._queue
+        if self._held and queue._slow < queue._limits.slow_max:
+            self._slow = True
+            queue._slow += 1
+            queue.figures.slow += 1
+            self._free()
+            queue._fill()
+
+    def release(self) -> None:
+        if self._slow:
+            self._slow = False
+            self._queue._slow -= 1
+        self._free()
+
+    def _free(self) -> None:
+        if self._held:
+            self._held = False
+            self._queue._slots.release()

@@ -1,0 +1,192 @@
+"""What a conversation is made of: requests, replies, their states and their names in Redis.
+
+Field names are those of the stored hashes. `TRANSITIONS` is the whole state machine; the scripts
+make no other, and a property test watches them. Values only: nothing here talks to anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from angarium.core.errors import InputInvalid
+
+
+class RequestStatus(StrEnum):
+    WAITING = "WAITING"  # no reply yet
+    PENDING = "PENDING"  # at least one reply
+
+
+class ResponseStatus(StrEnum):
+    WAITING = "WAITING"  # accepted, in no process's memory yet
+    PENDING = "PENDING"  # a process holds it and tries to send it
+    SENT = "SENT"  # left; its ACK is waited for
+    AWAITED = "AWAITED"  # could not go; will be tried again
+    CANCEL = "CANCEL"  # its group failed for good: removed
+
+
+GONE = "gone"
+"""Delivered or expired: nothing of it is stored."""
+
+# From None: accepted. To CANCEL or GONE: removed, with one terminal event in the journal.
+_END = frozenset({ResponseStatus.CANCEL, GONE})
+TRANSITIONS: Mapping[str | None, frozenset[str]] = MappingProxyType(
+    {
+        None: frozenset({ResponseStatus.WAITING, ResponseStatus.PENDING}),
+        # AWAITED without having been held: a reply of the same request failed.
+        ResponseStatus.WAITING: _END
+        | {ResponseStatus.PENDING, ResponseStatus.AWAITED, ResponseStatus.SENT},
+        ResponseStatus.PENDING: _END
+        | {ResponseStatus.PENDING, ResponseStatus.SENT, ResponseStatus.AWAITED},
+        # SENT without having been held again: a process that was paused reports what it did.
+        ResponseStatus.AWAITED: _END | {ResponseStatus.PENDING, ResponseStatus.SENT},
+        ResponseStatus.SENT: _END,
+    }
+)
+
+
+class MinMessageInfo(msgspec.Struct, frozen=True):
+    """The ids of a reply as one string, a member of lists; its bytes never vary."""
+
+    request_id: str = msgspec.field(name="rqId")
+    response_id: str = msgspec.field(name="rsId")
+    conversation_id: str = msgspec.field(name="cnId")
+
+    def key(self) -> bytes:
+        return _encode(self)
+
+    @classmethod
+    def read(cls, member: bytes) -> MinMessageInfo:
+        return _decode_info(member)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_info = msgspec.json.Decoder(MinMessageInfo).decode
+
+
+class CanSend(msgspec.Struct, frozen=True):
+    """Whether a reply may go, and if not, what stands before it and how long at the most."""
+
+    status: Literal["send", "wait_request", "wait_response", "gone"]
+    first_response_id: str | None = None
+    request_key: str | None = None
+    left_ms: int | None = None
+    holder: str | None = None
+
+
+class SyncMessageOptions(msgspec.Struct, frozen=True, rename="camel"):
+    """Which reply is meant: by its own id or by that of its ACK.
+
+    The conversation is a short cut: without it every partition is asked.
+    """
+
+    response_id: str | None = None
+    async_response_id: str | None = None
+    corr: str = ""
+    conversation_id: str | None = None
+
+
+class ResponsesByRequest(msgspec.Struct, frozen=True):
+    """A reply and all replies in flight of the same request, itself among them."""
+
+    info: MinMessageInfo
+    siblings: Sequence[MinMessageInfo]
+
+
+class Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A request or a reply as it is stored. Timestamps are the callers' own, in ms."""
+
+    conversation_id: str
+    origin: str
+    request_id: str
+    request_timestamp: int = 0
+    status: str = RequestStatus.WAITING
+    response_id: str | None = None
+    response_timestamp: int | None = None
+    async_response_id: str | None = None
+    last_access: float | None = None
+    sent_attempt: int | None = None
+    awaited_retries: int | None = None
+    response_id_counter: int | None = None
+    expires_at_ts: float | None = msgspec.field(name="expiresAtTS", default=None)
+    awaited_to_date_ts: float | None = msgspec.field(name="awaitedToDateTS", default=None)
+    task_item: Any = None
+    position: int | None = None
+    corr: str = ""
+
+
+# Names that older writers used for the same thing.
+FORMER_FIELDS = {"requestIdCounter": "responseIdCounter", "asyncRequestId": "asyncResponseId"}
+
+
+def read_message(fields: Sequence[bytes]) -> Message | None:
+    """A stored hash, as HGETALL gives it; None for an empty one."""
+    if not fields:
+        return None
+    named: dict[str, Any] = {}
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        field = name.decode()
+        named.setdefault(FORMER_FIELDS.get(field, field), value.decode())
+    task = named.pop("taskItem", None)
+    if task:
+        named["taskItem"] = msgspec.json.decode(task)
+    if named.get("asyncResponseId") == "":
+        del named["asyncResponseId"]
+    return msgspec.convert(named, Message, strict=False)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a sender gets: the reply, and how often it was tried before."""
+
+    conversation_id: str
+    request_id: str
+    response_id: str
+    origin: str
+    task_item: TaskItem
+    request_timestamp: int
+    response_timestamp: int
+    awaited_retries: int = 0
+    sent_attempts: int = 0
+    corr: str = ""
+
+    @property
+    def payload(self) -> Any:
+        return self.task_item.message_options.payload
+
+
+class MessageOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is sent, and by which way if not by that of its origin."""
+
+    payload: Any = None
+    sender: str | None = None
+    callback_url: str | None = None
+
+
+class TaskItem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The part of a task that outlives a process: what the reply's hash keeps."""
+
+    message_options: MessageOptions = MessageOptions()
+    task_id: str = ""
+    task_group: str = ""
+    ts_input: int = 0
+    ts_output: int = 0
+    time_in_queue: int | None = None
+    corr: str = ""
+
+
+_decode_task = msgspec.json.Decoder(TaskItem).decode
+
+
+def read_task(text: bytes) -> TaskItem:
+    return _decode_task(text) if text else TaskItem()
+
+
+def encode_task(task: TaskItem) -> bytes:
+    try:
+        return _encode(task)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InputInvalid(f"the reply can't be stored as JSON: {error}") from None

@@ -1,0 +1,88 @@
+"""Why a reply waits, told from one look at its conversation; and when to try again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+
+class OpenRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """A request in a conversation's list."""
+
+    request_id: str
+    position: int
+    until_ms: int
+    answered: bool
+
+
+class QueuedReply(msgspec.Struct, frozen=True, rename="camel"):
+    """A reply in a conversation's order, as it is stored."""
+
+    request_id: str
+    response_id: str
+    position: int
+    number: int
+    status: str
+    holder: str | None
+    until_ms: int
+    due_ms: int
+    awaited_retries: int = 0
+
+
+Why = Literal["send", "sent", "awaited", "not_held", "wait_request", "wait_response", "expired"]
+
+
+class Reason(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a reply does not leave at this moment, and until when that can last."""
+
+    why: Why
+    text: str
+    behind: str | None = None
+    until_ms: int | None = None
+
+
+def explain(
+    requests: Sequence[OpenRequest], replies: Sequence[QueuedReply], now_ms: int
+) -> list[Reason]:
+    """One reason for each reply, in the order given, which is the order of leaving."""
+    reasons: list[Reason] = []
+    ahead: QueuedReply | None = None
+    for reply in replies:
+        reasons.append(_reason(reply, ahead, requests, now_ms))
+        if ahead is None and reply.until_ms > now_ms:
+            ahead = reply
+    return reasons
+
+
+def _reason(
+    reply: QueuedReply,
+    ahead: QueuedReply | None,
+    requests: Sequence[OpenRequest],
+    now_ms: int,
+) -> Reason:
+    if reply.until_ms <= now_ms:
+        return Reason("expired", "its time is over; removed at the next look")
+    if reply.status == "SENT":
+        return Reason("sent", "sent, its ACK is waited for", None, reply.until_ms)
+    if ahead is not None:
+        text = f"waits for reply {ahead.response_id} ({ahead.status}) before it"
+        return Reason("wait_response", text, ahead.response_id, ahead.until_ms)
+    for request in requests:
+        if request.position >= reply.position:
+            break
+        if not request.answered and request.until_ms > now_ms:
+            text = f"waits for request {request.request_id}, which has no reply yet"
+            return Reason("wait_request", text, request.request_id, request.until_ms)
+    if reply.status == "AWAITED":
+        text = f"could not be sent; tried again after retry {reply.awaited_retries}"
+        return Reason("awaited", text, None, reply.due_ms)
+    if reply.status == "WAITING":
+        return Reason("not_held", "no process has taken it yet", None, reply.due_ms)
+    return Reason("send", f"may leave now; held by {reply.holder}", None, reply.due_ms)
+
+
+def group_backoff_ms(max_pending_ttl_ms: int, factor: float) -> int:
+    """Added for each retry so far: the back-off is retries × pending time × factor."""
+    return round(max_pending_ttl_ms * factor)

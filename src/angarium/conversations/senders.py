@@ -1,0 +1,132 @@
+"""How a reply leaves: by a function of the user's, by an HTTP callback, or by another room.
+
+A sender gets a `Reply` and answers with the id under which the client will acknowledge it, or
+None when no ACK is to come: then it is delivered. Which one a reply goes to is told by the reply
+itself (`sender`, or a `callbackUrl`), else by its origin, else it is the one named `default`.
+Other rooms offer callables of the same shape, which the server joins by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from angarium.conversations.errors import Fatal, Recoverable
+from angarium.conversations.model import Reply
+from angarium.core.application import Angarium, Caller, Handler
+from angarium.core.outbound import AddressRefused, Outbound, OutboundFailed
+
+Sender = Callable[[Reply], Awaitable[str | None]]
+
+HTTP = "http"
+DEFAULT = "default"
+# The client's fault, and the same at every try, except for these: too early, too many, too slow.
+RECOVERABLE_STATUSES = frozenset({408, 421, 425, 429})
+
+
+class Callback(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The body of an HTTP callback."""
+
+    conversation_id: str
+    request_id: str
+    response_id: str
+    origin: str
+    payload: Any
+    attempt: int
+    corr: str = ""
+
+
+class CallbackAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """What a client may answer: the id of the ACK that it will send."""
+
+    async_response_id: str | None = None
+
+
+_read_answer = msgspec.json.Decoder(CallbackAnswer).decode
+
+
+class HttpSender:
+    """POSTs a reply to its callback URL; the response id is the idempotency key."""
+
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+
+    async def __call__(self, reply: Reply) -> str | None:
+        url = reply.task_item.message_options.callback_url
+        if not url:
+            raise Fatal(f"reply {reply.response_id} has no callbackUrl")
+        body = Callback(
+            reply.conversation_id,
+            reply.request_id,
+            reply.response_id,
+            reply.origin,
+            reply.payload,
+            reply.awaited_retries + 1,
+            reply.corr,
+        )
+        headers = {"content-type": "application/json", "idempotency-key": reply.response_id}
+        try:
+            answer = await self._outbound.send("POST", url, msgspec.json.encode(body), headers)
+        except AddressRefused as error:
+            raise Fatal(str(error)) from error
+        except (OutboundFailed, ValueError) as error:
+            raise Recoverable(str(error)) from error
+        if answer.ok:
+            return _ack_id(answer.body)
+        if answer.status >= 500 or answer.status in RECOVERABLE_STATUSES:
+            raise Recoverable(f"the client answered {answer.status}")
+        raise Fatal(f"the client answered {answer.status}")
+
+
+def _ack_id(body: bytes) -> str | None:
+    try:
+        return _read_answer(body).async_response_id or None
+    except (msgspec.MsgspecError, RecursionError):
+        return None  # no answer of ours: the status says that it was taken
+
+
+class Senders:
+    """All ways of one process, by name."""
+
+    def __init__(
+        self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, Sender]
+    ) -> None:
+        """What the application registers goes before what other rooms offer under that name."""
+        self._caller = Caller(threads_max)
+        self._senders: dict[str, Sender] = {HTTP: HttpSender(outbound), **joined}
+        for name, handler in app.handlers("reply_sender").items():
+            self._senders[name] = self._sender(handler)
+
+    @property
+    def names(self) -> Mapping[str, Sender]:
+        return self._senders
+
+    async def send(self, reply: Reply) -> str | None:
+        """The ACK's id or None. Raises what the sender raises; `Recoverable` if there is none."""
+        options = reply.task_item.message_options
+        if options.sender is not None:
+            name = options.sender
+        elif options.callback_url is not None:
+            name = HTTP
+        else:
+            name = reply.origin if reply.origin in self._senders else DEFAULT
+        sender = self._senders.get(name)
+        if sender is None:
+            # Not for good: another process, or the next version of this one, may have it.
+            raise Recoverable(f"this process has no reply sender {name!r}")
+        answer = await sender(reply)
+        if answer is not None and not isinstance(answer, str):
+            raise Fatal(f"sender {name!r} answered {type(answer).__name__}, not an id or None")
+        return answer
+
+    def close(self) -> None:
+        self._caller.close()
+
+    def _sender(self, handler: Handler) -> Sender:
+        async def send(reply: Reply) -> str | None:
+            answer: str | None = await self._caller.call(handler, reply)
+            return answer
+
+        return send

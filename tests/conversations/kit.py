@@ -1,0 +1,108 @@
+"""What the tests of conversations share: short names for ids, requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from angarium.conversations.answers import NewReply
+from angarium.conversations.instance import ConversationsInstance
+from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.model import MessageOptions, MinMessageInfo, Reply, TaskItem
+from angarium.conversations.store import ConversationStore
+from angarium.core.application import Angarium
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal, decode_entry
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+
+DEADLINE_S = 60.0  # for a wait on a signal, on a machine that is busy with other things
+
+
+def info(request_id: str, response_id: str = "", conversation_id: str = "c") -> MinMessageInfo:
+    return MinMessageInfo(request_id, response_id, conversation_id)
+
+
+class Room:
+    """A store, a manager and a clock that the test owns."""
+
+    def __init__(self, ground: Ground, clock: FakeClock) -> None:
+        self.ground = ground
+        self.clock = clock
+        self.store = ConversationStore(ground)
+        self.manager = MessageSyncManager(self.store, ground.settings.conversations)
+
+    async def request(self, request_id: str, conversation_id: str = "c") -> int:
+        which = info(request_id, "", conversation_id)
+        status, position = await self.store.create_request(which, "whatsapp", 1, "corr")
+        assert status == "created"
+        return position
+
+    async def reply(
+        self, request_id: str, response_id: str, conversation_id: str = "c", *, held: bool = True
+    ) -> MinMessageInfo:
+        new = NewReply(conversation_id, request_id, response_id, 2, b"{}", "corr", held)
+        accepted = await self.store.accept_reply(new)
+        assert not accepted.duplicate
+        return accepted.info
+
+    async def verdict(self, which: MinMessageInfo) -> str:
+        return (await self.store.check_reply(which)).status
+
+    async def events(self) -> list[tuple[str, str]]:
+        """Event and subject of everything in the journal, one partition after the other."""
+        found: list[tuple[str, str]] = []
+        for partition in range(self.ground.settings.partitions):
+            for entry in await Journal(self.ground).read(partition, entries_max=100_000):
+                events = decode_entry(*entry).events
+                found += [(event.event, event.subject) for event in events]
+        return found
+
+    async def count(self, event: str) -> int:
+        return sum(1 for name, _ in await self.events() if name == event)
+
+
+@asynccontextmanager
+async def room(redis_url: str, **overrides: Any) -> AsyncIterator[Room]:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock, **overrides) as ground:
+        yield Room(ground, clock)
+
+
+def task(payload: object = None, **options: Any) -> TaskItem:
+    return TaskItem(MessageOptions(payload, **options))
+
+
+@asynccontextmanager
+async def instance(
+    redis_url: str, app: Angarium, *, prefix: str | None = None, **overrides: Any
+) -> AsyncIterator[ConversationsInstance]:
+    """The role inside this process, on real time."""
+    fixed: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
+    async with sample_ground(redis_url, **fixed, **overrides) as ground:
+        service = ConversationsInstance(ground, app)
+        await service.start()
+        try:
+            yield service
+        finally:
+            await service.stop(10)
+
+
+class Client:
+    """A sender that keeps what it sent, in order; `ack`: every reply gets an ACK's id."""
+
+    def __init__(self, *, ack: bool = False) -> None:
+        self.app = Angarium()
+        self.sent: list[str] = []
+        self._ack = ack
+        self.app.reply_sender()(self.send)
+
+    async def wait(self, number: int) -> None:
+        """Until so many have left."""
+        await eventually(lambda: len(self.sent) >= number, DEADLINE_S)
+
+    async def send(self, reply: Reply) -> str | None:
+        self.sent.append(reply.response_id)
+        return f"ack-{reply.response_id}" if self._ack else None

@@ -1,0 +1,185 @@
+"""What strangers and broken parts may send: defined answers, order kept, others not slowed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from angarium.conversations.answers import read_infos
+from angarium.conversations.errors import AckUnknown, IdRefused
+from angarium.conversations.instance import ConversationsInstance
+from angarium.conversations.model import MinMessageInfo, Reply, TaskItem, read_message, read_task
+from angarium.conversations.senders import _ack_id
+from angarium.core import keyspace as keys
+from angarium.core.application import Angarium
+from tests.conversations.kit import DEADLINE_S, Client, Room, info, instance, task
+from tests.faults.profile import rounds
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+
+QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
+LONG_CONVERSATION = rounds(2_000, 100_000)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_in_our_keys_are_read_or_passed_over(data: bytes) -> None:
+    read_infos([data])
+    assert _ack_id(data) is None or isinstance(_ack_id(data), str)
+    # These errors are what the store expects of a task that it can't read.
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+        assert isinstance(read_task(data), TaskItem)
+
+
+@given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=50))
+def test_a_member_is_read_back_and_spelled_the_same(rq: str, rs: str, cn: str) -> None:
+    member = MinMessageInfo(rq, rs, cn)
+    assert MinMessageInfo.read(member.key()) == member
+    assert MinMessageInfo.read(member.key()).key() == member.key()
+
+
+def test_an_empty_hash_is_no_message() -> None:
+    assert read_message([]) is None
+
+
+async def test_an_unknown_ack_is_refused_and_changes_nothing(any_redis_url: str) -> None:
+    client = Client(ack=True)
+    async with instance(any_redis_url, client.app) as bridge:
+        for wrong in ("never", "never", "ack-a1"):
+            with pytest.raises(AckUnknown):
+                await bridge.acknowledge(wrong)
+        with pytest.raises(IdRefused):
+            await bridge.acknowledge("")
+        with pytest.raises(IdRefused):
+            await bridge.acknowledge("x" * 513)
+
+
+async def test_a_task_nobody_can_read_is_cancelled_and_the_next_leaves(redis_url: str) -> None:
+    client = Client()
+    async with sample_ground(redis_url) as ground:
+        it = Room(ground, FakeClock())
+        await it.request("A")
+        await it.request("B")
+        await it.reply("A", "a1", held=False)
+        await it.reply("B", "b1", held=False)
+        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
+        await it.ground.redis.call("HSET", name, "taskItem", "[" * 10_000)
+        prefix = it.ground.settings.prefix
+    async with instance(redis_url, client.app, prefix=prefix):
+        await client.wait(1)
+        assert client.sent == ["b1"]
+
+
+async def test_an_ack_id_nobody_can_store_counts_as_no_ack(redis_url: str) -> None:
+    app = Angarium()
+
+    @app.reply_sender()
+    async def send(_: Reply) -> str:
+        return "x" * 10_000
+
+    async with instance(redis_url, app) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task())
+        await eventually(lambda: bridge.sent == 1, DEADLINE_S)
+        await settled(bridge)
+
+
+async def test_a_sender_that_answers_nonsense_cancels_its_group(redis_url: str) -> None:
+    app = Angarium()
+
+    @app.reply_sender()
+    async def send(_: Reply) -> object:
+        return {"not": "an id"}
+
+    async with instance(redis_url, app) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task())
+        await eventually(lambda: bridge.cancelled == 1, DEADLINE_S)
+
+
+async def test_nonsense_on_the_wake_channel_is_ignored(redis_url: str) -> None:
+    client = Client()
+    async with instance(redis_url, client.app) as bridge:
+        for payload in ("", "[]", "{", '{"woken":7}', '{"woken":["nobody"]}', "[" * 5_000):
+            channel = bridge.store.wake_channel
+            await bridge._ground.redis.call("PUBLISH", channel, payload)
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task())
+        await client.wait(1)
+
+
+async def test_clocks_that_differ_by_a_minute_change_no_order(redis_url: str) -> None:
+    """Stored times come from Redis; what callers say of theirs is kept and decides nothing."""
+    first, second = Client(), Client()
+    async with instance(redis_url, first.app) as one:
+        prefix = one._ground.settings.prefix
+        async with instance(redis_url, second.app, prefix=prefix) as other:
+            await one.request("c", "G", "whatsapp")
+            await other.request("c", "A", "whatsapp", request_timestamp=100_000)
+            await one.request("c", "B", "whatsapp", request_timestamp=40_000)
+            await one.reply("c", "B", "b1", task(), response_timestamp=40_001)
+            await other.reply("c", "A", "a1", task(), response_timestamp=100_002)
+            await other.reply("c", "A", "a2", task(), response_timestamp=40_000)
+            left = (await one.store.snapshot("c", 10)).replies
+            assert [each.response_id for each in left] == ["a1", "a2", "b1"]
+            await one.reply("c", "G", "g1", task())
+            await second.wait(2)
+            await first.wait(2)
+            assert second.sent == ["a1", "a2"]
+            assert first.sent == ["g1", "b1"]
+
+
+@pytest.mark.timeout(900)
+async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: str) -> None:
+    client = Client()
+    async with instance(redis_url, client.app, conversations=QUICK) as bridge:
+        room = Room(bridge._ground, FakeClock())
+        await bridge.request("long", "G", "whatsapp")
+        await bridge.request("long", "L", "whatsapp")
+        for start in range(0, LONG_CONVERSATION, 500):
+            await asyncio.gather(
+                *(room.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
+            )
+        # Everything of the long one waits for its gate, and memory holds only its beginning.
+        await eventually(lambda: room.count("taken"), DEADLINE_S)
+        assert len(bridge.queue) <= 64
+        await bridge.request("short", "S", "whatsapp")
+        await bridge.reply("short", "S", "s1", task())
+        await client.wait(1)
+        assert client.sent == ["s1"]
+        await bridge.reply("long", "G", "g1", task())
+        await eventually(lambda: len(client.sent) == LONG_CONVERSATION + 2, 10 * DEADLINE_S)
+        assert client.sent[1:] == ["g1", *(f"l{n}" for n in range(LONG_CONVERSATION))]
+
+
+async def test_what_nobody_can_send_expires_and_is_accounted_for(any_redis_url: str) -> None:
+    """On real time: Redis' own expiry takes the keys, and the journal still tells the end."""
+    quick = {
+        **QUICK,
+        "message_ttl": 300,
+        "awaited_message_ttl": 600,
+        "awaited_retries_factor": 0.001,
+    }
+    async with instance(any_redis_url, Angarium(), conversations=quick) as bridge:
+        room = Room(bridge._ground, FakeClock())
+        await bridge.request("c", "U", "whatsapp")
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task(sender="nobody"))
+        await settled(bridge)
+        events = await room.events()
+        assert events.count(("expired", "a1")) == 1
+        assert events.count(("request_expired", "U")) == 1
+        assert (await bridge.store.check_reply(info("A", "a1"))).status == "gone"
+
+
+async def settled(bridge: ConversationsInstance) -> None:
+    async def nothing_left() -> bool:
+        counts = [await bridge.store.in_flight(p) for p in bridge.store.partitions]
+        return all(count[:2] == (0, 0) for count in counts)
+
+    await eventually(nothing_left, DEADLINE_S)

@@ -1,0 +1,342 @@
+"""The role inside one process: what it sends, in which order, and what it does with failures."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
+from angarium.conversations.instance import build, check
+from angarium.conversations.model import Reply
+from angarium.core.application import Angarium
+from angarium.core.errors import SettingInvalid
+from angarium.core.figures import read_processes
+from angarium.core.settings import load
+from tests.conversations.kit import DEADLINE_S, Client, Room, instance, task
+from tests.conversations.receiver import receiver
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import Signal, eventually
+from tests.kit.sample import sample_ground
+
+QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
+
+
+async def test_replies_leave_in_the_order_of_their_requests(any_redis_url: str) -> None:
+    client = Client()
+    async with instance(any_redis_url, client.app) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.request("c", "B", "whatsapp")
+        await bridge.reply("c", "B", "b1", task())
+        await bridge.reply("c", "B", "b2", task())
+        await bridge.reply("c", "A", "a1", task())
+        await client.wait(3)
+        assert client.sent == ["a1", "b1", "b2"]
+
+
+async def test_the_next_reply_waits_for_the_ack_of_the_one_before(any_redis_url: str) -> None:
+    client = Client(ack=True)
+    async with instance(any_redis_url, client.app) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        for number in range(3):
+            await bridge.reply("c", "A", f"a{number}", task())
+        for number in range(3):
+            await client.wait(number + 1)
+            assert len(client.sent) == number + 1
+            assert await bridge.acknowledge(f"ack-a{number}") == "delivered"
+        assert client.sent == ["a0", "a1", "a2"]
+
+
+async def test_a_lost_ack_counts_as_sent_when_its_time_is_over(any_redis_url: str) -> None:
+    client = Client(ack=True)
+    quick = {**QUICK, "sent_message_ttl": 100}
+    async with instance(any_redis_url, client.app, conversations=quick) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task())
+        await bridge.reply("c", "A", "a2", task())
+        await client.wait(2)
+        assert client.sent == ["a1", "a2"]
+        partition = bridge.store.partition_of("c")
+
+        async def settled() -> bool:
+            return (await bridge.store.in_flight(partition))[0] == 0
+
+        await eventually(settled, DEADLINE_S)
+        with pytest.raises(AckUnknown):
+            await bridge.acknowledge("ack-a1")
+
+
+async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_url: str) -> None:
+    """Polling is off, so that only the wake-up can do it."""
+    first, second = Client(ack=True), Client(ack=True)
+    patient = {"interval": 600_000, "check_queue_interval": 600_000}
+    async with instance(any_redis_url, first.app, conversations=patient) as one:
+        prefix = one._ground.settings.prefix
+        async with instance(
+            any_redis_url, second.app, prefix=prefix, conversations=patient
+        ) as other:
+            await one.request("c", "A", "whatsapp")
+            await one.reply("c", "A", "a1", task())
+            await first.wait(1)
+            await other.reply("c", "A", "a2", task())
+            await eventually(lambda: other.queue.figures.waits >= 1, DEADLINE_S)
+            assert second.sent == []
+            await one.acknowledge("ack-a1")
+            await second.wait(1)
+
+
+async def test_a_reply_that_no_process_holds_is_taken_by_one(any_redis_url: str) -> None:
+    client = Client()
+    async with instance(any_redis_url, client.app) as bridge:
+        room = Room(bridge._ground, FakeClock())
+        await bridge.request("c", "A", "whatsapp")
+        await room.reply("A", "a1", held=False)
+        await client.wait(1)
+        assert client.sent == ["a1"]
+
+
+async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url: str) -> None:
+    sent: list[str] = []
+    app = Angarium()
+
+    @app.reply_sender()
+    async def send(reply: Reply) -> None:
+        if reply.request_id == "A":
+            raise Fatal("blocked by the client")
+        sent.append(reply.response_id)
+
+    async with instance(any_redis_url, app) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.request("c", "B", "whatsapp")
+        await bridge.reply("c", "B", "b1", task())
+        await bridge.reply("c", "A", "a1", task())
+        await bridge.reply("c", "A", "a2", task())
+        await eventually(lambda: sent == ["b1"], DEADLINE_S)
+        room = Room(bridge._ground, FakeClock())
+        assert await room.count("cancelled") in (1, 2)  # a2 may come after its request was closed
+        events = await room.events()
+        assert ("cancelled", "a1") in events
+
+
+@pytest.mark.parametrize("error", [Recoverable("busy"), ValueError("what"), KeyError("x")])
+async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
+    redis_url: str, error: Exception
+) -> None:
+    sent: list[str] = []
+    app = Angarium()
+
+    @app.reply_sender()
+    def send(reply: Reply) -> None:
+        sent.append(f"{reply.response_id}.{reply.awaited_retries}")
+        if len(sent) == 1:
+            raise error
+
+    async with instance(redis_url, app, conversations=QUICK) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task())
+        await bridge.reply("c", "A", "a2", task())
+        await eventually(lambda: len(sent) >= 3, DEADLINE_S)
+        assert [each.partition(".")[0] for each in sent] == ["a1", "a1", "a2"]
+        assert sent[:2] == ["a1.0", "a1.1"]
+
+
+async def test_a_sender_that_hangs_holds_up_nobody_else(redis_url: str) -> None:
+    """More hang than may send at once; the replies of other conversations leave all the same."""
+    sent: list[str] = []
+    app = Angarium()
+    hanging = asyncio.Event()
+
+    @app.reply_sender("hangs")
+    async def hang(_: Reply) -> None:
+        await hanging.wait()
+
+    @app.reply_sender()
+    async def send(reply: Reply) -> None:
+        sent.append(reply.response_id)
+
+    few = {"concurrent": 2, "concurrent_factor": 1.0}
+    async with instance(redis_url, app, conversations=few) as bridge:
+        for number in range(6):
+            await bridge.request(f"h{number}", f"H{number}", "hangs")
+            await bridge.reply(f"h{number}", f"H{number}", f"h{number}", task())
+        for number in range(20):
+            await bridge.request(f"c{number}", f"C{number}", "whatsapp")
+            await bridge.reply(f"c{number}", f"C{number}", f"c{number}", task())
+        await eventually(lambda: len(sent) == 20, DEADLINE_S)
+        hanging.set()
+
+
+async def test_a_sender_that_hangs_too_long_is_given_up_and_the_reply_awaited(
+    redis_url: str,
+) -> None:
+    app = Angarium()
+    entered = Signal()
+
+    @app.reply_sender()
+    async def hang(_: Reply) -> None:
+        entered.fire()
+        await asyncio.Event().wait()
+
+    short = {**QUICK, "max_pending_ttl": 400, "max_pending_ttl_margin": 200}
+    async with instance(redis_url, app, conversations=short) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task())
+        await entered.wait(2, DEADLINE_S)
+        assert bridge.awaited >= 1
+
+
+async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
+    app = Angarium()
+    threads: list[int] = []
+
+    @app.reply_sender("sms")
+    def send(_: Reply) -> str:
+        threads.append(threading.get_ident())
+        return "ack"
+
+    async with instance(redis_url, app) as bridge:
+        await bridge.request("c", "A", "sms")
+        await bridge.reply("c", "A", "a1", task())
+        await eventually(lambda: threads, DEADLINE_S)
+        assert threads[0] != threading.get_ident()
+        assert await bridge.acknowledge("ack") == "delivered"
+
+
+async def test_another_room_can_be_joined_as_a_way_out(redis_url: str) -> None:
+    delivered: list[str] = []
+
+    async def deliver(reply: Reply) -> str | None:
+        delivered.append(reply.payload)
+        return None
+
+    async with sample_ground(redis_url) as ground:
+        bridge = build(ground, Angarium(), {"pickup": deliver})
+        await bridge.start()
+        await bridge.request("c", "A", "whatsapp")
+        await bridge.reply("c", "A", "a1", task("hello", sender="pickup"))
+        await eventually(lambda: delivered == ["hello"], DEADLINE_S)
+        await bridge.stop(10)
+
+
+async def test_an_ack_may_come_before_the_report_that_it_was_sent(redis_url: str) -> None:
+    app = Angarium()
+    acks: list[asyncio.Task[str]] = []
+
+    async with asyncio.TaskGroup() as group:
+
+        @app.reply_sender()
+        async def send(_: Reply) -> str:
+            acks.append(group.create_task(bridge.acknowledge("early")))
+            await asyncio.sleep(0)
+            return "early"
+
+        async with instance(redis_url, app) as bridge:
+            await bridge.request("c", "A", "whatsapp")
+            await bridge.reply("c", "A", "a1", task())
+            await eventually(lambda: acks, DEADLINE_S)
+            assert await acks[0] == "delivered"
+
+
+async def test_what_a_stopping_process_holds_goes_to_another_at_once(redis_url: str) -> None:
+    first, second = Client(ack=True), Client(ack=True)
+    slow = {"awaited_messages_interval": 600_000, "awaited_first_turn": 1_000}
+    async with instance(redis_url, second.app, conversations=slow) as other:
+        prefix = other._ground.settings.prefix
+        await eventually(lambda: other.agent.turns >= 1, DEADLINE_S)
+        async with instance(redis_url, first.app, prefix=prefix, conversations=slow) as one:
+            await one.request("c", "A", "whatsapp")
+            await one.reply("c", "A", "a1", task())
+            await first.wait(1)
+            await one.reply("c", "A", "a2", task())
+            await eventually(lambda: one.queue.parked == 1, DEADLINE_S)
+        await other.acknowledge("ack-a1")
+        await second.wait(1)
+        assert second.sent == ["a2"]
+
+
+async def test_callbacks_carry_the_payload_and_their_answers_decide(redis_url: str) -> None:
+    answers: dict[str, tuple[int, dict[str, object]]] = {
+        "ok": (200, {}),
+        "bad": (422, {}),
+        "later": (503, {}),
+    }
+
+    async with (
+        receiver(lambda body: answers[body["payload"]]) as client,
+        instance(redis_url, Angarium(), allow_private_addresses=True) as bridge,
+    ):
+        for name in answers:
+            await bridge.request(name, name, "web")
+            await bridge.reply(name, name, name, task(name, callback_url=client.url))
+        await client.wait(3)
+        await eventually(
+            lambda: (bridge.sent, bridge.cancelled, bridge.awaited) == (1, 1, 1), DEADLINE_S
+        )
+
+
+async def test_a_private_callback_address_is_refused_for_good(redis_url: str) -> None:
+    async with instance(redis_url, Angarium()) as bridge:
+        await bridge.request("c", "A", "web")
+        await bridge.reply("c", "A", "a1", task(1, callback_url="http://127.0.0.1:9/"))
+        await eventually(lambda: bridge.cancelled == 1, DEADLINE_S)
+
+
+async def test_a_reply_without_a_sender_is_awaited(redis_url: str) -> None:
+    async with instance(redis_url, Angarium()) as bridge:
+        await bridge.request("c", "A", "web")
+        await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
+        await eventually(lambda: bridge.awaited == 1, DEADLINE_S)
+
+
+async def test_replies_far_apart_and_replies_of_one_moment_leave_in_order(redis_url: str) -> None:
+    """1 ms and 11 s apart by their timestamps, and a thousand of the same."""
+    client = Client()
+    async with instance(redis_url, client.app) as bridge:
+        await bridge.request("gate", "G", "whatsapp")
+        await bridge.request("gate", "A", "whatsapp")
+        base = time.time_ns() // 1_000_000
+        for number, offset in enumerate([1, 9_900, 11_000, 20_001]):
+            await bridge.reply("gate", "A", f"a{number}", task(), response_timestamp=base + offset)
+        for number in range(1_000):
+            await bridge.reply("gate", "A", f"s{number}", task(), response_timestamp=base)
+        await bridge.reply("gate", "G", "g", task())
+        await client.wait(1_005)
+        expected = ["g", *(f"a{n}" for n in range(4)), *(f"s{n}" for n in range(1_000))]
+        assert client.sent == expected
+
+
+async def test_the_role_reports_its_figures(redis_url: str) -> None:
+    client = Client()
+    async with instance(redis_url, client.app) as bridge:
+        await bridge.request("c", "A", "whatsapp")
+        await bridge._report()
+        (found,) = await read_processes(bridge._ground)
+        assert found.role == "conversations"
+        assert found.figures["requests"] == 1
+
+
+async def test_partial_metrics_are_logged_when_asked_for(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client()
+    often = {"extra_time_metrics": True, "metrics_partial_interval": 20}
+    with caplog.at_level("INFO"):
+        async with instance(redis_url, client.app, conversations=often) as bridge:
+            await bridge.request("c", "A", "whatsapp")
+            await bridge.reply("c", "A", "a1", task())
+            await client.wait(1)
+
+            def counted() -> int:
+                found = [r.msg for r in caplog.records if isinstance(r.msg, dict)]
+                partial = [each for each in found if each.get("event") == "queue_metrics"]
+                return sum(each["executed"] for each in partial)
+
+            await eventually(lambda: counted() == 1, DEADLINE_S)
+
+
+def test_a_margin_that_leaves_no_time_is_refused() -> None:
+    wrong = {"max_pending_ttl": 1_000, "max_pending_ttl_margin": 1_000}
+    with pytest.raises(SettingInvalid, match="MAX_PENDING_TTL_MARGIN"):
+        check(load(conversations=wrong), Angarium())

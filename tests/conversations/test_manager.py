@@ -1,0 +1,257 @@
+"""The sync manager: each method of the system it replaces, under both of its names."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from angarium.conversations.awaited import first_turn_in_s
+from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
+from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.model import (
+    MinMessageInfo,
+    SyncMessageOptions,
+    TaskItem,
+    read_message,
+)
+from angarium.core import keyspace as keys
+from angarium.core.errors import InputInvalid, SettingInvalid
+from angarium.core.settings import load
+from tests.conversations.kit import Room, info, room, task
+from tests.kit.server import ServerProcess
+
+SEED_NAMES = [
+    "createConversationRegister",
+    "getInitDefaultValues",
+    "markPendingConversationRegister",
+    "markSentConversationRegister",
+    "canSendConversationMessage",
+    "getFirstConversationMessage",
+    "deleteConversationMessage",
+    "deleteConversationRegister",
+    "getConversationMessage",
+    "setAwaitedByRequestId",
+    "setAwaitedByResponseId",
+    "getAwaitedMessages",
+    "setErrorById",
+    "updateAwaitedExpires",
+    "removeRequestMessage",
+    "getAllSiblings",
+    "removeAllSiblings",
+    "generateUniqueMinInfoKey",
+    "removeAllReferencesAtTime",
+]
+
+
+def by(response_id: str) -> SyncMessageOptions:
+    return SyncMessageOptions(response_id=response_id)
+
+
+async def two_replies(it: Room) -> tuple[MinMessageInfo, MinMessageInfo]:
+    await it.request("A")
+    return await it.reply("A", "a1"), await it.reply("A", "a2")
+
+
+@pytest.mark.parametrize("name", SEED_NAMES)
+def test_every_method_has_its_former_name_too(name: str) -> None:
+    ours = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    assert getattr(MessageSyncManager, name) is getattr(MessageSyncManager, ours)
+
+
+async def test_a_reply_goes_through_its_life(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        manager = it.manager
+        status, request = await manager.create_conversation_register("web", "c", "A", "x", 7)
+        assert (status, request.status, request.request_timestamp) == ("created", "WAITING", 7)
+        accepted = await manager.mark_pending_conversation_register("c", "A", "a1", task("hi"))
+        assert not accepted.duplicate
+        verdict = await manager.can_send_conversation_message("c", "A")
+        assert (verdict.status, verdict.first_response_id) == ("send", "a1")
+        first = await manager.get_first_conversation_message("c")
+        assert first is not None
+        assert first.response_id == "a1"
+        sent = await manager.mark_sent_conversation_register("c", "A", "a1", "x", "ack")
+        assert sent == "sent"
+        found = await manager.get_conversation_message(SyncMessageOptions(async_response_id="ack"))
+        assert (found["status"], found["asyncResponseId"]) == ("SENT", "ack")
+        only = await manager.get_conversation_message(by("a1"), {"status": 1, "origin": 0})
+        assert only == {"status": "SENT"}
+        options = SyncMessageOptions(async_response_id="ack")
+        assert await manager.delete_conversation_message(options) == "delivered"
+        with pytest.raises(AckUnknown):
+            await manager.delete_conversation_message(options)
+        with pytest.raises(ReplyUnknown):
+            await manager.get_conversation_message(by("a1"))
+        assert (await manager.can_send_conversation_message("c", "A")).status == "gone"
+        assert await manager.get_first_conversation_message("c") is None
+
+
+async def test_the_keys_and_their_times_are_as_they_always_were(
+    redis_server: ServerProcess,
+) -> None:
+    async with room(redis_server.url) as it:
+        witness = redis_server.client(decode_responses=True)
+        head = f"{it.ground.settings.prefix}bridge:queue"
+        await it.request("rq-1", "conv-01")
+        assert witness.lrange(f"{head}:conv-01:req", 0, -1) == [f"{head}:req:rq-1"]
+        request = witness.hgetall(f"{head}:req:rq-1")
+        assert request["conversationId"] == "conv-01"
+        assert (request["status"], request["responseIdCounter"]) == ("WAITING", "0")
+        assert 0 < witness.pttl(f"{head}:req:rq-1") <= 10_000
+        assert 0 < witness.pttl(f"{head}:conv-01:req") <= 10_000
+        reply = await it.reply("rq-1", "rs-1", "conv-01")
+        member = '{"rqId":"rq-1","rsId":"rs-1","cnId":"conv-01"}'
+        assert reply.key().decode() == member
+        assert witness.zrange(f"{head}:conv-01", 0, -1) == [member]
+        assert witness.zrange(f"{head}:pendingMessages", 0, -1) == [member]
+        stored = witness.hgetall(f"{head}:res:rs-1")
+        fields = {
+            "conversationId", "origin", "requestId", "responseId", "requestTimestamp",
+            "responseTimestamp", "status", "expiresAtTS", "awaitedToDateTS", "awaitedRetries",
+            "taskItem",
+        }  # fmt: skip
+        assert fields <= stored.keys()
+        assert 890_000 < witness.pttl(f"{head}:res:rs-1") <= 900_000
+        assert 890_000 < witness.pttl(f"{head}:conv-01") <= 900_000
+        assert witness.pttl(f"{head}:pendingMessages") == -1
+        await it.store.report_sent(reply, "ack-1")
+        assert witness.get(f"{head}:asyncRequest:ack-1") == member
+        assert 0 < witness.pttl(f"{head}:asyncRequest:ack-1") <= 5_000
+
+
+async def test_groups_are_awaited_and_claimed(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        first, second = await two_replies(it)
+        assert await it.manager.set_awaited_by_request_id("c", "A") == 2
+        taken = await it.manager.get_awaited_messages(15)
+        assert {each.info for each in taken} == {first, second}
+        assert await it.manager.get_awaited_messages(15) == []
+        assert await it.manager.set_awaited_by_response_id(by("a1")) == "awaited"
+        assert await it.manager.update_awaited_expires("a1") == "postponed"
+        it.clock.jump(30_000)
+        assert len(await it.manager.get_awaited_messages(1)) == 1
+
+
+async def test_an_error_cancels_a_reply_and_its_siblings(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await two_replies(it)
+        assert await it.manager.set_error_by_id(by("a1")) == 2
+        with pytest.raises(RequestUnknown):
+            await it.reply("A", "a3")
+
+
+async def test_siblings_can_be_removed_without_the_reply_itself(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        first, second = await two_replies(it)
+        group = await it.manager.get_all_siblings(first)
+        assert list(group.siblings) == [first, second]
+        assert await it.manager.remove_request_message(by("a1"), remove_owner=False) == 1
+        assert await it.verdict(first) == "send"
+        assert await it.manager.remove_request_message(by("a1"), remove_owner=True) == 1
+        assert await it.verdict(first) == "gone"
+
+
+async def test_a_register_is_deleted_whole_or_in_part(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await two_replies(it)
+        manager = it.manager
+        kept = await manager.delete_conversation_register("c", "A", all_origin_except="whatsapp")
+        assert kept == 0
+        assert await manager.delete_conversation_register("c", "A", status="AWAITED") == 0
+        assert await manager.delete_conversation_register("c", "A") == 2
+
+
+async def test_a_group_larger_than_one_call_leaves_whole(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        for number in range(1_203):
+            await it.reply("A", f"a{number}")
+        behind = await it.reply("B", "b")
+        assert await it.manager.cancel_group(info("A", "a0"), "no") == 1_203
+        assert await it.verdict(behind) == "send"
+
+
+async def test_a_reply_can_be_told_to_end_later(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        _first, second = await two_replies(it)
+        assert await it.manager.remove_all_references_at_time(by("a1"), 3) == "retiring"
+        assert await it.verdict(second) == "wait_response"
+        it.clock.jump(3_000)
+        assert await it.verdict(second) == "send"
+
+
+async def test_a_task_that_json_cannot_hold_is_refused(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        with pytest.raises(InputInvalid):
+            await it.manager.mark_pending_conversation_register("c", "A", "a1", task(object()))
+
+
+async def test_late_callbacks_reuse_the_request(any_redis_url: str) -> None:
+    """11 s after the first reply: the request is still there, and the order as well."""
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        await it.reply("A", "a1")
+        it.clock.jump(9_000)
+        other = await it.reply("B", "b1")
+        it.clock.jump(2_000)
+        late = await it.reply("A", "a2")
+        found = await it.store.snapshot("c", 10)
+        assert [each.response_id for each in found.replies] == ["a1", "a2", "b1"]
+        await it.store.finish(info("A", "a1"), "unasked")
+        assert await it.verdict(other) == "wait_response"
+        assert await it.verdict(late) == "send"
+
+
+async def test_ten_thousand_replies_of_one_moment_have_ten_thousand_places(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        for start in range(0, 10_000, 500):
+            await asyncio.gather(*(it.reply("A", f"a{start + n}") for n in range(500)))
+        found = await it.store.snapshot("c", 10_000)
+        assert [each.response_id for each in found.replies] == [f"a{n}" for n in range(10_000)]
+
+
+def test_only_redis_is_taken_as_the_database(
+    no_settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AURA_QUEUE_MANAGER_DATABASE", "MONGODB")
+    with pytest.raises(SettingInvalid, match="MONGODB is not supported"):
+        load()
+    monkeypatch.setenv("AURA_QUEUE_MANAGER_DATABASE", "redis")
+    monkeypatch.setenv("AURA_QUEUE_MANAGER_MESSAGE_TTL", "7000")
+    assert load().conversations.message_ttl == 7_000
+
+
+def test_former_field_names_are_read() -> None:
+    fields = [b"conversationId", b"c", b"origin", b"web", b"requestId", b"A", b"requestIdCounter",
+              b"3", b"asyncRequestId", b"x"]  # fmt: skip
+    message = read_message(fields)
+    assert message is not None
+    assert (message.response_id_counter, message.async_response_id) == (3, "x")
+
+
+def test_the_first_turn_comes_at_the_drawn_second_of_the_minute() -> None:
+    assert first_turn_in_s(60_000, lambda: 120.0, lambda _: 30) == 30
+    assert first_turn_in_s(60_000, lambda: 150.5, lambda _: 10) == 39.5
+    assert first_turn_in_s(1_000, lambda: 7.25, lambda _: 0) == 0.75
+
+
+def test_every_former_variable_has_its_default(no_settings: object) -> None:
+    found = load().conversations
+    assert found.awaited_message_ttl == 900_000
+    assert found.awaited_messages_by_turn == 15
+    assert found.awaited_messages_interval == 20_000
+    assert found.awaited_retries_factor == 1
+    assert found.awaited_time_when_retries_end == 5_000
+    assert found.check_queue_interval == 1_000
+    assert (found.concurrent, found.concurrent_factor) == (25, 2)
+    assert found.interval == 200
+    assert (found.max_pending_ttl, found.max_pending_ttl_margin) == (30_000, 5_000)
+    assert (found.max_retries, found.message_ttl, found.sent_message_ttl) == (100, 10_000, 5_000)
+    assert found.metrics_partial_interval == 30_000
+    assert found.prefix == keys.CONVERSATIONS_PREFIX == "bridge:queue"
+    assert TaskItem().time_in_queue is None

@@ -1,0 +1,115 @@
+"""Real processes: the roles `api` and `conversations`, HTTP in, callbacks out, and the command."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from tests.conversations.receiver import receiver
+from tests.kit.roles import RoleProcess
+
+
+class Api:
+    """Calls to the role `api` of one process."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self._session = session
+        self._base = f"http://127.0.0.1:{port}"
+
+    async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+        url = f"{self._base}/v1/conversations/{path}"
+        async with self._session.post(url, json=body) as response:
+            return response.status, await response.json(content_type=None)
+
+    async def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        async with self._session.get(f"{self._base}{path}") as response:
+            return response.status, await response.json(content_type=None)
+
+    async def open(self, request_id: str, conversation_id: str = "c") -> None:
+        status, _ = await self.post(
+            "requests", conversationId=conversation_id, requestId=request_id, origin="web"
+        )
+        assert status == 201
+
+    async def reply(self, request_id: str, response_id: str, url: str) -> int:
+        status, _ = await self.post(
+            "replies",
+            conversationId="c",
+            requestId=request_id,
+            responseId=response_id,
+            payload={"text": response_id},
+            callbackUrl=url,
+        )
+        return status
+
+
+def environment(redis_url: str) -> dict[str, str]:
+    cluster = "+cluster" in redis_url
+    return {
+        "ANGARIUM_REDIS_URL": redis_url,
+        "ANGARIUM_PREFIX": f"t{secrets.token_hex(4)}:",
+        "ANGARIUM_PARTITIONS": "4" if cluster else "1",
+        "ANGARIUM_HTTP__PORT": "0",
+        "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
+    }
+
+
+@asynccontextmanager
+async def house(env: dict[str, str]) -> AsyncIterator[Api]:
+    async with (
+        RoleProcess(["serve", "api"], env) as api,
+        RoleProcess(["serve", "conversations"], env),
+        aiohttp.ClientSession() as session,
+    ):
+        yield Api(session, api.ports["http"])
+
+
+async def test_replies_posted_over_http_reach_their_callbacks_in_order(any_redis_url: str) -> None:
+    def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return 202, {"asyncResponseId": f"ack-{body['responseId']}"}
+
+    async with receiver(answer) as client, house(environment(any_redis_url)) as api:
+        await api.open("A")
+        await api.open("B")
+        assert await api.reply("B", "b1", client.url) == 202
+        assert await api.reply("A", "a1", client.url) == 202
+        assert await api.reply("A", "a2", client.url) == 202
+        assert await api.reply("A", "a2", client.url) == 200
+        for number, wanted in enumerate(["a1", "a2", "b1"]):
+            await client.wait(number + 1)
+            assert client.ids[-1] == wanted
+            status, body = await api.post("acks", asyncResponseId=f"ack-{wanted}")
+            assert (status, body) == (200, {"status": "delivered"})
+        assert client.bodies[0]["payload"] == {"text": "a1"}
+        status, shown = await api.get("/v1/conversations/c")
+        assert (status, shown["repliesTotal"]) == (200, 0)
+
+
+async def test_the_command_tells_why_each_reply_waits(redis_url: str) -> None:
+    env = environment(redis_url)
+    async with RoleProcess(["serve", "api"], env) as role, aiohttp.ClientSession() as session:
+        api = Api(session, role.ports["http"])
+        await api.open("A")
+        await api.open("B")
+        await api.reply("B", "b1", "http://127.0.0.1:9/")
+        with RoleProcess(["conversation", "show", "c"], env, ready_lines=0) as command:
+            assert command.wait() == 0
+            text = "\n".join(command.lines())
+        assert "1 replies in flight, 2 requests" in text
+        assert "b1 WAITING waits for request A, which has no reply yet" in text
+        with RoleProcess(["conversation", "show", "c", "--json"], env, ready_lines=0) as command:
+            assert command.wait() == 0
+            shown = json.loads(command.lines()[-1])
+        (only,) = shown["replies"]
+        assert only["reason"]["why"] == "wait_request"
+        assert only["reason"]["behind"] == "A"
+        refused = ["conversation", "show", "pendingMessages"]
+        with RoleProcess(refused, env, ready_lines=0) as command:
+            assert command.wait() == 1
+            (line,) = command.stderr()
+            assert line.startswith("angarium: conversation id 'pendingMessages' would spell")

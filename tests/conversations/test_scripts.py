@@ -1,0 +1,462 @@
+"""Every script of the room called through the store: success and each refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium.conversations.answers import Cancelling, NewReply
+from angarium.conversations.errors import (
+    IdRefused,
+    ReplyTaken,
+    RequestTaken,
+    RequestUnknown,
+    WrongConversation,
+)
+from angarium.conversations.model import CanSend
+from angarium.core import keyspace as keys
+from angarium.core.errors import Overloaded
+from tests.conversations.kit import info, room
+from tests.kit.server import ServerProcess
+
+
+def new(request_id: str, response_id: str, conversation_id: str = "c") -> NewReply:
+    return NewReply(conversation_id, request_id, response_id, 2, b"{}", held=True)
+
+
+# create_requests
+
+
+async def test_a_request_takes_the_next_position_once(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        assert await it.request("A") == 1
+        assert await it.request("B") == 2
+        again = await it.store.create_request(info("A"), "whatsapp", 9, "")
+        assert again == ("duplicate", 1)
+        assert await it.count("requested") == 2
+
+
+async def test_a_request_id_of_another_conversation_is_taken(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A", "c")
+        with pytest.raises(RequestTaken):
+            await it.request("A", "d")
+
+
+async def test_a_conversation_full_of_requests_says_so(redis_url: str) -> None:
+    async with room(redis_url, limits={"conversation_requests_max": 2}) as it:
+        await it.request("A")
+        await it.request("B")
+        with pytest.raises(Overloaded, match="conversation_requests_max"):
+            await it.request("C")
+
+
+async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        it.clock.jump(9_000)
+        await it.request("B")
+        it.clock.jump(2_000)
+        assert await it.request("A") == 3
+        late = await it.reply("A", "a1")
+        assert await it.verdict(late) == "wait_request"
+        assert (await it.store.check_reply(late)).request_key == it.ground.keyspace.name(
+            keys.CONVERSATION_REQUEST, 0, "B"
+        )
+        assert await it.count("request_expired") == 1
+
+
+# accept_replies
+
+
+async def test_replies_get_their_places_by_request_and_then_by_number(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        for request_id, response_id in (("B", "b1"), ("A", "a1"), ("B", "b2"), ("A", "a2")):
+            await it.reply(request_id, response_id)
+        found = await it.store.snapshot("c", 10)
+        assert [reply.response_id for reply in found.replies] == ["a1", "a2", "b1", "b2"]
+
+
+async def test_a_reply_is_accepted_once_also_when_it_was_delivered_meanwhile(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        assert (await it.store.accept_reply(new("A", "a1"))).duplicate
+        await it.store.finish(reply, "unasked")
+        assert (await it.store.accept_reply(new("A", "a1"))).duplicate
+        assert await it.count("accepted") == 1
+
+
+async def test_a_reply_that_names_the_wrong_things_is_refused(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        await it.request("D", "d")
+        await it.reply("A", "a1")
+        with pytest.raises(ReplyTaken):
+            await it.store.accept_reply(new("B", "a1"))
+        with pytest.raises(WrongConversation):
+            await it.store.accept_reply(new("D", "d1", "c"))
+        with pytest.raises(RequestUnknown):
+            await it.store.accept_reply(new("nowhere", "n1"))
+        assert await it.count("accepted") == 1
+
+
+async def test_a_reply_to_an_expired_request_is_refused(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        it.clock.jump(10_000)
+        with pytest.raises(RequestUnknown):
+            await it.store.accept_reply(new("A", "a1"))
+
+
+async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
+    async with room(redis_url, limits={"conversation_replies_max": 2}) as it:
+        await it.request("A")
+        await it.reply("A", "a1")
+        await it.reply("A", "a2")
+        with pytest.raises(Overloaded, match="conversation_replies_max"):
+            await it.store.accept_reply(new("A", "a3"))
+
+
+# check_replies
+
+
+async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_over(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        reply = await it.reply("B", "b1")
+        verdict = await it.store.check_reply(reply)
+        assert (verdict.status, verdict.left_ms) == ("wait_request", 10_000)
+        it.clock.jump(9_999)
+        assert await it.verdict(reply) == "wait_request"
+        it.clock.jump(1)
+        assert await it.verdict(reply) == "send"
+
+
+async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
+        assert await it.verdict(first) == "send"
+        assert await it.store.check_reply(second) == CanSend(
+            "wait_response", "a1", None, 900_000, it.ground.actor
+        )
+        await it.store.report_sent(first, "x")
+        assert (await it.store.check_reply(second)).left_ms == 5_000
+        assert await it.verdict(first) == "gone"
+
+
+async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        sent = await it.reply("A", "a1")
+        await it.store.report_sent(sent, "x")
+        it.clock.jump(1)
+        second = await it.reply("A", "a2")
+        it.clock.jump(4_999)
+        assert await it.verdict(second) == "send"
+        assert ("delivered", "a1") in await it.events()
+
+
+async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        it.clock.jump(900_000)
+        assert await it.verdict(reply) == "gone"
+        assert await it.verdict(reply) == "gone"
+        assert await it.count("expired") == 1
+
+
+async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) -> None:
+    async with room(redis_url) as it, room(redis_url, prefix=it.ground.settings.prefix) as other:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        assert (await other.store.check_reply(reply, only_mine=True)).status == "gone"
+        assert (await it.store.check_reply(reply, only_mine=True)).status == "send"
+
+
+# report_sent, finish_replies, read_acks
+
+
+async def test_a_sent_reply_is_found_by_the_id_of_its_ack(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        assert await it.store.report_sent(reply, "ack1") == "sent"
+        assert await it.store.report_sent(reply, "ack1") == "repeated"
+        assert await it.store.find_ack("ack1", None) == reply
+        assert await it.store.find_ack("ack1", "c") == reply
+        assert await it.store.find_ack("ack2", None) is None
+        assert await it.store.finish(reply, "acknowledged", "ack1") == ("delivered", None)
+        assert await it.store.finish(reply, "acknowledged", "ack1") == ("gone", None)
+        assert await it.store.report_sent(reply, "ack1") == "gone"
+        assert await it.store.find_ack("ack1", None) is None
+
+
+async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        status, _ = await it.store.finish(reply, "deleted")
+        assert status == "cancelled"
+        assert await it.count("delivered") == 0
+
+
+async def test_nothing_of_a_finished_conversation_stands_in_the_way(
+    redis_server: ServerProcess,
+) -> None:
+    async with room(redis_server.url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        await it.store.report_sent(reply, "x")
+        await it.store.finish(reply, "acknowledged", "x")
+        prefix = it.ground.settings.prefix
+        left = {name.decode() for name in redis_server.client().keys(f"{prefix}bridge*")}
+        assert left == {f"{prefix}bridge:queue:{ending}" for ending in ("req:A", "c:order")}
+
+
+# claim_awaited, pop_new, take_replies
+
+
+async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1", held=False)
+        partition = it.store.partition_of("c")
+        assert await it.store.pop_new(partition, 10) == [reply]
+        assert await it.store.pop_new(partition, 10) == []
+        (outcome,) = await it.store.take([reply])
+        assert outcome.taken is not None
+        assert (outcome.status, outcome.taken.reply.origin) == ("taken", "whatsapp")
+        assert [each.status for each in await it.store.take([reply])] == ["lost"]
+
+
+async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        partition = it.store.partition_of("c")
+        assert (await it.store.claim_awaited(partition, 10))[1] == []
+        it.clock.jump(30_000)
+        first, claimed = await it.store.claim_awaited(partition, 10)
+        assert claimed == [reply]
+        assert (await it.store.claim_awaited(partition, 10))[1] == []
+        it.clock.jump(30_000)
+        second, claimed = await it.store.claim_awaited(partition, 10)
+        assert claimed == [reply]
+        assert [each.status for each in await it.store.take([reply], first)] == ["lost"]
+        (outcome,) = await it.store.take([reply], second)
+        assert outcome.taken is not None
+        assert outcome.taken.reply.awaited_retries == 1
+
+
+async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
+        assert [each.status for each in await it.store.take([info("A", "never")], "1")] == ["gone"]
+        it.clock.jump(30_000)
+        claim, _ = await it.store.claim_awaited(0, 10)
+        await it.store.report_sent(first, "x")
+        it.clock.jump(1_000)
+        outcomes = await it.store.take([first, second], claim)
+        assert [each.status for each in outcomes] == ["lost", "taken"]
+        it.clock.jump(4_000)
+        claim, due = await it.store.claim_awaited(0, 10)
+        assert due == [first]
+        (outcome,) = await it.store.take(due, claim)
+        assert (outcome.status, outcome.next) == ("delivered", second)
+        it.clock.jump(900_000)
+        claim, due = await it.store.claim_awaited(0, 10)
+        assert [each.status for each in await it.store.take(due, claim)] == ["expired"]
+        assert await it.store.in_flight(0) == (0, 0, 0)
+
+
+async def test_a_reply_far_behind_stays_out_of_memory_until_it_is_nearly_its_turn(
+    redis_url: str,
+) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        replies = [await it.reply("A", f"a{n}", held=False) for n in range(70)]
+        outcomes = await it.store.take(await it.store.pop_new(0, 100))
+        statuses = [each.status for each in outcomes]
+        assert statuses == ["taken"] * 64 + ["awaited"] * 6
+        for reply in replies[:63]:
+            await it.store.finish(reply, "unasked")
+            assert (await it.store.claim_awaited(0, 10))[1] == []
+        await it.store.finish(replies[63], "unasked")
+        assert (await it.store.claim_awaited(0, 10))[1] == replies[64:]
+
+
+# await_replies, postpone_replies, retire_replies
+
+
+async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        partition = it.store.partition_of("c")
+        assert await it.store.await_replies([reply], 5_000, 0, "why") == ["awaited"]
+        assert await it.store.await_replies([reply], 9_000, 0, "why") == ["awaited"]
+        assert await it.count("awaited") == 1
+        it.clock.jump(4_999)
+        assert (await it.store.claim_awaited(partition, 1))[1] == []
+        it.clock.jump(1)
+        claim, due = await it.store.claim_awaited(partition, 1)
+        await it.store.take(due, claim)
+        # One retry so far: the back-off counts once.
+        await it.store.await_replies([reply], 0, 30_000, "why")
+        it.clock.jump(29_999)
+        assert (await it.store.claim_awaited(partition, 1))[1] == []
+        it.clock.jump(1)
+        assert (await it.store.claim_awaited(partition, 1))[1] == [reply]
+
+
+async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis_url: str) -> None:
+    async with room(redis_url) as it, room(redis_url, prefix=it.ground.settings.prefix) as other:
+        await it.request("A")
+        first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
+        assert await other.store.await_replies([first], 0, 0, "") == ["held"]
+        await it.store.report_sent(first, None)
+        unknown = info("A", "never")
+        assert await it.store.await_replies([first, unknown], 0, 0, "") == ["sent", "gone"]
+        other.clock.jump(30_000)
+        assert await other.store.await_replies([second], 0, 0, "") == ["awaited"]
+
+
+async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        assert await it.store.postpone(reply, 50_000, 0) == "postponed"
+        it.clock.jump(49_999)
+        assert (await it.store.claim_awaited(0, 1))[1] == []
+        assert await it.store.retire(reply, 1_000) == "retiring"
+        it.clock.jump(1_000)
+        assert await it.verdict(reply) == "gone"
+        assert await it.store.retire(reply, 1_000) == "gone"
+        assert await it.store.postpone(reply, 1_000, 0) == "gone"
+        sent = await it.reply("A", "a2")
+        await it.store.report_sent(sent, None)
+        assert await it.store.postpone(sent, 1_000, 0) == "sent"
+
+
+# cancel_replies, list_siblings
+
+
+async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        await it.reply("A", "a1")
+        await it.reply("A", "a2")
+        other = await it.reply("B", "b1")
+        group = await it.store.siblings(info("A"), last_first=True)
+        assert [each.response_id for each in group] == ["a2", "a1"]
+        done = await it.store.cancel(info("A"), group, Cancelling(why="no"), whole_group=True)
+        assert done == (2, other)
+        assert await it.verdict(other) == "send"
+        with pytest.raises(RequestUnknown):
+            await it.store.accept_reply(new("A", "a3"))
+        assert await it.count("cancelled") == 2
+
+
+async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        await it.reply("A", "a1")
+        group = await it.store.siblings(info("A"), last_first=True)
+        await it.reply("A", "a2")
+        assert await it.store.cancel(info("A"), group, Cancelling(), whole_group=True) is None
+        assert await it.count("cancelled") == 0
+        assert await it.manager.cancel_group(group[0], "no") == 2
+
+
+async def test_only_some_of_a_group_can_be_cancelled(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        await it.reply("A", "a1")
+        await it.reply("A", "a2", held=False)
+        only_waiting = Cancelling(close=False, status="WAITING")
+        group = await it.store.siblings(info("A"), last_first=True)
+        done = await it.store.cancel(info("A"), group, only_waiting, whole_group=False)
+        assert done == (1, None)
+        others = Cancelling(close=False, except_origin="whatsapp")
+        assert await it.store.cancel(info("A"), group, others, whole_group=False) == (0, None)
+
+
+async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        waiting = await it.reply("B", "b1")
+        assert await it.verdict(waiting) == "wait_request"
+        done = await it.store.cancel(info("A"), [], Cancelling(), whole_group=True)
+        assert done == (0, waiting)
+        assert await it.verdict(waiting) == "send"
+        assert await it.count("request_removed") == 1
+
+
+# expire_requests, read_messages, describe_conversation
+
+
+async def test_a_request_nobody_answered_is_noted_once(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        await it.request("B")
+        await it.reply("B", "b1")
+        partition = it.store.partition_of("c")
+        assert await it.store.expire_requests(partition, 10) == 0
+        it.clock.jump(10_000)
+        assert await it.store.expire_requests(partition, 10) == 1
+        assert await it.store.expire_requests(partition, 10) == 0
+        events = await it.events()
+        assert ("request_expired", "A") in events
+        assert ("answered", "B") in events
+
+
+async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        request = await it.store.read_request("A", None)
+        assert request is not None
+        assert (request.status, request.response_id_counter) == ("WAITING", 0)
+        await it.reply("A", "a1")
+        request = await it.store.read_request("A", "c")
+        assert request is not None
+        assert (request.status, request.response_id_counter) == ("PENDING", 1)
+        reply = await it.store.read_reply("a1", None)
+        assert reply is not None
+        assert (reply.status, reply.awaited_retries) == ("PENDING", 0)
+        assert await it.store.read_reply("a2", None) is None
+
+
+@pytest.mark.parametrize(
+    "conversation_id",
+    ["pendingMessages", "openRequests", "newMessages", "req:x", "res:x", "x:req", "x:order", "req",
+     "asyncRequest:1", "", "x" * 513, "\ud800"],
+)  # fmt: skip
+async def test_an_id_that_spells_another_key_is_refused(
+    redis_url: str, conversation_id: str
+) -> None:
+    async with room(redis_url) as it:
+        with pytest.raises(IdRefused):
+            await it.request("A", conversation_id)
+
+
+async def test_foreign_entries_in_our_keys_are_passed_over(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        name = it.ground.keyspace.name(keys.PENDING_MESSAGES)
+        await it.ground.redis.call("ZADD", name, 1, "nonsense")
+        assert (await it.store.claim_awaited(0, 10))[1] == []
+        assert it.store.partition_of("a harmless id") == 0

@@ -1,0 +1,251 @@
+"""Replies over four processes that are killed and paused, with ACKs lost: order is kept.
+
+Every conversation opens four requests. The first is a gate: it is answered last, so that all ten
+replies stand in their places before one of them may leave, whatever the order in which they came
+in. Then there is exactly one order in which they may arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from angarium.conversations.answers import NewReply
+from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.store import ConversationStore
+from angarium.core.ground import Ground
+from tests.faults.profile import LONG, rounds
+from tests.kit.eventually import eventually
+from tests.kit.history import History
+from tests.kit.roles import RoleProcess
+from tests.kit.sample import sample_ground
+from tests.kit.server import ServerProcess
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+# The long run can be cut into parts, for machines that are shared.
+CONVERSATIONS = int(os.environ.get("CONVERSATIONS", rounds(100, 100_000)))
+INSTANCES = rounds(3, 4)
+FLYING = rounds(8, 100)  # conversations that are being posted at the same time
+IN_FLIGHT_MAX = 4_000  # replies; more are posted when some have left
+PENDING_S, TTL_S = (4.0 if LONG else 2.0), 300.0
+SETTINGS = {
+    "message_ttl": 120_000,
+    "awaited_message_ttl": round(TTL_S * 1000),
+    "max_pending_ttl": round(PENDING_S * 1000),
+    "max_pending_ttl_margin": 500,
+    "sent_message_ttl": 1_000,
+    "awaited_messages_interval": 500,
+    "awaited_first_turn": 1_000,
+    "awaited_messages_by_turn": 200,
+    "awaited_retries_factor": 0.1,
+    "awaited_time_when_retries_end": 500,
+    "concurrent": 100,
+}
+FAULTS = rounds(2, 12)
+FAULT_EVERY_S = (0.2, 1.0) if not LONG else (1.0, 4.0)
+# A drain that makes no progress for this long has lost something.
+STILL_S = 60.0
+
+
+class Conversation:
+    """Requests g (the gate), a, b, c; replies g0, a0…a2, b0…b2, c0…c2."""
+
+    def __init__(self, number: int) -> None:
+        self.id = f"cn{number}"
+        self.requests = [f"{self.id}.{letter}" for letter in "gabc"]
+        self.order = [f"{self.requests[0]}0"]
+        for request in self.requests[1:]:
+            self.order += [f"{request}{n}" for n in range(3)]
+
+    async def post(self, store: ConversationStore, history: History, draw: random.Random) -> None:
+        for request in self.requests:
+            info = MinMessageInfo(request, "", self.id)
+            await store.create_request(info, "load", 1, "")
+        for response in self.order:
+            history.attempted(response, self.id)
+        left = dict.fromkeys(self.requests[1:], 0)
+        while left:
+            request = draw.choice(list(left))
+            await self.reply(store, history, request, left[request])
+            left[request] += 1
+            if left[request] == 3:
+                del left[request]
+        await self.reply(store, history, self.requests[0], 0)
+
+    async def reply(
+        self, store: ConversationStore, history: History, request: str, number: int
+    ) -> None:
+        response = f"{request}{number}"
+        await store.accept_reply(NewReply(self.id, request, response, 1, b"{}"))
+        history.sent(response, self.id)
+
+
+class Fleet:
+    """Processes of the role, replaced as they die; each has a history of its own."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self._env = env
+        self._folder = folder
+        self._serial = 0
+        self.running: list[tuple[str, RoleProcess]] = []
+        self.hurt: set[str] = set()
+        self.faults: list[str] = []
+
+    async def start(self) -> None:
+        self._serial += 1
+        name = f"i{self._serial}"
+        path = self._folder / f"{name}.jsonl"
+        args = ["-m", "tests.faults.conversation_instance", name, str(path)]
+        role = RoleProcess(args, self._env, deadline_s=120)
+        await role.__aenter__()
+        self.running.append((name, role))
+
+    async def hurt_one(self, draw: random.Random) -> None:
+        name, role = self.running.pop(draw.randrange(len(self.running)))
+        self.hurt.add(name)
+        if len(self.faults) % 2 == 0:
+            self.faults.append("kill -9")
+            role.kill()
+            role.close()
+            await self.start()
+        else:
+            # Longer than its claims last: others take what it holds, then it wakes up.
+            self.faults.append("pause")
+            role.pause()
+            await asyncio.sleep(PENDING_S * draw.uniform(0.5, 1.5))
+            role.resume()
+            self.running.append((name, role))
+
+    def close(self) -> None:
+        for _, role in self.running:
+            role.close()
+
+    @property
+    def paths(self) -> list[Path]:
+        return sorted(self._folder.glob("i*.jsonl"))
+
+
+async def _hurt_until(fleet: Fleet, over: asyncio.Event) -> None:
+    draw = random.Random(7)
+    while not over.is_set():
+        await asyncio.sleep(draw.uniform(*FAULT_EVERY_S))
+        if not over.is_set():
+            await fleet.hurt_one(draw)
+
+
+async def _load(ground: Ground, history: History, fleet: Fleet) -> int:
+    """Until there were enough conversations and enough faults; how many conversations."""
+    store, draw = ConversationStore(ground), random.Random(11)
+    numbers = itertools.count()
+    posted = 0
+
+    async def post_some() -> None:
+        nonlocal posted
+        while posted < CONVERSATIONS or len(fleet.faults) < FAULTS:
+            # A client does not ask on for ever while nobody answers.
+            await eventually(lambda: _few_in_flight(store), 120)
+            await Conversation(next(numbers)).post(store, history, draw)
+            posted += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(FLYING):
+            group.create_task(post_some())
+    return posted
+
+
+async def _few_in_flight(store: ConversationStore) -> bool:
+    counts = [(await store.in_flight(partition))[0] for partition in store.partitions]
+    return sum(counts) < IN_FLIGHT_MAX
+
+
+async def _drained(ground: Ground) -> None:
+    """Until nothing is in flight; fails when nothing moves any more."""
+    store = ConversationStore(ground)
+    least: int | None = None
+
+    async def in_flight() -> int:
+        counts = [(await store.in_flight(partition))[0] for partition in store.partitions]
+        return sum(counts)
+
+    while least != 0:
+        bound = least
+
+        async def fewer(than: int | None = bound) -> bool:
+            now = await in_flight()
+            return now == 0 or than is None or now < than
+
+        await eventually(fewer, STILL_S)
+        least = await in_flight()
+
+
+async def _run(redis_url: str, folder: Path) -> tuple[Fleet, History, int]:
+    history = History()
+    async with sample_ground(redis_url, conversations=SETTINGS) as ground:
+        settings = ground.settings
+        env = {
+            "ANGARIUM_REDIS_URL": redis_url,
+            "ANGARIUM_PREFIX": settings.prefix,
+            "ANGARIUM_PARTITIONS": str(settings.partitions),
+            **{f"ANGARIUM_CONVERSATIONS__{name.upper()}": str(v) for name, v in SETTINGS.items()},
+        }
+        fleet = Fleet(env, folder)
+        over = asyncio.Event()
+        try:
+            await asyncio.gather(*(fleet.start() for _ in range(INSTANCES)))
+            async with asyncio.TaskGroup() as group:
+                hurting = group.create_task(_hurt_until(fleet, over))
+                posted = await _load(ground, history, fleet)
+                over.set()
+                await hurting
+                await _drained(ground)
+        finally:
+            fleet.close()
+    return fleet, history, posted
+
+
+def _longest_wait_s(history: History) -> float:
+    """Between the acceptance of a reply and its first arrival."""
+    sent, waits = {}, []
+    for record in history.records():
+        if record.kind == "sent":
+            sent[record.id] = record.at_ns
+        elif record.kind == "received" and record.id in sent:
+            waits.append(record.at_ns - sent.pop(record.id))
+    return max(waits) / 1e9
+
+
+@pytest.mark.parametrize("shape", ["single", "cluster"])
+async def test_killed_and_paused_processes_change_no_order(
+    shape: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: ServerProcess = request.getfixturevalue(
+        "redis_server" if shape == "single" else "cluster"
+    )
+    fleet, history, posted = await _run(server.url, tmp_path)
+    where: defaultdict[str, list[str]] = defaultdict(list)
+    for path in fleet.paths:
+        received = History.read(path)
+        history.extend(received.records())
+        for record in received.records():
+            where[record.id].append(path.stem)
+    for fault in fleet.faults:
+        history.fault(fault)
+    verdict = history.check()
+    longest_s = _longest_wait_s(history)
+    print(f"\n{verdict}\nlongest wait {longest_s:.1f} s; what is doubled must be a fault's doing")
+    assert verdict.operations == posted * 10
+    assert verdict.out_of_order.count == 0
+    assert verdict.lost.count == 0
+    assert verdict.unexpected.count == 0
+    assert longest_s < TTL_S
+    assert len(fleet.faults) >= FAULTS
+    for response, places in where.items():
+        if len(places) > 1:
+            assert fleet.hurt & set(places), f"{response} was doubled without a fault: {places}"

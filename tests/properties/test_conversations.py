@@ -1,0 +1,490 @@
+"""Conversations under any interleaving of processes, crashes, lost ACKs, expiries and callbacks.
+
+The machine keeps its own books of who stands where, and every answer of the scripts must agree
+with them: whether a reply may leave, who holds it, and in which state it is. At the end everything
+is let go, and the journal must account for each reply exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from angarium.conversations.answers import NewReply, TakeOutcome
+from angarium.conversations.errors import RequestUnknown
+from angarium.conversations.model import GONE, TRANSITIONS, MinMessageInfo
+from angarium.core.ground import Ground
+from tests.conversations.kit import Room
+from tests.faults.profile import rounds
+from tests.kit.clock import FakeClock
+from tests.kit.sample import sample_ground
+
+INSTANCES = 3
+CONVERSATIONS = ("c0", "c1", "c2")
+WHICH = st.integers(0, 10_000)
+INSTANCE = st.integers(0, INSTANCES - 1)
+EXPECTED = {
+    "send", "wait_request", "wait_response", "gone", "taken", "expired", "refused", "awaited",
+    "cancelled", "sent crash", "sent lost", "sent ack", "sent unasked",
+}  # fmt: skip
+MESSAGE_TTL, AWAITED_TTL, PENDING_TTL, SENT_TTL = 10_000, 900_000, 30_000, 5_000
+
+
+@dataclass(eq=False)
+class BookedRequest:
+    id: str
+    conversation: str
+    position: int
+    until_ms: int
+    replies: int = 0
+    closed: bool = False
+
+
+@dataclass(eq=False)
+class BookedReply:
+    info: MinMessageInfo
+    request: BookedRequest
+    number: int
+    until_ms: int
+    due_ms: int
+    holder: str | None
+    status: str
+    ended: bool = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.request.position, self.number
+
+
+@dataclass
+class Books:
+    requests: list[BookedRequest] = field(default_factory=list)
+    replies: dict[str, BookedReply] = field(default_factory=dict)
+
+    def live(self, conversation: str, now_ms: int) -> list[BookedReply]:
+        found = [
+            each
+            for each in self.replies.values()
+            if not each.ended
+            and each.until_ms > now_ms
+            and each.info.conversation_id == conversation
+        ]
+        return sorted(found, key=lambda each: each.place)
+
+    def verdict(self, reply: BookedReply, actor: str, now_ms: int) -> tuple[str, str | None]:
+        """What the script must say of it: the status, and the id of the first reply."""
+        if reply.ended or reply.until_ms <= now_ms or reply.status == "SENT":
+            return "gone", None
+        if reply.holder != actor:
+            return "gone", None
+        conversation = reply.info.conversation_id
+        first = self.live(conversation, now_ms)[0]
+        if first is not reply:
+            return "wait_response", first.info.response_id
+        for request in self.requests:
+            unanswered = request.replies == 0 and not request.closed
+            if (
+                request.conversation == conversation
+                and request.position < reply.request.position
+                and unanswered
+                and request.until_ms > now_ms
+            ):
+                return "wait_request", None
+        return "send", reply.info.response_id
+
+
+class Conversations(RuleBasedStateMachine):
+    url: str
+    seen: ClassVar[Counter[str]] = Counter()
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = FakeClock()
+        self.contexts: list[Any] = []
+        self.rooms: list[Room] = []
+        self.prefix: dict[str, Any] = {}
+        self.serial = 0
+        self.books = Books()
+        self.left: list[str] = []
+        for _ in range(INSTANCES):
+            self.rooms.append(self.start())
+        for conversation in CONVERSATIONS:
+            self.open_request(conversation, 0)
+            self.open_request(conversation, 1)
+
+    def start(self) -> Room:
+        self.serial += 1
+        context = sample_ground(self.url, actor=f"p{self.serial}", clock=self.clock, **self.prefix)
+        ground: Ground = self.do(context.__aenter__())
+        self.contexts.append(context)
+        self.prefix = {"prefix": ground.settings.prefix}
+        room: Room = self.do(self.open_room(ground))
+        return room
+
+    async def open_room(self, ground: Ground) -> Room:
+        return Room(ground, self.clock)
+
+    def do(self, awaitable: Any) -> Any:
+        return self.loop.run_until_complete(awaitable)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def held(self, actor: str) -> list[BookedReply]:
+        return [r for r in self.books.replies.values() if r.holder == actor and not r.ended]
+
+    def in_flight(self) -> list[BookedReply]:
+        return [r for r in self.books.replies.values() if not r.ended]
+
+    # Coming in
+
+    @rule(conversation=st.sampled_from(CONVERSATIONS), instance=INSTANCE)
+    def open_request(self, conversation: str, instance: int) -> None:
+        number = len(self.books.requests)
+        which = MinMessageInfo(f"r{number}", "", conversation)
+        status, position = self.do(self.rooms[instance].store.create_request(which, "o", 1, ""))
+        assert status == "created"
+        request = BookedRequest(which.request_id, conversation, position, self.now_ms + MESSAGE_TTL)
+        earlier = [r.position for r in self.books.requests if r.conversation == conversation]
+        assert position == max(earlier, default=0) + 1
+        self.books.requests.append(request)
+
+    @rule(which=WHICH, instance=INSTANCE, held=st.booleans())
+    def reply(self, which: int, instance: int, held: bool) -> None:
+        """To any request that ever was: late callbacks come to old ones."""
+        recent = self.books.requests[-6:]
+        request = recent[-1 - which % len(recent)]
+        response_id = f"s{len(self.books.replies)}"
+        new = NewReply(request.conversation, request.id, response_id, 2, b"{}", held=held)
+        room = self.rooms[instance]
+        if request.closed or request.until_ms <= self.now_ms:
+            with pytest.raises(RequestUnknown):
+                self.do(room.store.accept_reply(new))
+            self.seen["refused"] += 1
+            return
+        accepted = self.do(room.store.accept_reply(new))
+        request.replies += 1
+        request.until_ms = self.now_ms + AWAITED_TTL
+        self.books.replies[response_id] = BookedReply(
+            accepted.info,
+            request,
+            request.replies,
+            self.now_ms + AWAITED_TTL,
+            self.now_ms + PENDING_TTL,
+            room.ground.actor if held else None,
+            "PENDING" if held else "WAITING",
+        )
+        assert (self.do(room.store.accept_reply(new))).duplicate
+
+    @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), number=st.integers(1, 3))
+    def ask_and_answer(self, which: int, instance: int, held: bool, number: int) -> None:
+        conversation = CONVERSATIONS[which % len(CONVERSATIONS)]
+        if which % 2:
+            self.open_request(conversation, instance)  # one that may stay without an answer
+        self.open_request(conversation, instance)
+        for offset in range(number):
+            self.reply(which + offset, instance, held)
+
+    # Being taken
+
+    @rule(instance=INSTANCE)
+    def fetch_new(self, instance: int) -> None:
+        store = self.rooms[instance].store
+        for partition in store.partitions:
+            infos = self.do(store.pop_new(partition, 3))
+            self.taken(instance, infos, self.do(store.take(infos)))
+
+    @rule(instance=INSTANCE, pause_ms=st.sampled_from([0, 0, 0, 31_000]))
+    def claim(self, instance: int, pause_ms: int) -> None:
+        """Perhaps with a pause in between, in which the claim is lost to another."""
+        store = self.rooms[instance].store
+        for partition in store.partitions:
+            claim, infos = self.do(store.claim_awaited(partition, 4))
+            for info in infos:
+                assert self.books.replies[info.response_id].due_ms <= self.now_ms
+            if pause_ms and infos:
+                self.clock.jump(pause_ms)
+                other = self.rooms[(instance + 1) % INSTANCES].store
+                second, again = self.do(other.claim_awaited(partition, 4))
+                self.taken((instance + 1) % INSTANCES, again, self.do(other.take(again, second)))
+            self.taken(instance, infos, self.do(store.take(infos, claim)))
+
+    def taken(
+        self, instance: int, infos: list[MinMessageInfo], outcomes: list[TakeOutcome]
+    ) -> None:
+        for info, outcome in zip(infos, outcomes, strict=True):
+            reply = self.books.replies[info.response_id]
+            self.seen[outcome.status] += 1
+            if outcome.status == "taken":
+                assert not reply.ended
+                assert reply.until_ms > self.now_ms
+                lapsed = reply.due_ms <= self.now_ms
+                assert reply.status in ("WAITING", "AWAITED") or lapsed
+                reply.holder = self.rooms[instance].ground.actor
+                reply.status = "PENDING"
+                reply.due_ms = min(self.now_ms + PENDING_TTL, reply.until_ms)
+            elif outcome.status in ("expired", "delivered"):
+                assert reply.until_ms <= self.now_ms
+                assert (outcome.status == "delivered") == (reply.status == "SENT")
+                reply.ended = True
+                self.woken(info.conversation_id)
+
+    # Leaving
+
+    @rule(instance=INSTANCE, which=WHICH)
+    def check(self, instance: int, which: int) -> None:
+        room = self.rooms[instance]
+        replies = list(self.books.replies.values())[-12:]
+        if not replies:
+            return
+        reply = replies[which % len(replies)]
+        expected, first = self.books.verdict(reply, room.ground.actor, self.now_ms)
+        found = self.do(room.store.check_reply(reply.info, only_mine=True))
+        assert found.status == expected
+        if found.status == "wait_response":
+            assert found.first_response_id == first
+        self.seen[found.status] += 1
+        self.bury(reply.info.conversation_id)
+
+    @rule(instance=INSTANCE)
+    def check_all_held(self, instance: int) -> None:
+        self.fetch_new(instance)
+        actor = self.rooms[instance].ground.actor
+        for reply in self.held(actor):
+            expected, _ = self.books.verdict(reply, actor, self.now_ms)
+            found = self.do(self.rooms[instance].store.check_reply(reply.info, only_mine=True))
+            assert found.status == expected
+            self.seen[expected] += 1
+            self.bury(reply.info.conversation_id)
+
+    @rule(instance=INSTANCE, which=WHICH, way=st.sampled_from(["ack", "lost", "unasked", "crash"]))
+    def send(self, instance: int, which: int, way: str) -> None:
+        """One of ours that may go leaves; what comes after that varies."""
+        room = self.rooms[instance]
+        ours = [
+            r
+            for r in self.held(room.ground.actor)
+            if self.books.verdict(r, room.ground.actor, self.now_ms)[0] == "send"
+        ]
+        if not ours:
+            return
+        reply = ours[which % len(ours)]
+        assert self.do(room.store.check_reply(reply.info, only_mine=True)).status == "send"
+        self.bury(reply.info.conversation_id)
+        self.left.append(reply.info.response_id)
+        self.seen[f"sent {way}"] += 1
+        if way == "crash":
+            self.crash(instance)
+        elif way == "unasked":
+            assert self.do(room.store.finish(reply.info, "unasked"))[0] == "delivered"
+            reply.ended = True
+            self.woken(reply.info.conversation_id)
+        else:
+            ack = f"ack-{reply.info.response_id}"
+            assert self.do(room.store.report_sent(reply.info, ack)) == "sent"
+            reply.status = "SENT"
+            reply.until_ms = reply.due_ms = self.now_ms + SENT_TTL
+            if way == "ack":
+                self.acknowledge(ack, reply)
+
+    def acknowledge(self, ack: str, reply: BookedReply) -> None:
+        store = self.rooms[0].store
+        assert self.do(store.find_ack(ack, None)) == reply.info
+        assert self.do(store.finish(reply.info, "acknowledged", ack))[0] == "delivered"
+        assert self.do(store.find_ack(ack, None)) is None
+        reply.ended = True
+        self.woken(reply.info.conversation_id)
+
+    def woken(self, conversation: str) -> None:
+        """An awaited first reply, and awaited ones near it, are due at once."""
+        order = [r for r in self.in_flight() if r.info.conversation_id == conversation]
+        order.sort(key=lambda each: each.place)
+        if order and order[0].holder is None and order[0].status == "AWAITED":
+            for reply in order[:32]:
+                if reply.status == "AWAITED":
+                    reply.due_ms = min(reply.due_ms, self.now_ms)
+
+    def bury(self, conversation: str) -> None:
+        """A check may have removed what is over; the books let it go, whether or not it did."""
+        for reply in self.in_flight():
+            if reply.info.conversation_id == conversation and reply.until_ms <= self.now_ms:
+                reply.due_ms = min(reply.due_ms, self.now_ms)
+
+    # Failing
+
+    @rule(instance=INSTANCE, which=WHICH)
+    def fail_for_now(self, instance: int, which: int) -> None:
+        room = self.rooms[instance]
+        ours = [r for r in self.held(room.ground.actor) if r.until_ms > self.now_ms]
+        if not ours:
+            return
+        reply = ours[which % len(ours)]
+        self.do(room.manager.set_awaited_by_request_id(
+            reply.info.conversation_id, reply.info.request_id))  # fmt: skip
+        for each in self.live_group(reply):
+            mine = each.holder in (None, room.ground.actor) or each.due_ms <= self.now_ms
+            if each.status in ("PENDING", "WAITING") and mine:
+                each.status, each.holder = "AWAITED", None
+                each.due_ms = self.now_ms  # retries are counted by the scripts; not before now
+        self.seen["awaited"] += 1
+
+    @rule(instance=INSTANCE, which=WHICH)
+    def fail_for_good(self, instance: int, which: int) -> None:
+        if which % 3:
+            return  # not so often that nothing is left
+        ours = self.held(self.rooms[instance].ground.actor)
+        if not ours:
+            return
+        reply = ours[which % len(ours)]
+        group = [r for r in self.in_flight() if r.request is reply.request]
+        self.do(self.rooms[instance].manager.cancel_group(reply.info, "fatal"))
+        reply.request.closed = True
+        for each in group:
+            each.ended = True
+        self.woken(reply.info.conversation_id)
+        self.seen["cancelled"] += 1
+
+    def live_group(self, reply: BookedReply) -> list[BookedReply]:
+        return [
+            r for r in self.in_flight() if r.request is reply.request and r.until_ms > self.now_ms
+        ]
+
+    @rule(instance=INSTANCE)
+    def crash(self, instance: int) -> None:
+        """A new process takes its place; what the old one held is held by nobody alive."""
+        self.rooms[instance] = self.start()
+
+    @rule(ms=st.sampled_from([1, 200, 1_000, 4_999, 5_000, 9_999, 30_000, 300_000]))
+    def wait(self, ms: int) -> None:
+        self.clock.jump(ms)
+
+    @rule(seed=st.integers(0, 2**32))
+    def storm(self, seed: int) -> None:
+        """Forty of the above in a row: a long life is rare among what is drawn step by step."""
+        draw = random.Random(seed)
+        for _ in range(40):
+            self.one_of_them(draw)
+            self.states_change_only_as_drawn()
+
+    def one_of_them(self, draw: random.Random) -> None:
+        instance, which, flag = (
+            draw.randrange(INSTANCES),
+            draw.randrange(10_000),
+            draw.random() < 0.5,
+        )
+        way = draw.choice(["ack", "ack", "lost", "unasked", "crash"])
+        ms = draw.choice([1, 1, 200, 1_000, 4_999, 5_000, 9_999, 30_000, 900_000])
+        steps: list[Callable[[], None]] = [
+            lambda: self.ask_and_answer(which, instance, flag, 1 + which % 3),
+            lambda: self.reply(which, instance, flag),
+            lambda: self.fetch_new(instance),
+            lambda: self.claim(instance, 31_000 if which % 4 == 0 else 0),
+            lambda: self.check_all_held(instance),
+            lambda: self.send(instance, which, way),
+            lambda: self.send(instance, which, way),
+            lambda: self.fail_for_now(instance, which),
+            lambda: self.fail_for_good(instance, which),
+            lambda: self.wait(ms),
+        ]
+        draw.choice(steps)()
+
+    # What must hold
+
+    @invariant()
+    def states_change_only_as_drawn(self) -> None:
+        if not hasattr(self, "rooms"):
+            return
+        store = self.rooms[0].store
+        before: dict[str, str] = getattr(self, "statuses", {})
+        self.statuses: dict[str, str] = {}
+        for response_id, reply in self.books.replies.items():
+            if before.get(response_id) == GONE:
+                self.statuses[response_id] = GONE
+                continue
+            message = self.do(store.read_reply(response_id, reply.info.conversation_id))
+            status = GONE if message is None else message.status
+            former = before.get(response_id)
+            if former is None:
+                # Several steps may lie between two looks at a new one.
+                assert status in {GONE, "WAITING", "PENDING", "SENT", "AWAITED", "CANCEL"}
+            elif status != former:
+                assert status in TRANSITIONS[former], (response_id, former, status)
+            self.statuses[response_id] = status
+
+    def teardown(self) -> None:
+        if not hasattr(self, "rooms"):
+            return
+        self.drain()
+        self.account()
+        for context in self.contexts:
+            self.do(context.__aexit__(None, None, None))
+        self.loop.close()
+
+    def drain(self) -> None:
+        """One healthy process is enough, and no reply outlasts its time."""
+        room = self.start()
+        store = room.store
+        for _ in range(60):
+            self.clock.jump(31_000)
+            taken = self.do(room.manager.get_awaited_messages(1_000))
+            for each in sorted(taken, key=lambda one: one.score):
+                verdict = self.do(store.check_reply(each.info, only_mine=True)).status
+                # Behind one whose back-off lasts longer, it is taken again when its claim ends.
+                assert verdict in ("send", "gone", "wait_response")
+                if verdict == "send":
+                    self.do(store.finish(each.info, "unasked"))
+            for partition in store.partitions:
+                self.do(store.expire_requests(partition, 1_000))
+            if all(self.do(store.in_flight(p))[:2] == (0, 0) for p in store.partitions):
+                return
+        raise AssertionError("something stayed for ever")
+
+    def account(self) -> None:
+        events: dict[str, Counter[str]] = {}
+        for event, subject in self.do(self.rooms[0].events()):
+            events.setdefault(subject, Counter())[event] += 1
+        ends = ("delivered", "expired", "cancelled")
+        for response_id in self.books.replies:
+            counted = events[response_id]
+            assert counted["accepted"] == 1
+            assert sum(counted[end] for end in ends) == 1, (response_id, counted)
+        for request in self.books.requests:
+            counted = events[request.id]
+            assert counted["requested"] == 1
+            assert (
+                counted["answered"] + counted["request_expired"] + counted["request_removed"] == 1
+            ), (request.id, counted)
+
+
+@pytest.mark.timeout(900)
+def test_any_interleaving_keeps_order_and_forgets_nothing(any_redis_url: str) -> None:
+    Conversations.url = any_redis_url
+    Conversations.seen = Counter()
+    run_state_machine_as_test(
+        Conversations,
+        settings=settings(
+            max_examples=rounds(12, 400), stateful_step_count=rounds(30, 60), deadline=None
+        ),
+    )
+    seen = Conversations.seen
+    print(dict(seen))
+    happened = {what for what, number in seen.items() if number}
+    missing = EXPECTED - happened
+    assert not missing, f"the runs were too tame: no {missing} in {dict(seen)}"
