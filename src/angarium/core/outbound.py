@@ -76,21 +76,24 @@ def is_public(address: str) -> bool:
 
 def check_url(url: str, *, allow_private: bool) -> None:
     """Refuse at once what can be seen from the URL itself: scheme, host, a literal address."""
-    shown = redacted(url)[:TEXT_LETTERS_MAX]
     try:
         # The client's own parser: another one would read some hosts differently.
         parts = URL(url)
     except ValueError:
-        raise AddressRefused(f"{shown!r} is no URL") from None
+        raise AddressRefused(f"{_shown(url)!r} is no URL") from None
     host = parts.raw_host
     if parts.scheme not in ("http", "https", "ws", "wss") or not host:
-        raise AddressRefused(f"{shown!r} is no http or https URL")
+        raise AddressRefused(f"{_shown(url)!r} is no http or https URL")
     try:
         public = is_public(host)
     except ValueError:
         return  # a name: what it leads to is looked at when the socket is made
     if not (public or allow_private):
         raise AddressRefused(_refusal(host))
+
+
+def _shown(url: str) -> str:
+    return redacted(url)[:TEXT_LETTERS_MAX]
 
 
 class Outbound:

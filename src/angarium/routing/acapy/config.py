@@ -1,0 +1,108 @@
+"""The ACA-Py plugin's configuration: the section `redis_queue` of the agent's plugin settings.
+
+The names are those of the published plugin, so its files can be kept. New are `layout`, `prefix`
+and `partitions`, which must say what the relay and the deliverer are set to. Pure: a mapping in,
+values out, or `SettingInvalid` that names what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from angarium.core.errors import SettingInvalid
+
+SECTION = "redis_queue"
+# Where each kind of event goes: pattern of its topic → list in Redis.
+EVENT_LISTS: Mapping[str, str] = {
+    "^acapy::webhook::(.*)$": "acapy-webhook-$wallet_id",
+    "^acapy::record::([^:]*)::([^:]*)$": "acapy-record-with-state-$wallet_id",
+    "^acapy::record::([^:])?": "acapy-record-$wallet_id",
+    "acapy::basicmessage::received": "acapy-basicmessage-received",
+    "acapy::problem_report": "acapy-problem_report",
+    "acapy::ping::received": "acapy-ping-received",
+    "acapy::ping::response_received": "acapy-ping-response_received",
+    "acapy::actionmenu::received": "acapy-actionmenu-received",
+    "acapy::actionmenu::get-active-menu": "acapy-actionmenu-get-active-menu",
+    "acapy::actionmenu::perform-menu-action": "acapy-actionmenu-perform-menu-action",
+    "acapy::keylist::updated": "acapy-keylist-updated",
+    "acapy::revocation-notification::received": "acapy-revocation-notification-received",
+    "acapy::revocation-notification-v2::received": "acapy-revocation-notification-v2-received",
+    "acapy::forward::received": "acapy-forward-received",
+}
+# Which events are also webhooks, and under which topic.
+WEBHOOK_TOPICS: Mapping[str, str] = {
+    "acapy::basicmessage::received": "basicmessages",
+    "acapy::problem_report": "problem_report",
+    "acapy::ping::received": "ping",
+    "acapy::ping::response_received": "ping",
+    "acapy::actionmenu::received": "actionmenu",
+    "acapy::actionmenu::get-active-menu": "get-active-menu",
+    "acapy::actionmenu::perform-menu-action": "perform-menu-action",
+    "acapy::keylist::updated": "keylist",
+}
+
+
+@dataclass(frozen=True)
+class PluginConfig:
+    redis_url: str
+    topic_prefix: str = "acapy"
+    layout: str = "native"
+    prefix: str = ""
+    partitions: int = 1
+    is_mediator: bool = False
+    event_lists: Mapping[str, str] = field(default_factory=lambda: EVENT_LISTS)
+    webhook_topics: Mapping[str, str] = field(default_factory=lambda: WEBHOOK_TOPICS)
+    deliver_webhook: bool = True
+
+
+def read_config(settings: Mapping[str, Any]) -> PluginConfig:
+    """From an agent's settings. The published plugin's dashes are underscores here too."""
+    given = _plain((settings.get("plugin_config") or {}).get(SECTION) or {})
+    connection, inbound = given.get("connection") or {}, given.get("inbound") or {}
+    outbound, event = given.get("outbound") or {}, given.get("event") or {}
+    url = connection.get("connection_url")
+    if not isinstance(url, str):
+        problem = "there is no Redis to connect to"
+        raise SettingInvalid(f"{SECTION}.connection.connection_url", problem, "set a redis:// URL")
+    layout = given.get("layout", "native")
+    if layout not in ("native", "acapy"):
+        raise SettingInvalid(f"{SECTION}.layout", f"{layout!r} is unknown", "use native or acapy")
+    return PluginConfig(
+        redis_url=url,
+        topic_prefix=_topic_prefix(inbound, outbound),
+        layout=layout,
+        prefix=str(given.get("prefix", "")),
+        partitions=int(given.get("partitions", 1)),
+        is_mediator=bool(outbound.get("is_mediator", outbound.get("mediator_mode", False))),
+        event_lists=event.get("event_topic_maps") or EVENT_LISTS,
+        webhook_topics=event.get("event_webhook_topic_maps") or WEBHOOK_TOPICS,
+        deliver_webhook=bool(event.get("deliver_webhook", True)),
+    )
+
+
+def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Dashes to underscores, in the names of settings but not inside the maps of topics."""
+    found: dict[str, Any] = {}
+    for name, value in section.items():
+        plain = str(name).replace("-", "_")
+        maps = plain.endswith("_maps")
+        found[plain] = _plain(value) if isinstance(value, Mapping) and not maps else value
+    return found
+
+
+def _topic_prefix(inbound: Mapping[str, Any], outbound: Mapping[str, Any]) -> str:
+    topic = str(inbound.get("acapy_inbound_topic", "acapy_inbound"))
+    prefix = topic.removesuffix("_inbound")
+    # In mediator mode the published plugin is told to write to the inbound topic.
+    wanted = (f"{prefix}_outbound", topic)
+    if not topic.endswith("_inbound") or outbound.get("acapy_outbound_topic", wanted[0]) not in (
+        wanted
+    ):
+        raise SettingInvalid(
+            f"{SECTION}.inbound.acapy_inbound_topic",
+            "the topics do not begin with the same prefix",
+            "use <prefix>_inbound and <prefix>_outbound, and set the relay's TOPIC_PREFIX to it",
+        )
+    return prefix

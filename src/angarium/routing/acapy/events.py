@@ -1,0 +1,90 @@
+"""The agent's events, written to lists in Redis, and to the deliverer as webhooks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping
+from string import Template
+from typing import Any
+
+from angarium.core.errors import AngariumError
+from angarium.routing.acapy.agent import agent_class
+from angarium.routing.acapy.config import read_config
+from angarium.routing.acapy.link import Link
+
+LOGGER = logging.getLogger(__name__)
+_RECORD = re.compile(r"acapy::record::([^:]*)(?:::.*)?")
+
+
+async def setup(context: Any) -> None:
+    """What ACA-Py calls for `--plugin`: from here on the agent's events go to Redis too."""
+    bus = context.inject(agent_class("core.event_bus", "EventBus"))
+    config = read_config(context.settings)
+    for pattern in config.event_lists:
+        bus.subscribe(re.compile(pattern), _on_event)
+
+
+async def _on_event(profile: Any, event: Any) -> None:
+    link = Link.of(profile)
+    wallet_id = profile.settings.get("wallet.id")
+    body = event_body(event.topic, event.payload, wallet_id)
+    try:
+        name = link.config.event_lists[event.metadata.pattern.pattern]
+        name = Template(name).safe_substitute(wallet_id=body["wallet_id"])
+        floor = await link.floor()
+        metadata = {"time_ns": time.time_ns()}
+        origin = profile.settings.get("default_label")
+        extra = {"x-wallet-id": wallet_id, "origin": origin}
+        metadata.update({key: value for key, value in extra.items() if value})
+        await floor.append(name, json.dumps({"payload": body, "metadata": metadata}))
+        await _deliver_webhooks(link, profile, event.topic, body)
+    except AngariumError as error:
+        LOGGER.error("event %s did not reach Redis: %s", event.topic, error)
+
+
+def event_body(topic: str, payload: Any, wallet_id: str | None) -> dict[str, Any]:
+    """An event as controllers read it from its list."""
+    found = _as_mapping(payload)
+    record = _RECORD.match(topic)
+    category = record[1] if record else "webhook" if "::webhook::" in topic else None
+    return {
+        "wallet_id": wallet_id or "base",
+        "state": found.get("state"),
+        "topic": topic,
+        "category": category,
+        "payload": found,
+    }
+
+
+def _as_mapping(payload: Any) -> dict[str, Any]:
+    """Events carry mappings, JSON, records that serialize, or messages with a payload."""
+    for form in (payload, *(getattr(payload, name, None) for name in ("payload", "enc_payload"))):
+        if isinstance(form, Mapping):
+            return dict(form)
+        if hasattr(form, "serialize"):
+            return dict(form.serialize())
+        if isinstance(form, str | bytes):
+            try:
+                value = json.loads(form)
+            except ValueError:
+                continue
+            return value if isinstance(value, dict) else {"value": value}
+    return {}
+
+
+async def _deliver_webhooks(link: Link, profile: Any, topic: str, body: dict[str, Any]) -> None:
+    webhook = link.config.webhook_topics.get(topic)
+    if not link.config.deliver_webhook or webhook is None:
+        return
+    store = await link.outbound()
+    for target in profile.settings.get("admin.webhook_urls") or ():
+        url, _, api_key = str(target).partition("#")
+        headers = {"Content-Type": "application/json"}
+        if profile.settings.get("wallet.id"):
+            headers["x-wallet-id"] = str(profile.settings.get("wallet.id"))
+        if api_key:
+            headers["x-api-key"] = api_key
+        await store.push(f"{url}/topic/{webhook}/", json.dumps(body).encode(), headers)

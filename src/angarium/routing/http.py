@@ -1,0 +1,178 @@
+"""The routing room's part of the API: who owns a key, which instances there are, dead letters."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.core.application import Angarium
+from angarium.core.errors import InputInvalid
+from angarium.core.ground import Ground
+from angarium.core.outbound import check_url
+from angarium.core.web import Face, Operation, Parameter, decode, read_bytes, reply
+from angarium.routing.envelope import decode_base64url
+from angarium.routing.listening import rules_of
+from angarium.routing.outbound_store import OutboundStore
+from angarium.routing.store import RoutingStore
+
+# A page of dead letters; each may be as large as a message.
+LETTERS_MAX = 100
+
+
+class KeyShown(msgspec.Struct, frozen=True):
+    recip_key: str
+    uid: str | None
+    pending: int
+    waiting: int
+    silent_ms: int | None
+    partition: int
+
+
+class InstanceShown(msgspec.Struct, frozen=True):
+    uid: str
+    silent_ms: int | None
+    keys: int
+    has_mail: bool
+    live: bool
+
+
+class InstancesShown(msgspec.Struct, frozen=True):
+    instances: list[InstanceShown]
+    keys_without_owner: int
+
+
+class Rebalanced(msgspec.Struct, frozen=True):
+    moved: int
+
+
+class Revived(msgspec.Struct, frozen=True):
+    revived: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    reason: str
+    message: str
+    at_ms: float
+    id: str = ""
+
+
+class DeadLetters(msgspec.Struct, frozen=True):
+    letters: list[DeadLetter]
+
+
+class NewDelivery(msgspec.Struct, frozen=True):
+    """`payload` is base64url."""
+
+    url: str
+    payload: str
+    headers: dict[str, str] = {}
+
+
+class Queued(msgspec.Struct, frozen=True):
+    status: str
+
+
+class RoutingFace:
+    def __init__(self, ground: Ground) -> None:
+        settings = ground.settings
+        self._limits = settings.limits
+        self._allow_private = settings.allow_private_addresses
+        self._store = RoutingStore(ground, rules_of(settings), settings.limits)
+        self._outbound = OutboundStore(ground, settings.routing.layout.value)
+
+    async def show(self, request: Request) -> Response:
+        state = await self._store.show(request.path_params["recip_key"])
+        return reply(msgspec.convert(state, KeyShown, from_attributes=True))
+
+    async def instances(self, _: Request) -> Response:
+        found, unowned = await self._store.instances()
+        shown = msgspec.convert(found, list[InstanceShown], from_attributes=True)
+        return reply(InstancesShown(shown, unowned))
+
+    async def rebalance(self, _: Request) -> Response:
+        return reply(Rebalanced(await self._store.rebalance()))
+
+    async def deliver(self, request: Request) -> Response:
+        body = await read_bytes(request, self._limits.http_body_bytes_max)
+        wanted = decode(body, NewDelivery)
+        check_url(wanted.url, allow_private=self._allow_private)
+        try:
+            payload = decode_base64url(wanted.payload)
+        except ValueError as error:
+            raise InputInvalid(f"`payload` is not base64url: {error}") from None
+        await self._outbound.push(wanted.url, payload, wanted.headers)
+        return reply(Queued("queued"), 202)
+
+    async def dead(self, _: Request) -> Response:
+        letters = [
+            msgspec.json.decode(letter, type=DeadLetter)
+            for letter in await self._outbound.dead(LETTERS_MAX)
+        ]
+        return reply(DeadLetters(letters))
+
+    async def revive(self, _: Request) -> Response:
+        return reply(Revived(await self._outbound.revive(LETTERS_MAX)))
+
+
+def face(ground: Ground, app: Angarium) -> Face:
+    room = RoutingFace(ground)
+    key = Parameter("recip_key", "path", description="A recipient key, or several with commas.")
+    return Face(
+        "routing",
+        (
+            Operation(
+                "GET",
+                "/v1/routing/keys/{recip_key:path}",
+                "show_recipient_key",
+                "Who owns a recipient key, and what waits for it",
+                room.show,
+                answers={200: KeyShown},
+                parameters=(key,),
+            ),
+            Operation(
+                "GET",
+                "/v1/routing/instances",
+                "list_routing_instances",
+                "Every instance with its keys and the time since it was last heard of",
+                room.instances,
+                answers={200: InstancesShown},
+            ),
+            Operation(
+                "POST",
+                "/v1/routing/rebalance",
+                "rebalance_recipient_keys",
+                "Move keys without mail to instances that own fewer",
+                room.rebalance,
+                answers={200: Rebalanced},
+                scope="write",
+            ),
+            Operation(
+                "POST",
+                "/v1/routing/deliveries",
+                "queue_delivery",
+                "Queue a message for the deliverer",
+                room.deliver,
+                body=NewDelivery,
+                answers={202: Queued},
+                scope="write",
+            ),
+            Operation(
+                "GET",
+                "/v1/routing/dead",
+                "list_dead_deliveries",
+                "The oldest messages that could not be delivered, with the reasons",
+                room.dead,
+                answers={200: DeadLetters},
+            ),
+            Operation(
+                "POST",
+                "/v1/routing/dead/revive",
+                "revive_dead_deliveries",
+                "Queue dead deliveries again, the oldest first",
+                room.revive,
+                answers={200: Revived},
+                scope="write",
+            ),
+        ),
+    )

@@ -1,0 +1,186 @@
+"""HTTP/1.1 requests out of bytes. Pure: no sockets, no clock.
+
+The relay's messages are small and many, so this reads a whole request at once and leaves out what
+a relay does not need. Strict where laxness has let requests be smuggled: one Content-Length or
+chunked, never both, no obsolete line folding, no bare line feeds in the head. What is refused
+comes out as `Refused` with the status to answer; after that the connection is to be closed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+# Twice what common servers allow for one header; nothing in a message's head is that long.
+HEAD_BYTES_MAX = 16 * 1024
+HEADERS_MAX = 100
+CHUNK_HEAD_BYTES_MAX = 256
+
+_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) ([!-~]{1,4096}) HTTP/1\.([01])")
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_LENGTH = re.compile(rb"[0-9]{1,15}")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;.*)?")
+
+
+class Refused(Exception):
+    """The request can't be taken; `status` is what the peer is told."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    target: str
+    headers: dict[bytes, bytes]
+    body: bytes
+    keep_alive: bool
+
+
+class RequestReader:
+    """Feed it bytes, ask for requests. One for each connection."""
+
+    __slots__ = ("_body_bytes_max", "_buffer", "_chunks", "_chunks_bytes", "_head", "_need")
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self._body_bytes_max = body_bytes_max
+        self._buffer = bytearray()
+        self._head: tuple[str, str, dict[bytes, bytes], bool] | None = None
+        self._need: int | None = None  # bytes of body; None when it comes in chunks
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    @property
+    def midway(self) -> bool:
+        """A request has begun and is not there yet."""
+        return self._head is not None or bool(self._buffer)
+
+    @property
+    def waits_for_leave(self) -> bool:
+        """The peer wants to hear `100 Continue` before it sends the body."""
+        if self._head is None or self._buffer or self._chunks:
+            return False
+        return self._head[2].get(b"expect", b"").lower() == b"100-continue"
+
+    def next_request(self) -> Request | None:
+        """The next whole request, or None when more bytes are needed."""
+        if self._head is None and not self._read_head():
+            return None
+        if self._need is None:
+            body = self._read_chunks()
+        elif len(self._buffer) >= self._need:
+            body = bytes(self._buffer[: self._need])
+            del self._buffer[: self._need]
+        else:
+            body = None
+        if body is None or self._head is None:
+            return None
+        method, target, headers, keep_alive = self._head
+        self._head, self._chunks, self._chunks_bytes = None, [], 0
+        return Request(method, target, headers, body, keep_alive)
+
+    def _read_head(self) -> bool:
+        while self._buffer.startswith(b"\r\n"):
+            del self._buffer[:2]  # allowed before a request line
+        end = self._buffer.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX + 4)
+        if end < 0:
+            if len(self._buffer) > HEAD_BYTES_MAX:
+                raise Refused(431, "the head of the request is too long")
+            return False
+        lines = bytes(self._buffer[:end]).split(b"\r\n")
+        del self._buffer[: end + 4]
+        found = _REQUEST_LINE.fullmatch(lines[0])
+        if found is None:
+            raise Refused(400, "the request line is not HTTP/1.1")
+        headers = _headers(lines[1:])
+        modern = found[3] == b"1"
+        if modern and b"host" not in headers:
+            raise Refused(400, "the request has no Host")
+        self._need = _body_length(headers)
+        if self._need is not None and self._need > self._body_bytes_max:
+            raise Refused(413, f"the body has more than {self._body_bytes_max} bytes")
+        options = headers.get(b"connection", b"").lower()
+        keep_alive = b"close" not in options if modern else b"keep-alive" in options
+        self._head = (found[1].decode(), found[2].decode(), headers, keep_alive)
+        return True
+
+    def _read_chunks(self) -> bytes | None:
+        while True:
+            end = self._buffer.find(b"\r\n", 0, CHUNK_HEAD_BYTES_MAX + 2)
+            if end < 0:
+                if len(self._buffer) > CHUNK_HEAD_BYTES_MAX:
+                    raise Refused(400, "a chunk's head is too long")
+                return None
+            found = _CHUNK_SIZE.fullmatch(self._buffer, 0, end)
+            if found is None:
+                raise Refused(400, "a chunk has no size")
+            size = int(found[1], 16)
+            if self._chunks_bytes + size > self._body_bytes_max:
+                raise Refused(413, f"the body has more than {self._body_bytes_max} bytes")
+            if len(self._buffer) < end + 2 + size + 2:
+                return None
+            if self._buffer[end + 2 + size : end + 4 + size] != b"\r\n":
+                raise Refused(400, "a chunk is not as long as it says, or there are trailers")
+            if size == 0:
+                del self._buffer[: end + 4]
+                return b"".join(self._chunks)
+            self._chunks.append(bytes(self._buffer[end + 2 : end + 2 + size]))
+            self._chunks_bytes += size
+            del self._buffer[: end + 4 + size]
+
+
+def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
+    if len(lines) > HEADERS_MAX:
+        raise Refused(431, "the request has too many headers")
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not _NAME.fullmatch(name) or b"\n" in value or b"\0" in value:
+            raise Refused(400, "a header can't be read")
+        name = name.lower()
+        value = value.strip(b" \t")
+        if name in headers:
+            if name in (b"content-length", b"transfer-encoding", b"host"):
+                raise Refused(400, f"the header {name.decode()} comes twice")
+            value = headers[name] + b", " + value
+        headers[name] = value
+    return headers
+
+
+def _body_length(headers: dict[bytes, bytes]) -> int | None:
+    length = headers.get(b"content-length")
+    encoding = headers.get(b"transfer-encoding")
+    if encoding is not None:
+        if length is not None:
+            raise Refused(400, "the body has both a length and an encoding")
+        if encoding.lower() != b"chunked":
+            raise Refused(501, "the only transfer encoding is chunked")
+        return None
+    if length is None:
+        return 0
+    if not _LENGTH.fullmatch(length):
+        raise Refused(400, "the content length is not a number")
+    return int(length)
+
+
+def response(
+    status: int, body: bytes = b"", content_type: str = "", *, keep_alive: bool = True
+) -> bytes:
+    """A whole answer; values come from us, so nothing in them needs care but the type."""
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-length: {len(body)}\r\n"
+    if content_type:
+        clean = "".join(letter for letter in content_type if " " <= letter <= "~")
+        head += f"content-type: {clean}\r\n"
+    if not keep_alive:
+        head += "connection: close\r\n"
+    return f"{head}\r\n".encode() + body
+
+
+OK = response(200)
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -1,0 +1,11 @@
+#!lua
+-- Guarantee: keys of this instance that have mail are named to it, longest waiting first, and not
+-- again until it is done with them. With `again` also those that it was named before.
+-- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
+-- ARGV: 4-8 as in the book; 9 uid, 10 keys_max, 11 again: 1 or 0
+-- Returns: {'claimed', how many of them it may have been named before, key, …} | {'unknown'}
+-- Events: none
+-- Repeats: no, the keys of a lost reply are found with `again`
+-- include: transition
+-- include: native
+-- include: claim

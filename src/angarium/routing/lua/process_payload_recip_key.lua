@@ -1,0 +1,12 @@
+#!lua
+-- Guarantee: a message stands in the list of its key, is counted for the one owner of that key
+-- and its owner is told, or all of that has not happened. A stale owner has lost its keys before.
+-- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail; per item: list
+-- ARGV: 4-8 as in the book; 9 number of items; per item: key, message id, message
+-- Returns: per item 'queued' | 'kept', which waits until an instance registers
+-- Events: accepted, assigned, reassigned, removed
+-- Repeats: no, a second call queues the message again
+-- include: transition
+-- include: native
+-- include: keys
+-- include: process

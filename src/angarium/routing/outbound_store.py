@@ -1,0 +1,144 @@
+"""Outbound messages in Redis: queued, lent to a deliverer, tried again, given up.
+
+Beside `store.py` the only file of the room that calls scripts and knows key names. Whether an
+attempt succeeded is the deliverer's decision; here it becomes one transition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from angarium.core import keyspace as keys
+from angarium.core.ids import time_ordered_id
+from angarium.core.scripts import load_script
+from angarium.core.subscription import Subscription
+from angarium.core.wire import Argument
+from angarium.routing.floor import Floor
+from angarium.routing.items import Outbound, encode_outbound, name_of, new_outbound
+from angarium.routing.store import ACAPY
+
+_PACKAGE = "angarium.routing"
+PUSH_OUTBOUND = load_script(_PACKAGE, "push_outbound")
+TAKE_OUTBOUND = load_script(_PACKAGE, "take_outbound")
+SETTLE_OUTBOUND = load_script(_PACKAGE, "settle_outbound")
+REVIVE_OUTBOUND = load_script(_PACKAGE, "revive_outbound")
+
+# Three attempts' time: a deliverer that has not said anything by then is gone.
+LOAN_MS = 30_000
+# A URL is the key of an outbound message's events; its beginning tells enough.
+URL_LETTERS_MAX = 200
+
+
+@dataclass(frozen=True)
+class Loan:
+    partition: int
+    number: bytes
+    item: bytes
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """How a loan ends. `message` is what goes to the retries or the dead letters."""
+
+    loan: Loan
+    outcome: str  # delivered, retried, dead or deferred
+    name: str
+    url: str
+    attempt: int
+    message: bytes
+    foreign: bool = False
+    delay_ms: int = 0
+    reason: str = ""
+
+
+class OutboundStore:
+    def __init__(self, floor: Floor, layout: str) -> None:
+        self._floor = floor
+        self._acapy = layout == ACAPY
+        self.partitions = floor.keyspace.partitions
+        self._wake = floor.keyspace.global_name(keys.OUTBOUND_WAKE)
+        name = floor.keyspace.name
+        self._push = [
+            floor.batched(
+                PUSH_OUTBOUND, lambda p: [name(keys.OUTBOUND, p)], (layout, self._wake, number)
+            )
+            for number in range(self.partitions)
+        ]
+        self._settle = floor.batched(SETTLE_OUTBOUND, self._settle_keys)
+
+    def push(self, url: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Any]:
+        """Queue a message for delivery; the future gives `queued`."""
+        message_id = "" if self._acapy else time_ordered_id().hex
+        item = new_outbound(url, payload, headers, message_id)
+        encoded = encode_outbound(item)
+        partition = self._floor.keyspace.partition_of(name_of(item))
+        entry = ((), (message_id, url[:URL_LETTERS_MAX], encoded))
+        return self._push[partition].submit(partition, entry, None, len(encoded))
+
+    async def take(self, partition: int, messages_max: int) -> list[Loan]:
+        name = self._floor.keyspace.name
+        names = [
+            name(keys.OUTBOUND, partition),
+            name(keys.OUTBOUND_RETRY, partition),
+            name(keys.OUTBOUND_TAKEN, partition),
+            name(keys.OUTBOUND_LOANS, partition),
+        ]
+        reply = await self._floor.run(TAKE_OUTBOUND, partition, names, (messages_max, LOAN_MS))
+        return [Loan(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)]
+
+    def settle(self, end: Settlement) -> asyncio.Future[Any]:
+        """The future gives `settled`, or `gone` when another deliverer has it by now."""
+        args: tuple[Argument, ...] = (
+            end.loan.number,
+            end.outcome + ("+" if end.foreign else ""),
+            end.name,
+            end.url[:URL_LETTERS_MAX],
+            end.attempt,
+            end.message,
+            end.delay_ms,
+            end.reason,
+        )
+        return self._settle.submit(end.loan.partition, ((), args), None, len(end.message))
+
+    async def dead(self, letters_max: int) -> list[bytes]:
+        """The oldest dead letters of each partition, as they stand."""
+        found: list[bytes] = []
+        for partition in range(self.partitions):
+            name = self._floor.keyspace.name(keys.OUTBOUND_DEAD, partition)
+            found += await self._floor.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
+        return found[:letters_max]
+
+    async def revive(self, letters_max: int) -> int:
+        """Dead letters back to the queue; how many."""
+        revived = 0
+        for partition in range(self.partitions):
+            names = [
+                self._floor.keyspace.name(key, partition)
+                for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
+            ]
+            args = (self._wake, partition, letters_max - revived)
+            reply = await self._floor.run(REVIVE_OUTBOUND, partition, names, args)
+            revived += int(reply[1])
+        return revived
+
+    def hints(self) -> Subscription:
+        return self._floor.redis.subscribe(self._wake)
+
+    def _settle_keys(self, partition: int) -> Sequence[str]:
+        return [
+            self._floor.keyspace.name(key, partition)
+            for key in (
+                keys.OUTBOUND_RETRY,
+                keys.OUTBOUND_TAKEN,
+                keys.OUTBOUND_LOANS,
+                keys.OUTBOUND_DEAD,
+            )
+        ]
+
+
+def is_foreign(item: Outbound) -> bool:
+    """Queued by another writer, or in a layout without ids: nobody has noted it yet."""
+    return not item.id and item.failures == 0

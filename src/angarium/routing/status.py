@@ -1,0 +1,107 @@
+"""The status endpoints of relay and deliverer, at an address of their own.
+
+`/status/ready` and `/status/live` answer `{"ready": …}` and `{"alive": …}`; where a key is set,
+callers show it in the header `access_token`. Ready means that work is taken; live, that Redis
+answers as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+from angarium.routing import http1
+from angarium.routing.items import DirectResponse
+from angarium.routing.listening import listen
+from angarium.routing.relay_http import HttpConnection
+
+SETTING = "ANGARIUM_ROUTING__STATUS_PORT"
+CONNECTIONS_MAX = 100
+# Probes give up after 1 s; Redis has to have answered before that.
+PING_S_MAX = 0.8
+
+
+class Status:
+    """What is asked of a role from outside. `look` keeps it true; questions only read it."""
+
+    def __init__(self, ground: Ground, is_ready: Callable[[], bool]) -> None:
+        key = ground.settings.routing.status_api_key
+        self._key = None if key is None else key.get_secret_value().encode()
+        self._ground = ground
+        self._is_ready = is_ready
+        self._alive = True
+
+    async def look(self) -> None:
+        try:
+            async with asyncio.timeout(PING_S_MAX):
+                await self._ground.redis.call("PING")
+            self._alive = True
+        except (AngariumError, TimeoutError):
+            self._alive = False
+
+    def answer(self, path: str, headers: dict[bytes, bytes]) -> bytes | None:
+        if path not in ("/status/ready", "/status/live"):
+            return None
+        shown = headers.get(b"access_token", b"")
+        if self._key is not None and not hmac.compare_digest(shown, self._key):
+            return _json({"detail": "Could not validate key"}, 403)
+        ready = self._is_ready()
+        if path == "/status/ready":
+            return _json({"ready": ready}, 200 if ready else 503)
+        alive = ready and self._alive
+        return _json({"alive": alive}, 200 if alive else 503)
+
+
+class StatusDesk:
+    """The endpoints alone: no messages are taken here."""
+
+    body_bytes_max = 1024
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._connections: set[HttpConnection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        listener = status_socket(host, port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: HttpConnection(self), sock=listener)
+        return int(listener.getsockname()[1])
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._connections):
+            connection.close()
+
+    def sweep(self) -> None:
+        for connection in [each for each in self._connections if each.overdue]:
+            connection.give_up()
+
+    def enter(self, connection: HttpConnection) -> bool:
+        self._connections.add(connection)
+        return len(self._connections) <= CONNECTIONS_MAX
+
+    def leave(self, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+
+    def take(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
+        raise AngariumError("messages are not taken at the status endpoints")
+
+    def status(self, path: str, headers: dict[bytes, bytes]) -> bytes | None:
+        return self._status.answer(path, headers) or http1.response(404)
+
+
+def status_socket(host: str, port: int) -> socket.socket:
+    return listen(host, port, SETTING)
+
+
+def _json(value: object, status: int) -> bytes:
+    return http1.response(status, msgspec.json.encode(value), "application/json")

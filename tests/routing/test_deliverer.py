@@ -1,0 +1,144 @@
+"""Deliveries: the schedule of retries, loans of a deliverer that died, receivers that hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from angarium.core.ground import Ground
+from angarium.routing.deliverer import Deliverer, receiver_of
+from angarium.routing.items import RETRY_DELAYS_MS
+from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+from tests.routing.kit import events
+from tests.routing.test_roles import sink
+
+DEADLINE_S = 40.0
+
+
+@asynccontextmanager
+async def delivering(
+    redis_url: str, clock: FakeClock | None = None, **overrides: Any
+) -> AsyncIterator[tuple[Ground, OutboundStore, Deliverer]]:
+    async with sample_ground(
+        redis_url, clock=clock, allow_private_addresses=True, **overrides
+    ) as ground:
+        deliverer = Deliverer(ground)
+        await deliverer.start()
+        try:
+            yield ground, OutboundStore(ground, "native"), deliverer
+        finally:
+            await deliverer.stop(5)
+
+
+async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with (
+        delivering(any_redis_url, clock) as (ground, store, _),
+        sink({"/no": 500}) as (url, came),
+    ):
+        await store.push(f"{url}/no", b"x", {})
+
+        async def attempts(wanted: int) -> bool:
+            # Its loops sleep on the test's clock.
+            await clock.advance(0.01)
+            found = await events(ground, "outbound_retried", "outbound_dead")
+            assert len(found) <= wanted, "too early"
+            return len(found) == wanted
+
+        for number, delay_ms in enumerate(RETRY_DELAYS_MS, 1):
+            await eventually(partial(attempts, number), DEADLINE_S)
+            assert len(came) == number
+            clock.jump(delay_ms)
+            await clock.advance(0.5)
+        await eventually(partial(attempts, 6), DEADLINE_S)
+        assert len(came) == 6
+        (letter,) = await store.dead(10)
+        assert json.loads(letter)["reason"] == "answered 500"
+        names = [event.event for event in await events(ground)]
+        assert names == ["outbound_accepted", *["outbound_retried"] * 5, "outbound_dead"]
+        found = await events(ground, "outbound_retried")
+        assert [event.attempt for event in found] == [1, 2, 3, 4, 5]
+
+
+async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str) -> None:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock) as ground:
+        store = OutboundStore(ground, "native")
+        for number in range(3):
+            await store.push("http://example.org", b"%d" % number, {})
+        first = await store.take(0, 10)
+        assert len(first) == 3
+        assert await store.take(0, 10) == []
+        clock.jump(LOAN_MS - 1)
+        assert await store.take(0, 10) == []
+        clock.jump(1)
+        again = await store.take(0, 10)
+        assert [loan.item for loan in again] == [loan.item for loan in first]
+
+        def end(loan: Any) -> Settlement:
+            return Settlement(loan, "delivered", "id", "http://example.org", 1, b"")
+
+        assert await store.settle(end(first[0])) == b"gone", "the first one comes too late"
+        assert await store.settle(end(again[0])) == b"settled"
+        assert await store.settle(end(again[0])) == b"gone", "a loan ends once"
+
+
+async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> None:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock) as ground:
+        store = OutboundStore(ground, "acapy")
+        for _ in range(3):
+            await store.push("http://example.org", b"same", {})
+        loans = await store.take(0, 10)
+        ends = [
+            Settlement(loan, "retried", "id", "u", 1, loan.item, foreign=True, delay_ms=5_000)
+            for loan in loans
+        ]
+        assert await asyncio.gather(*map(store.settle, ends)) == [b"settled"] * 3
+        clock.jump(5_000)
+        again = await store.take(0, 10)
+        assert len(again) == 3
+        assert len({json.dumps(json.loads(loan.item)) for loan in again}) == 1
+        assert len(await events(ground, "outbound_accepted")) == 3
+
+
+async def test_a_receiver_that_hangs_does_not_hold_up_the_others(redis_url: str) -> None:
+    hanging: list[asyncio.StreamWriter] = []
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hanging.append(writer)
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings: dict[str, Any] = {
+        "routing": {"delivery_timeout_ms": 3_000},
+        "limits": {"deliveries_max": 64},
+    }
+    async with (
+        delivering(redis_url, **settings) as (_, store, deliverer),
+        sink({}) as (url, came),
+    ):
+        for number in range(150):
+            await store.push(f"http://127.0.0.1:{port}/{number}", b"x", {})
+        for number in range(100):
+            await store.push(f"{url}/{number}", b"x", {})
+        await eventually(lambda: len(came) == 100, DEADLINE_S)
+        assert deliverer._counts["deferred"] > 0
+        assert deliverer._counts["dead"] == 0
+        assert len(hanging) < 150
+        for writer in hanging:
+            writer.close()
+        server.close()
+
+
+def test_a_receiver_is_scheme_host_and_port() -> None:
+    for url in ("http://a:1", "http://a:1/", "http://a:1/b/c?d=/"):
+        assert receiver_of(url) == "http://a:1"
+    assert receiver_of("nonsense") == "nonsense"

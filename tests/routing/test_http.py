@@ -1,0 +1,63 @@
+"""The room's operations of the API, on a real API role."""
+
+from __future__ import annotations
+
+import base64
+
+import aiohttp
+
+from angarium.core import keyspace as keys
+from angarium.routing.outbound_store import OutboundStore
+from tests.kit.roles import RoleProcess
+from tests.routing.kit import post, routing
+from tests.routing.test_roles import environment
+
+
+async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        await store.touch("a")
+        await store.assign_recip_key_to_new_uid(["l", "m"])
+        await post(store, "did:key:z/1", b"x")
+        await store.touch("b")
+        env = environment(ground.settings, ANGARIUM_HTTP__PORT="0")
+        async with (
+            RoleProcess(["serve", "api"], env) as api,
+            aiohttp.ClientSession(f"http://127.0.0.1:{api.ports['http']}") as client,
+        ):
+            shown = await (await client.get("/v1/routing/keys/did:key:z/1")).json()
+            assert (shown["uid"], shown["pending"], shown["waiting"]) == ("a", 1, 1)
+            missing = await client.get("/v1/routing/keys/never")
+            assert missing.status == 404
+            assert (await missing.json(content_type=None))["code"] == "recipient_unknown"
+            listed = await (await client.get("/v1/routing/instances")).json()
+            assert {each["uid"]: each["keys"] for each in listed["instances"]} == {"a": 3, "b": 0}
+            assert listed["keys_without_owner"] == 0
+            assert await (await client.post("/v1/routing/rebalance")).json() == {"moved": 1}
+
+            payload = base64.urlsafe_b64encode(b"hello").decode()
+            wanted = {"url": "https://example.org/in", "payload": payload}
+            assert (await client.post("/v1/routing/deliveries", json=wanted)).status == 202
+            bad = [
+                ({**wanted, "payload": "!"}, 400),
+                ({**wanted, "url": "ftp://x"}, 422),
+                ({**wanted, "url": "http://127.0.0.1/"}, 422),
+                ({}, 400),
+            ]
+            for body, status in bad:
+                assert (await client.post("/v1/routing/deliveries", json=body)).status == status
+            (loan,) = await OutboundStore(ground, "native").take(0, 10)
+            assert b"https://example.org/in" in loan.item
+
+            place = ground.keyspace.name(keys.OUTBOUND_DEAD)
+            letters = [
+                b'{"id":"1","reason":"answered 500","message":"{\\"retries\\":5}","at_ms":1}',
+                b'{"id":"2","reason":"not an item","message":"nonsense","at_ms":2}',
+            ]
+            await ground.redis.call("RPUSH", place, *letters, key=place)
+            found = await (await client.get("/v1/routing/dead")).json()
+            assert [each["reason"] for each in found["letters"]] == ["answered 500", "not an item"]
+            assert await (await client.post("/v1/routing/dead/revive")).json() == {"revived": 1}
+            (loan,) = await OutboundStore(ground, "native").take(0, 10)
+            assert loan.item == b'{"retries":0}'
+            page = await (await client.get("/openapi.json")).json()
+            assert "/v1/routing/instances" in page["paths"]

@@ -1,0 +1,241 @@
+"""One instance's mail: retries, dead letters, answers, letting go and coming back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from angarium.core.ground import Ground
+from angarium.routing.errors import ItemInvalid
+from angarium.routing.floor import PlainFloor, PlainSettings
+from angarium.routing.items import Message, decode_response
+from angarium.routing.mailbox import Handle, Mailbox, MailboxOptions
+from angarium.routing.store import RoutingStore, Rules
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import Signal, eventually
+from tests.routing.kit import counts, events, owner, post, routing, subjects
+
+DEADLINE_S = 40.0
+
+
+@asynccontextmanager
+async def mailbox(
+    store: RoutingStore, handle: Handle, uid: str = "a", clock: FakeClock | None = None, **more: Any
+) -> AsyncIterator[Mailbox]:
+    box = Mailbox(store, uid, handle, MailboxOptions(**more), clock=clock)
+    await box.start()
+    try:
+        yield box
+    finally:
+        await box.stop(10)
+
+
+async def settled(ground: Ground) -> bool:
+    return await counts(ground) == {}
+
+
+class Taking:
+    """A handler that writes down what it gets, and fails as it is told."""
+
+    def __init__(self, failures: dict[bytes, int] | None = None) -> None:
+        self.got: list[bytes] = []
+        self.failures = failures or {}
+        self.came = Signal()
+
+    async def __call__(self, message: Message) -> bytes:
+        left = self.failures.get(message.payload, 0)
+        if left:
+            self.failures[message.payload] = left - 1
+            raise ValueError(f"not yet {message.payload!r}")
+        self.got.append(message.payload)
+        self.came.fire()
+        return b"answer to " + message.payload
+
+
+@pytest.mark.parametrize("layout", ["native", "acapy"])
+async def test_messages_of_a_key_are_handled_in_order_and_failures_tried_again(
+    redis_url: str, layout: str
+) -> None:
+    async with routing(redis_url, layout=layout) as (ground, store):
+        take = Taking({b"2": 2})
+        async with mailbox(store, take) as box:
+            await post(store, "k", b"1", b"2", b"3")
+            await eventually(lambda: take.got == [b"1", b"2", b"3"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert box.figures.failed == 2
+            assert box.in_hand == 0
+
+
+async def test_poison_is_buried_and_the_rest_goes_on(any_redis_url: str) -> None:
+    async with routing(any_redis_url) as (ground, store):
+        take = Taking({b"poison": 100})
+        async with mailbox(store, take, attempts_max=2) as box:
+            await post(store, "k", b"1", b"poison", b"2")
+            await eventually(lambda: take.got == [b"1", b"2"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert box.figures.dead == 1
+        (dead,) = await events(ground, "dead")
+        assert "not yet" in str(dead.detail)
+        names = [event.event for event in await events(ground)]
+        assert names.count("accepted") == names.count("handled") + names.count("dead") == 3
+
+
+async def test_what_a_handler_can_not_read_is_not_tried_again(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+
+        async def handle(message: Message) -> None:
+            raise ItemInvalid("no such wallet")
+
+        async with mailbox(store, handle) as box:
+            await post(store, "k", b"1")
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert (box.figures.failed, box.figures.dead) == (0, 1)
+
+
+async def test_a_damaged_item_is_buried(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        take = Taking()
+        async with mailbox(store, take):
+            await post(store, "k", b"1")
+            await eventually(lambda: take.got == [b"1"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            name = f"{ground.settings.prefix}acapy_inbound_k"
+            await ground.redis.call("RPUSH", name, b"\xff damaged", key=name)
+            await post(store, "k", b"2")
+            await eventually(lambda: take.got == [b"1", b"2"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert len(await subjects(ground, "dead")) == 1
+
+
+async def test_keys_are_handled_side_by_side(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        held, others = asyncio.Event(), Signal()
+
+        async def handle(message: Message) -> None:
+            if message.recip_key == "slow":
+                await held.wait()
+            else:
+                others.fire()
+
+        async with mailbox(store, handle, handlers=2):
+            await post(store, "slow", b"1", b"2")
+            for number in range(20):
+                await post(store, f"k{number}", b"x")
+            await others.wait(20, DEADLINE_S)
+            assert (await store.show("slow")).pending == 2
+            held.set()
+            await eventually(lambda: settled(ground), DEADLINE_S)
+
+
+async def test_stopping_finishes_what_is_handled_and_gives_back_the_rest(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        begun, go = Signal(), asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            begun.fire()
+            await go.wait()
+
+        box = Mailbox(store, "a", handle, MailboxOptions(handlers=1))
+        await box.start()
+        await post(store, "k", b"1", b"2")
+        await post(store, "l", b"1")
+        await begun.wait(1, DEADLINE_S)
+        stopping = asyncio.ensure_future(box.stop(10))
+        await asyncio.sleep(0)
+        go.set()
+        await stopping
+        assert begun.count == 1
+        assert sum((await counts(ground)).values()) == 2
+        take = Taking()
+        async with mailbox(store, take, "b"):
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert sorted(take.got) == [b"1", b"2"]
+
+
+async def test_an_instance_that_was_removed_registers_again_by_itself(redis_url: str) -> None:
+    clock = FakeClock()
+    async with routing(redis_url, clock=clock) as (ground, store):
+        take = Taking()
+        async with mailbox(store, take, "a", clock) as box:
+            await post(store, "k", b"1")
+            await eventually(lambda: take.got == [b"1"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            # Its beats come from the same clock, so only a jump makes it silent.
+            clock.jump(60_000)
+            await store.touch("b")
+            await post(store, "k", b"2", b"3")
+            assert await owner(store, "k") == "b"
+            assert await subjects(ground, "removed") == ["a"]
+
+            async def back() -> bool:
+                await clock.advance(0.5)
+                return len((await store.instances())[0]) == 2
+
+            await eventually(back, DEADLINE_S)
+            assert box.figures.registered == 2
+            assert await owner(store, "k") == "b", "it came back without its old keys"
+
+
+async def test_after_a_long_pause_it_lets_go_before_it_handles_anything(redis_url: str) -> None:
+    clock = FakeClock()
+    async with routing(redis_url, clock=clock) as (ground, store):
+        begun, go = Signal(), asyncio.Event()
+        got: list[bytes] = []
+
+        async def handle(message: Message) -> None:
+            got.append(message.payload)
+            begun.fire()
+            await go.wait()
+
+        async with mailbox(store, handle, "a", clock) as box:
+            await post(store, "k", b"1", b"2", b"3")
+            await begun.wait(1, DEADLINE_S)
+            # As after SIGSTOP: time has passed for everybody, and no beat of ours was sent.
+            box._trusted_until = clock.monotonic() - 1
+            clock.jump(20_000)
+            await store.touch("b")
+            await store.sweep()
+            assert await owner(store, "k") == "b"
+            go.set()
+
+            async def let_go() -> bool:
+                await clock.advance(1)
+                return box.figures.let_go > 0
+
+            await eventually(let_go, DEADLINE_S)
+            assert got == [b"1"], "nothing more was begun"
+            assert await counts(ground) == {"b_k": 3}
+
+
+async def test_answers_reach_the_relay(redis_url: str) -> None:
+    async with routing(redis_url) as (_, store):
+        take = Taking()
+        async with mailbox(store, take):
+            await store.process_payload_recip_key("k", b"1", "http", "relay1.7")
+            await take.came.wait(1, DEADLINE_S)
+            found = await eventually(lambda: store.take_responses("relay1"), DEADLINE_S)
+        assert decode_response(found[0]).body == b"answer to 1"
+
+
+async def test_the_floor_without_settings_does_the_same(any_redis_url: str) -> None:
+    """What the ACA-Py plugin stands on, against the ground of everything else."""
+    async with routing(any_redis_url) as (ground, store):
+        settings = PlainSettings(
+            redis_url=any_redis_url,
+            actor="plain",
+            prefix=ground.settings.prefix,
+            partitions=ground.settings.partitions,
+        )
+        take = Taking()
+        async with PlainFloor.open(settings) as floor:
+            plain = RoutingStore(floor, Rules(), settings.limits)
+            async with mailbox(plain, take, "plain"):
+                for number in range(30):
+                    await post(store, f"k{number}", b"%d" % number)
+                await ground.redis.call_each_node("SCRIPT", "FLUSH")
+                await eventually(lambda: len(take.got) == 30, DEADLINE_S)
+                await eventually(lambda: settled(ground), DEADLINE_S)
