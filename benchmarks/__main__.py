@@ -8,7 +8,17 @@ import platform
 import sys
 from datetime import UTC, datetime
 
-BENCHMARKS = ("batching", "database")
+BENCHMARKS = (
+    "batching",
+    "database",
+    "conversations",
+    "conversations_size",
+    "dispatch",
+    "dispatch_locks",
+    "routing",
+    "pickup",
+    "transactions",
+)
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ shown: asyncio.Queue[str] = asyncio.Queue()
 @app.reply_sender("chat")
 async def send(reply: Reply) -> str:
     """Hand the reply to the client; answer with the id it will acknowledge."""
-    print(f"{reply.request_id} → {reply.payload}", flush=True)  # noqa: T201
+    print(f"{reply.request_id} → {reply.payload}", flush=True)
     ack_id = f"ack-{reply.response_id}"
     shown.put_nowait(ack_id)
     return ack_id

@@ -53,11 +53,12 @@ def _print_lines(found: Shown) -> None:
     print(_summary(found))
     for request in found.requests:
         state = "answered" if request.answered else "no reply yet"
-        print(f"request {request.request_id} position {request.position} {state}")
+        print(f"request {_plain(request.request_id)} position {request.position} {state}")
     for each in found.replies:
         reply = each.reply
         place = f"{reply.position}.{reply.number}"
-        print(f"reply {place} {reply.response_id} {reply.status} {each.reason.text}")
+        text = f"{_plain(reply.response_id)} {reply.status} {_plain(each.reason.text)}"
+        print(f"reply {place} {text}")
 
 
 def _print_table(found: Shown) -> None:
@@ -73,7 +74,7 @@ def _print_table(found: Shown) -> None:
     for request in found.requests:
         state = Text("answered", "green") if request.answered else Text("no reply yet", "yellow")
         left = _left(request.until_ms, found.now_ms)
-        requests.add_row(str(request.position), request.request_id, state, left)
+        requests.add_row(str(request.position), Text(_plain(request.request_id)), state, left)
     replies = Table(title="Replies", box=None, pad_edge=False, title_justify="left")
     for heading in ("Place", "Reply", "Status", "Why", "Time left"):
         replies.add_column(heading, overflow="fold")
@@ -82,9 +83,9 @@ def _print_table(found: Shown) -> None:
         colour = "green" if each.reason.why in ("send", "sent") else "yellow"
         replies.add_row(
             f"{reply.position}.{reply.number}",
-            reply.response_id,
+            Text(_plain(reply.response_id)),
             Text(reply.status, colour),
-            Text(each.reason.text),
+            Text(_plain(each.reason.text)),
             _left(reply.until_ms, found.now_ms),
         )
     console.print(requests)
@@ -93,10 +94,17 @@ def _print_table(found: Shown) -> None:
 
 def _summary(found: Shown) -> str:
     return (
-        f"conversation {found.conversation_id}: {found.replies_total} replies in flight, "
+        f"conversation {_plain(found.conversation_id)}: {found.replies_total} replies in flight, "
         f"{found.requests_total} requests"
     )
 
 
 def _left(until_ms: int, now_ms: int) -> str:
     return f"{max(0, until_ms - now_ms) / 1000:.1f} s"
+
+
+def _plain(text: str) -> str:
+    """Ids are strangers' text: what would steer a terminal or begin a line is spelled out."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

@@ -15,8 +15,14 @@ from typing import Annotated
 import typer
 
 from angarium import __version__
+from angarium.cli.conversation import conversation_commands
+from angarium.cli.dispatch import dispatch_commands
 from angarium.cli.doctor import doctor
+from angarium.cli.pickup import pickup_commands
+from angarium.cli.publish import publish
+from angarium.cli.route import route_commands
 from angarium.cli.serve import serve
+from angarium.cli.tx import pipeline_commands, tx_commands
 from angarium.cli.up import up
 from angarium.core.errors import AngariumError, SettingInvalid
 
@@ -54,6 +60,13 @@ def application() -> typer.Typer:
     app.command()(up)
     app.command()(serve)
     app.command()(doctor)
+    app.command()(publish)
+    app.add_typer(dispatch_commands(), name="dispatch")
+    app.add_typer(conversation_commands(), name="conversation")
+    app.add_typer(route_commands(), name="route")
+    app.add_typer(tx_commands(), name="tx")
+    app.add_typer(pickup_commands(), name="pickup")
+    app.add_typer(pipeline_commands(), name="pipeline")
     return app
 
 

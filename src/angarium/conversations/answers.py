@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from angarium.conversations.model import Message, MinMessageInfo, Reply, read_task
+from angarium.conversations.model import MinMessageInfo, Reply, read_task
 from angarium.conversations.order import OpenRequest, QueuedReply
 from angarium.core.scripts import status_of
 
@@ -100,37 +100,44 @@ def read_outcome(info: MinMessageInfo, reply: Sequence[Any]) -> TakeOutcome:
         return TakeOutcome(status, next=read_next(reply))
     if status != "taken":
         return TakeOutcome(status)
-    _, score, retries, left_ms, text, origin, corr, requested, responded, attempts = reply
     try:
-        task = read_task(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return TakeOutcome("unreadable")
+        return TakeOutcome(status, _read_taken(info, reply))
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, AttributeError):
+        return TakeOutcome("unreadable")  # it must not keep those it was taken with from leaving
+
+
+def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> Taken:
+    _, score, retries, left_ms, text, origin, corr, requested, responded, attempts = reply
     taken = Reply(
         conversation_id=info.conversation_id,
         request_id=info.request_id,
         response_id=info.response_id,
         origin=origin.decode(),
-        task_item=task,
+        task_item=read_task(text),
         request_timestamp=int(requested),
         response_timestamp=int(responded),
         awaited_retries=int(retries),
         sent_attempts=int(attempts),
         corr=corr.decode(),
     )
-    return TakeOutcome(status, Taken(info, int(score), int(left_ms), taken))
+    return Taken(info, int(score), int(left_ms), taken)
 
 
-def read_queued(info: MinMessageInfo, row: Sequence[bytes], message: Message | None) -> QueuedReply:
+def read_queued(
+    info: MinMessageInfo, row: Sequence[bytes], stored: Sequence[bytes | None]
+) -> QueuedReply:
+    """`stored`: status and retries of its hash, which may have ended already."""
     _, score, until_ms, state, holder, due = row
-    stored = "SENT" if state == b"S" else "PENDING"
+    status, retries = stored
+    placed = b"SENT" if state == b"S" else b"PENDING"
     return QueuedReply(
         request_id=info.request_id,
         response_id=info.response_id,
         position=int(score) // SPAN,
         number=int(score) % SPAN,
-        status=stored if message is None else message.status,
+        status=(status or placed).decode(),
         holder=None if holder in (b"-", b"*") else holder.decode(),
         until_ms=int(until_ms),
         due_ms=round(float(due) * 1000),
-        awaited_retries=0 if message is None else message.awaited_retries or 0,
+        awaited_retries=int(retries or 0),
     )

@@ -99,7 +99,7 @@ class _Operations:
                 AckBody, {200: Acknowledged}, scope="write",
             ),
             Operation(
-                "GET", "/v1/conversations/{conversation_id}", "showConversation",
+                "GET", "/v1/conversations/{conversation_id:path}", "showConversation",
                 "Show who waits for whom, and why", self.show_conversation,
                 None, {200: Shown}, (conversation,),
             ),

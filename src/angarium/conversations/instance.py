@@ -21,7 +21,7 @@ from angarium.conversations.errors import (
     Recoverable,
     RetriesEnded,
 )
-from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
 from angarium.conversations.memory_queue import (
     MemoryQueue,
     QueueFigures,
@@ -147,18 +147,19 @@ class ConversationsInstance(Service):
         response_timestamp: int | None = None,
     ) -> Accepted:
         """Accept a reply and send it from here, when it is its turn."""
+        responded = wall_clock_ms() if response_timestamp is None else response_timestamp
         accepted = await self.manager.mark_pending_conversation_register(
             conversation_id,
             request_id,
             response_id,
             task_item,
             corr,
-            response_timestamp=response_timestamp,
+            response_timestamp=responded,
             held=self._room() > 0,
         )
         if accepted.held:
             # What the sender gets beside the task comes from the request.
-            self._enqueue_own(accepted, task_item, corr, response_timestamp or 0)
+            self._enqueue_own(accepted, task_item, corr, responded)
         return accepted
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
@@ -187,12 +188,16 @@ class ConversationsInstance(Service):
     async def on_stop(self) -> None:
         """What is being sent is finished; what waits goes back, for others to take at once."""
         await self.passes_ended()
+        await self._give_back()
+        await self.queue.drained()
+        await self._give_back()  # what was being checked, and has to wait after all
+        await self._figures.withdraw()
+
+    async def _give_back(self) -> None:
         left = [_info(task) for task in self.queue.take_all()]
         if left:
             await self.store.await_replies(left, 0, 0, "given back")
             await self.store.hint_due()
-        await self.queue.drained()
-        await self._figures.withdraw()
 
     async def on_close(self) -> None:
         if self._senders is not None:
@@ -244,7 +249,8 @@ class ConversationsInstance(Service):
                 execution_task=self._send,
                 validation_task=self._validate,
                 error_task=self._failed,
-                task_id=info.response_id,
+                # Response ids are known once per partition only.
+                task_id=info.key().decode(),
                 task_group=info.conversation_id,
                 ts_input=reply.request_timestamp,
                 ts_output=reply.response_timestamp,

@@ -31,13 +31,15 @@ from angarium.core.setting_groups.conversations import ConversationsSettings
 
 # Of one group, set AWAITED by one call of a method: those far behind are AWAITED already.
 AWAIT_MAX = 10_000
+# Replies whose time is over can stand before the one that leaves next.
+FIRST_LOOKS = 50
 # A client can be faster than our report that its reply was sent: an ACK that is not known yet is
 # looked for again, for a quarter of a second.
 ACK_LOOKS = 12
 ACK_PAUSE_S = 0.02
 
 
-def _wall_clock_ms() -> int:
+def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
@@ -83,7 +85,7 @@ class MessageSyncManager:
         request_timestamp: int | None = None,
     ) -> tuple[str, Message]:
         """Open a request: ('created' | 'duplicate', the request)."""
-        requested = _wall_clock_ms() if request_timestamp is None else request_timestamp
+        requested = wall_clock_ms() if request_timestamp is None else request_timestamp
         info = MinMessageInfo(request_id, "", conversation_id)
         status, position = await self._store.create_request(info, origin, requested, corr)
         message = self.get_init_default_values(origin, conversation_id, request_id, requested)
@@ -104,7 +106,7 @@ class MessageSyncManager:
 
         `held`: the calling process sends it, too. Otherwise the next process that asks gets it.
         """
-        responded = _wall_clock_ms() if response_timestamp is None else response_timestamp
+        responded = wall_clock_ms() if response_timestamp is None else response_timestamp
         task = encode_task(task_item)
         new = NewReply(conversation_id, request_id, response_id, responded, task, corr, held)
         return await self._store.accept_reply(new)
@@ -182,10 +184,11 @@ class MessageSyncManager:
 
     async def get_first_conversation_message(self, conversation_id: str) -> Message | None:
         """The reply that leaves next."""
-        snapshot = await self._store.snapshot(conversation_id, 1)
-        if not snapshot.replies:
-            return None
-        return await self._store.read_reply(snapshot.replies[0].response_id, conversation_id)
+        snapshot = await self._store.snapshot(conversation_id, FIRST_LOOKS)
+        for each in snapshot.replies:
+            if each.until_ms > snapshot.now_ms:
+                return await self._store.read_reply(each.response_id, conversation_id)
+        return None
 
     async def get_all_siblings(self, info: MinMessageInfo, corr: str = "") -> ResponsesByRequest:
         return ResponsesByRequest(info, await self._store.siblings(info, AWAIT_MAX))

@@ -67,7 +67,6 @@ class Task:
     order: int = 0
     validations: int = 0
     entered_s: float = 0.0
-    over: bool = False
 
     def __lt__(self, other: Task) -> bool:
         return (self.order, self.internal_id) < (other.order, other.internal_id)
@@ -125,7 +124,7 @@ class MemoryQueue:
         self._groups: dict[str, _Group] = {}
         self._priority: deque[_Group] = deque()
         self._parked: dict[str, _Group] = {}  # the longest parked first
-        self._aging: deque[Task] = deque()
+        self._aging: dict[int, Task] = {}  # by internal id, the oldest first
         self._known: set[str] = set()
         self._in_execution = 0
         self._slow = 0
@@ -168,7 +167,7 @@ class MemoryQueue:
         task.entered_s = self._clock.monotonic()
         self.figures.added += 1
         if task.time_in_queue is not None:
-            self._aging.append(task)
+            self._aging[task.internal_id] = task
         group = self._groups.get(task.task_group)
         if group is None:
             group = self._groups[task.task_group] = _Group(task.task_group)
@@ -260,7 +259,7 @@ class MemoryQueue:
             del self._groups[group.name]
 
     def _leave(self, task: Task) -> None:
-        task.over = True
+        self._aging.pop(task.internal_id, None)
         self._known.discard(task.task_id)
 
     # Execution
@@ -315,6 +314,12 @@ class MemoryQueue:
         except Exception as error:
             await self._fail(task, error)
             return True, None
+        except BaseException as error:
+            if _cancelled_from_outside():
+                raise
+            # A task may raise anything; that ends the task, not the queue or the process.
+            await self._fail(task, RuntimeError(f"the task raised {error!r}"))
+            return True, None
 
     async def _execute(self, task: Task) -> float | None:
         """Run it in one of the places for concurrent executions, which a slow one gives up."""
@@ -343,11 +348,11 @@ class MemoryQueue:
 
     def _end_old(self) -> None:
         """All tasks may stay equally long, near enough, so the oldest stand in front."""
-        while self._aging and (self._aging[0].over or self._too_long(self._aging[0])):
-            task = self._aging.popleft()
-            group = self._groups.get(task.task_group)
-            if task.over or group is None or self._tasks is None:
-                continue
+        if self._tasks is None:
+            return
+        for task in list(itertools.takewhile(self._too_long, self._aging.values())):
+            del self._aging[task.internal_id]
+            group = self._groups[task.task_group]
             if group.executing is task:
                 continue  # its execution has a time limit of its own
             self._drop(group, task)
@@ -356,6 +361,11 @@ class MemoryQueue:
             self.figures.retries_ended += 1
             error = RetriesEnded(f"{task.task_id} stayed in the queue too long")
             self._tasks.create_task(self._fail(task, error))
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Slot:

@@ -6,6 +6,7 @@ make no other, and a property test watches them. Values only: nothing here talks
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -133,7 +134,8 @@ def read_message(fields: Sequence[bytes]) -> Message | None:
         named.setdefault(FORMER_FIELDS.get(field, field), value.decode())
     task = named.pop("taskItem", None)
     if task:
-        named["taskItem"] = msgspec.json.decode(task)
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+            named["taskItem"] = msgspec.json.decode(task)  # else it is shown without
     if named.get("asyncResponseId") == "":
         del named["asyncResponseId"]
     return msgspec.convert(named, Message, strict=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -66,7 +67,10 @@ class HttpSender:
             reply.awaited_retries + 1,
             reply.corr,
         )
-        headers = {"content-type": "application/json", "idempotency-key": reply.response_id}
+        headers = {
+            "content-type": "application/json",
+            "idempotency-key": _as_header(reply.response_id),
+        }
         try:
             answer = await self._outbound.send("POST", url, msgspec.json.encode(body), headers)
         except AddressRefused as error:
@@ -78,6 +82,13 @@ class HttpSender:
         if answer.status >= 500 or answer.status in RECOVERABLE_STATUSES:
             raise Recoverable(f"the client answered {answer.status}")
         raise Fatal(f"the client answered {answer.status}")
+
+
+def _as_header(response_id: str) -> str:
+    """As it is where a header can carry it, else percent-encoded."""
+    if response_id.isascii() and response_id.isprintable() and response_id == response_id.strip():
+        return response_id
+    return quote(response_id)
 
 
 def _ack_id(body: bytes) -> str | None:

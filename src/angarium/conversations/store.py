@@ -38,11 +38,11 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.order import OpenRequest
 from angarium.core import keyspace as keys
-from angarium.core.errors import Overloaded
+from angarium.core.errors import InputInvalid, Overloaded
 from angarium.core.ground import BatchItem, Ground
 from angarium.core.keys.key import Shape
 from angarium.core.scripts import Script, load_script, status_of
-from angarium.core.wire import Argument
+from angarium.core.wire import Argument, Command
 
 
 def _load(name: str) -> Script:
@@ -61,6 +61,7 @@ AWAIT_REPLIES = _load("await_replies")
 CANCEL_REPLIES = _load("cancel_replies")
 POSTPONE_REPLIES = _load("postpone_replies")
 RETIRE_REPLIES = _load("retire_replies")
+LIST_OVERDUE = _load("list_overdue")
 EXPIRE_REQUESTS = _load("expire_requests")
 LIST_SIBLINGS = _load("list_siblings")
 READ_MESSAGES = _load("read_messages")
@@ -70,6 +71,7 @@ DESCRIBE_CONVERSATION = _load("describe_conversation")
 # One script call holds up Redis for as long as it runs; a group larger than this leaves in parts.
 GROUP_PART = 500
 HINT_DUE = b'{"due":true}'
+TIMESTAMP_MAX = 2**53  # numbers are exact up to here in Redis' scripts
 IDS_REMEMBERED = 16_384  # checked ids; a conversation comes back many times
 
 
@@ -115,6 +117,7 @@ class ConversationStore:
         self._await = batched(AWAIT_REPLIES)
         self._postpone = batched(POSTPONE_REPLIES)
         self._retire = batched(RETIRE_REPLIES)
+        self._expire = batched(EXPIRE_REQUESTS)
         self._read = batched(READ_MESSAGES)
         self._acks = batched(READ_ACKS)
 
@@ -170,6 +173,10 @@ class ConversationStore:
         if corr:
             self.check_id("correlator", corr)
 
+    def check_timestamp(self, what: str, value: int) -> None:
+        if type(value) is not int or not 0 <= value <= TIMESTAMP_MAX:
+            raise InputInvalid(f"a {what} timestamp is a whole number of ms, not {value!r}")
+
     def request_id_of(self, request_key: str, partition: int) -> str:
         return request_key[self._request_head[partition] :]
 
@@ -183,6 +190,7 @@ class ConversationStore:
         partition = self.partition_of(conversation_id)
         self.check_id("request", info.request_id)
         self.check_id("origin", origin)
+        self.check_timestamp("request", timestamp)
         self.check_corr(corr)
         item: BatchItem = (
             (
@@ -205,6 +213,7 @@ class ConversationStore:
         partition = self.partition_of(new.conversation_id)
         self.check_id("request", new.request_id)
         self.check_id("response", new.response_id)
+        self.check_timestamp("response", new.response_timestamp)
         self.check_corr(new.corr)
         info = MinMessageInfo(new.request_id, new.response_id, new.conversation_id)
         of_request = MinMessageInfo(new.request_id, "", new.conversation_id)
@@ -317,7 +326,7 @@ class ConversationStore:
     async def pop_new(self, partition: int, most: int) -> list[MinMessageInfo]:
         return read_infos(await self._run(POP_NEW, partition, (), (most,)))
 
-    async def take(self, infos: Iterable[MinMessageInfo], claim: str = "") -> list[TakeOutcome]:
+    async def take(self, infos: Sequence[MinMessageInfo], claim: str = "") -> list[TakeOutcome]:
         waiting = []
         for info in infos:
             partition = self.partition_of(info.conversation_id)
@@ -325,16 +334,28 @@ class ConversationStore:
                 self._reply_keys(info, partition),
                 (info.conversation_id, info.key(), claim),
             )
-            waiting.append((info, self._take.submit(partition, item)))
-        return [read_outcome(info, await reply) for info, reply in waiting]
+            waiting.append(self._take.submit(partition, item))
+        replies = await asyncio.gather(*waiting)
+        return [read_outcome(*pair) for pair in zip(infos, replies, strict=True)]
 
     async def hint_due(self) -> None:
         """Tell the others that something can be claimed; they would find it at their next turn."""
         await self._ground.redis.call("PUBLISH", self.wake_channel, HINT_DUE)
 
     async def expire_requests(self, partition: int, most: int) -> int:
-        reply = await self._run(EXPIRE_REQUESTS, partition, (), (most,))
-        return int(reply[0])
+        name = self._name
+        waiting = []
+        for info in read_infos(await self._run(LIST_OVERDUE, partition, (), (most,))):
+            item: BatchItem = (
+                (
+                    name(keys.CONVERSATION_REQUEST, partition, info.request_id),
+                    name(keys.CONVERSATION_REQUESTS, partition, info.conversation_id),
+                    name(keys.CONVERSATION_ORDER, partition, info.conversation_id),
+                ),
+                (info.conversation_id, info.request_id, info.key()),
+            )
+            waiting.append(self._expire.submit(partition, item))
+        return sum(status_of(reply) == "expired" for reply in await asyncio.gather(*waiting))
 
     async def in_flight(self, partition: int) -> tuple[int, int, int]:
         """Replies in flight, requests without a reply, replies that nobody holds yet."""
@@ -355,7 +376,7 @@ class ConversationStore:
             args = (info.conversation_id, info.response_id, info.key(), wait_ms, per_retry_ms, why)
             item: BatchItem = (self._place_keys(info, partition), args)
             waiting.append(self._await.submit(partition, item))
-        return [status_of(await reply) for reply in waiting]
+        return [status_of(reply) for reply in await asyncio.gather(*waiting)]
 
     async def postpone(self, info: MinMessageInfo, wait_ms: int, per_retry_ms: int) -> str:
         partition = self.partition_of(info.conversation_id)
@@ -431,12 +452,12 @@ class ConversationStore:
         """Without a conversation every partition is asked."""
         self.check_id("response", response_id)
         found = await self._ask(keys.CONVERSATION_RESPONSE, response_id, conversation_id)
-        return next((message for reply in found if (message := read_message(reply))), None)
+        return self._of_conversation(found, conversation_id)
 
     async def read_request(self, request_id: str, conversation_id: str | None) -> Message | None:
         self.check_id("request", request_id)
         found = await self._ask(keys.CONVERSATION_REQUEST, request_id, conversation_id)
-        return next((message for reply in found if (message := read_message(reply))), None)
+        return self._of_conversation(found, conversation_id)
 
     async def find_ack(self, ack_id: str, conversation_id: str | None) -> MinMessageInfo | None:
         self.check_id("ACK", ack_id)
@@ -447,8 +468,9 @@ class ConversationStore:
                 for p in partitions
             )
         )
-        found = [reply[1] for reply in replies if status_of(reply) == "found"]
-        return MinMessageInfo.read(found[0]) if found else None
+        found = read_infos(reply[1] for reply in replies if status_of(reply) == "found")
+        wanted = (info for info in found if conversation_id in (None, info.conversation_id))
+        return next(wanted, None)
 
     async def snapshot(self, conversation_id: str, most: int) -> Snapshot:
         """A conversation's order, and the state of each reply in it."""
@@ -462,15 +484,7 @@ class ConversationStore:
         now_ms, requests_total, replies_total, requests, replies = reply
         rows = [replies[number : number + 6] for number in range(0, len(replies), 6)]
         infos = read_infos(row[0] for row in rows)
-        stored = await asyncio.gather(
-            *(
-                self._read.submit(
-                    partition,
-                    ((self._name(keys.CONVERSATION_RESPONSE, partition, i.response_id),), ()),
-                )
-                for i in infos
-            )
-        )
+        stored = await self._states(infos, partition)
         return Snapshot(
             int(now_ms),
             requests_total,
@@ -485,9 +499,29 @@ class ConversationStore:
                 for n in range(0, len(requests), 4)
             ],
             [
-                read_queued(info, row, read_message(fields))
+                read_queued(info, row, fields)
                 for info, row, fields in zip(infos, rows, stored, strict=True)
             ],
+        )
+
+    async def _states(
+        self, infos: Sequence[MinMessageInfo], partition: int
+    ) -> Sequence[Sequence[bytes | None]]:
+        """Without their tasks, of which each may have megabytes."""
+        if not infos:
+            return []
+        name = self._name
+        commands: list[Command] = [
+            (
+                "HMGET",
+                name(keys.CONVERSATION_RESPONSE, partition, info.response_id),
+                "status",
+                "awaitedRetries",
+            )
+            for info in infos
+        ]
+        return await self._ground.redis.execute(
+            commands, key=self._shared[partition][0], repeatable=True
         )
 
     # Plumbing
@@ -521,6 +555,15 @@ class ConversationStore:
 
     def _where(self, conversation_id: str | None) -> Iterable[int]:
         return self.partitions if conversation_id is None else [self.partition_of(conversation_id)]
+
+    @staticmethod
+    def _of_conversation(found: Iterable[Any], conversation_id: str | None) -> Message | None:
+        """A partition knows an id once, which may be that of another conversation."""
+        for fields in found:
+            message = read_message(fields)
+            if message and conversation_id in (None, message.conversation_id):
+                return message
+        return None
 
     async def _ask(self, key: keys.Key, part: str, conversation_id: str | None) -> Sequence[Any]:
         return await asyncio.gather(

@@ -41,6 +41,8 @@ FACES: tuple[str, ...] = (
     "angarium.transactions.http",
     "angarium.conversations.http",
     "angarium.dispatch.http",
+    "angarium.routing.http",
+    "angarium.pickup.http",
 )
 # Probes give up after 1 s by default; the answer «not ready» has to be there before that.
 READY_S_MAX = 0.8

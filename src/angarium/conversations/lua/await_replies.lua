@@ -15,6 +15,7 @@ local function await(response, responses, order, a)
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   if not found[1] or not score then return { 'gone' } end
   local until_ms, state, holder = placed(order, score)
+  if not until_ms then return { 'gone' } end
   if state == 'S' then return { 'sent' } end
   if found[1] == 'AWAITED' then return { 'awaited', whole(found[3] * 1000) } end
   local lapsed = found[3] * 1000 <= now_ms

@@ -21,7 +21,10 @@ local anchor = items > 0 and tonumber(redis.call('ZSCORE', responses, ARGV[20]) 
   or tonumber(redis.call('HGET', request, 'position') or 0) * SPAN
 local head = redis.call('ZRANGE', responses, 0, 0)[1]
 if close then
-  redis.call('DEL', request)
+  -- Closed, but until all have gone it tells where its replies stand: the next call asks for it.
+  if redis.call('EXISTS', request) == 1 then
+    redis.call('HSET', request, 'expiresAtTS', seconds(now_ms))
+  end
   if redis.call('ZREM', KEYS[4], ARGV[14]) == 1 then
     note('request_removed', ARGV[13], { k = conversation, d = why })
   end
@@ -46,6 +49,7 @@ for item = 1, items do
     cancelled = cancelled + 1
   end
 end
+if close and group then redis.call('DEL', request) end
 local position = listed(order, request)
 if (position and (close or cancelled > 0)) and not has_replies(responses, position * SPAN) then
   redis.call('LREM', requests, 1, request)

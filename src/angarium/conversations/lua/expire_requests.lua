@@ -1,17 +1,33 @@
 #!lua
--- Guarantee: a request that nobody answered in its time is noted once.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages
--- ARGV: 4–10 as in the include, 11 most to expire
--- Returns: {number expired}
+-- Guarantee: a request that nobody answered in its time is noted once, and leaves its
+-- conversation's list.
+-- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, requests, order
+-- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, request id,
+-- MinMessageInfo
+-- Returns: per item {'expired'} | {'open'} it has a new life by now | {'gone'}
 -- Events: request_expired (room conversations)
--- Repeats: safe
+-- Repeats: safe, the second call answers 'gone'
 -- include: transition
 -- include: conversation
-local due = redis.call('ZRANGE', KEYS[4], '-inf', seconds(now_ms), 'BYSCORE', 'LIMIT', 0, items)
-for _, member in ipairs(due) do
-  redis.call('ZREM', KEYS[4], member)
-  local info = cjson.decode(member)
-  note('request_expired', info.rqId, { k = info.cnId })
+local answers = {}
+for item = 1, items do
+  local k, a = 3 + 3 * item, 9 + 3 * item
+  local request, requests, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  local over_at = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[a + 2]) or nil)
+  if not over_at then
+    answers[item] = { 'gone' }
+  elseif over_at > tonumber(seconds(now_ms)) then
+    answers[item] = { 'open' }
+  else
+    redis.call('ZREM', KEYS[4], ARGV[a + 2])
+    note('request_expired', ARGV[a + 1], { k = ARGV[a] })
+    local position, _, answered = listed(order, request)
+    if position and not answered then
+      redis.call('HDEL', order, 'q' .. request)
+      redis.call('LREM', requests, 1, request)
+    end
+    answers[item] = { 'expired' }
+  end
 end
 journal_append('conversations')
-return { #due }
+return answers

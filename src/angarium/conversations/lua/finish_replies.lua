@@ -34,7 +34,7 @@ local function finish(k, conversation, response_id, member, how)
   else
     redis.call('HDEL', order, whole(score))
   end
-  return { event, wake_next(head, responses, order, conversation) }
+  return { event, wake_after(score, head, responses, order, conversation) }
 end
 
 local answers = {}

@@ -15,7 +15,7 @@ for item = 1, items do
   local k, a = 2 + 4 * item, 8 + 4 * item
   local response, responses, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
   local member, ack_id = ARGV[a + 2], ARGV[a + 3]
-  local found = redis.call('HMGET', response, 'status', 'sentAttempt')
+  local found = redis.call('HMGET', response, 'status', 'sentAttempt', 'expiresAtTS')
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   if not found[1] or not score then
     answers[item] = { 'gone' }
@@ -25,8 +25,13 @@ for item = 1, items do
     local attempt, until_ms = found[2] + 1, now_ms + sent_ttl
     redis.call('HSET', response, 'status', 'SENT', 'sentAttempt', attempt,
       'asyncRequestId', ack_id, 'awaitedToDateTS', seconds(until_ms),
-      'lastAccess', seconds(now_ms))
+      'expiresAtTS', seconds(until_ms), 'lastAccess', seconds(now_ms))
     redis.call('PEXPIRE', response, sent_ttl)
+    if tonumber(found[3]) * 1000 < until_ms then
+      -- Sent at the end of its time: its place must be there when the ACK comes.
+      redis.call('PEXPIRE', responses, sent_ttl, 'GT')
+      redis.call('PEXPIRE', order, sent_ttl, 'GT')
+    end
     if ack_id ~= '' then redis.call('SET', KEYS[k + 3], member, 'PX', sent_ttl) end
     redis.call('ZADD', KEYS[3], seconds(until_ms), member)
     place(order, score, until_ms, 'S', actor)

@@ -7,23 +7,43 @@
 -- the claim or '' for a reply that nobody held before
 -- Returns: per item {'taken', score, retries, ms left, task, origin, correlator, request
 -- timestamp, response timestamp, send attempts} | {'expired', next} | {'delivered', next} |
--- {'awaited'} too far behind | {'sent'} | {'lost'} | {'gone'}; next: MinMessageInfo of the next, if this process holds it
+-- {'awaited'} too far behind | {'later'} more than one call may answer | {'sent'} | {'lost'} |
+-- {'gone'}; next: MinMessageInfo of the next, if this process holds it
 -- Events: taken, awaited, expired, delivered (room conversations)
 -- Repeats: no, a second call finds the claim used up and answers 'lost'
 -- include: transition
 -- include: conversation
 local FIELDS = { 'status', 'awaitedRetries', 'taskItem', 'origin', 'corr', 'requestTimestamp',
   'responseTimestamp', 'sentAttempt' }
+-- Past this a call takes no more: what it answers travels as a whole. The rest is offered again.
+local BYTES_MAX = 8388608
+local taken_bytes = 0
 
 local function overdue(k, conversation, member, score, state)
+  -- Its hash ends by itself, at this very time: under that name there may be another's by now.
   local event = take_out_overdue(KEYS[k + 3], KEYS[k + 4], member, score, state, conversation)
-  redis.call('DEL', KEYS[k + 1])
   local head = redis.call('ZRANGE', KEYS[k + 3], 0, 0, 'WITHSCORES')
   if last_of_request(head, KEYS[k + 3], score) then
     redis.call('HDEL', KEYS[k + 4], 'q' .. KEYS[k])
     redis.call('LREM', KEYS[k + 2], 1, KEYS[k])
   end
-  return { event, wake_next(head, KEYS[k + 3], KEYS[k + 4], conversation) }
+  return { event, wake_after(score, head, KEYS[k + 3], KEYS[k + 4], conversation) }
+end
+
+-- The places of replies whose list has expired as a whole, and the requests they answered.
+local function forget_places(requests, order)
+  for _, name in ipairs(redis.call('HKEYS', order)) do
+    local request = string.match(name, '^q(.*)$')
+    if not request then
+      if name ~= 'n' then redis.call('HDEL', order, name) end
+    else
+      local _, _, answered = listed(order, request)
+      if answered then
+        redis.call('HDEL', order, name)
+        redis.call('LREM', requests, 1, request)
+      end
+    end
+  end
 end
 
 local function take(k, conversation, member, claim)
@@ -33,6 +53,7 @@ local function take(k, conversation, member, claim)
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   if not score then
     -- The whole conversation has run out of its time.
+    if redis.call('EXISTS', responses) == 0 then forget_places(KEYS[k + 2], order) end
     redis.call('ZREM', KEYS[3], member)
     note('expired', cjson.decode(member).rsId, { k = conversation })
     return { 'expired', '' }
@@ -58,6 +79,15 @@ local function take(k, conversation, member, claim)
     end
     return { 'awaited' }
   end
+  if taken_bytes >= BYTES_MAX then
+    if claim == '' then
+      redis.call('LPUSH', KEYS[5], member)
+    else
+      redis.call('ZADD', KEYS[3], seconds(now_ms), member)
+    end
+    return { 'later' }
+  end
+  taken_bytes = taken_bytes + #(found[3] or '')
   local retries = tonumber(found[2]) + (found[1] == 'WAITING' and 0 or 1)
   local due_ts = seconds(math.min(now_ms + pending_ttl, until_ms))
   redis.call('HSET', response, 'status', 'PENDING', 'awaitedRetries', retries,

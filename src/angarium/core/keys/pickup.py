@@ -12,7 +12,7 @@ PICKUP_QUEUE = _pickup(
     "pickup:queue:{queue}",
     "hash",
     meaning="One queue in figures (`sequence`, `stored`, `bytes`, `archived`, `held`, `moving`, "
-    "`moves`, `cleared`) and its live session (`session`, `gateway`, `socket`, `term`)",
+    "`moves`, `cleared`, `grace`) and its live session (`session`, `gateway`, `socket`, `term`)",
     expiry="with its last message, unless a session is open",
 )
 PICKUP_MESSAGES = _pickup(

@@ -31,8 +31,7 @@ class PickupSettings(Group):
     )
     lease_ms: Positive = Field(
         10_000,
-        description="Milliseconds after which the sessions of a gateway that died count as "
-        "closed.",
+        description="Milliseconds after which the sessions of a gateway that died count as closed.",
     )
     ping_ms: Positive = Field(
         20_000,

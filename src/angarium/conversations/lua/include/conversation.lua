@@ -96,6 +96,13 @@ local function wake_next(head, responses, order, conversation)
   return ''
 end
 
+-- The same, after the reply of this score has ended. What stood before it waits on as it did:
+-- nothing was freed, and a back-off must not be cut short.
+local function wake_after(score, head, responses, order, conversation)
+  if head[1] and tonumber(head[2]) < score then return '' end
+  return wake_next(head, responses, order, conversation)
+end
+
 local function wake_others()
   if #woken == 0 and not new_replies and not due_replies then return end
   local hints = { new = new_replies, due = due_replies }

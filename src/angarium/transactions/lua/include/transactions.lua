@@ -12,11 +12,13 @@ local FINAL = {
 local labels, gauges, pushes, notices, hints = {}, {}, {}, {}, {}
 local now_text = string.format('%.0f', now_ms)
 
--- Many values for one key in few calls; a chunk stays far below what Lua can unpack.
+-- Many values for one key in few calls; a chunk stays far below what Lua can unpack. The last reply.
 local function call_many(command, key, values)
+  local reply
   for first = 1, #values, 1000 do
-    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+    reply = redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
   end
+  return reply
 end
 
 -- The same for a command that takes keys only and answers with a number.
@@ -62,38 +64,31 @@ local function push(queue_key, group, kind, id)
   queue.ids[#queue.ids + 1] = id
 end
 
+-- Only the finest dimension is written; sums by group, pipeline or owner are the reader's.
 local function statistics_write()
-  local sums = {}
-  local function add(scope, event, n)
-    local field = scope .. '|' .. event
-    sums[field] = (sums[field] or 0) + n
-  end
-  for _, about in pairs(labels) do
-    for event, n in pairs(about.counts) do
-      add('all', event, n)
-      add('group:' .. about.group, event, n)
-      add('pipeline:' .. about.pipeline, event, n)
-      add('owner:' .. about.owner, event, n)
-      add('both:' .. about.owner .. '|' .. about.pipeline, event, n)
-    end
-  end
-  if not next(sums) and not next(gauges) then return end
   for level = 1, 3 do
     local interval_s = INTERVALS_S[level]
     local start_s = math.floor(now_ms / 1000 / interval_s) * interval_s
     local key = KEYS[2 + level] .. string.format('%.0f', start_s)
-    for field, n in pairs(sums) do redis.call('HINCRBY', key, field, n) end
-    for field, length in pairs(gauges) do redis.call('HSET', key, field, length) end
-    redis.call('EXPIRE', key, RETENTIONS_S[level])
+    local fresh = false
+    for name, about in pairs(labels) do
+      for event, n in pairs(about.counts) do
+        fresh = redis.call('HINCRBY', key, name .. '|' .. event, n) == n or fresh
+      end
+    end
+    for field, length in pairs(gauges) do
+      redis.call('HSET', key, field, length)
+      fresh = true
+    end
+    -- A field that is new may have brought the whole key.
+    if fresh then redis.call('EXPIRE', key, RETENTIONS_S[level]) end
   end
 end
 
 -- Last of all: what the batch gathered is written.
 local function settle()
   for queue_key, queue in pairs(pushes) do
-    call_many('RPUSH', queue_key, queue.ids)
-    local length = redis.call('LLEN', queue_key)
-    gauges['queue:' .. queue.group .. '|' .. queue.kind] = length
+    local length = call_many('RPUSH', queue_key, queue.ids)
     -- Only a queue that was empty may have idle nodes in front of it.
     if length == #queue.ids then hints[#hints + 1] = 'work ' .. queue.group end
   end

@@ -1,0 +1,108 @@
+"""`angarium pickup`: what waits for a connection, who has its live session, and emptying it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.pickup.inspection import Inspection, Overview, Shown
+
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Whose connection it is.")]
+T = TypeVar("T")
+
+
+def pickup_commands() -> typer.Typer:
+    commands = typer.Typer(
+        help="Look at queues and live sessions.", no_args_is_help=True, rich_markup_mode=None
+    )
+    commands.command()(show)
+    commands.command()(drain)
+    return commands
+
+
+def show(
+    connection: Annotated[
+        str | None, typer.Argument(metavar="[CONNECTION]", help="Connection id; all without it.")
+    ] = None,
+    tenant: Tenant = "default",
+    as_json: Json = False,
+) -> int:
+    """Say what waits for a connection, or how the room stands."""
+    if connection is None:
+        overview: Overview = _run(lambda inspection: inspection.overview())
+        _print_json(overview) if as_json else _print_overview(overview)
+        return 0
+    found: Shown = _run(lambda inspection: inspection.show(tenant, connection))
+    if as_json:
+        _print_json(found)
+        return 0
+    print(f"connection {found.connection_id} of {found.tenant}")
+    print(f"pending    {found.pending} ({found.archived} in the database)")
+    print(f"sending    {found.sending}")
+    print(f"bytes      {found.bytes}")
+    session = f"{found.session} at {found.gateway}" if found.live else "none"
+    print(f"session    {session}")
+    return 0
+
+
+def drain(
+    connection: Annotated[str, typer.Argument(metavar="CONNECTION", help="Connection id.")],
+    recipient: Annotated[
+        str, typer.Option("--recipient", help="Only messages of this recipient DID.")
+    ] = "",
+    tenant: Tenant = "default",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Remove every message that a connection has, in Redis and in the database, for good."""
+    if not yes:
+        whose = f" for {recipient}" if recipient else ""
+        typer.confirm(f"Remove all messages of {connection}{whose} for good?", abort=True)
+    removed: int = _run(lambda inspection: inspection.drain(tenant, connection, recipient))
+    if as_json:
+        _print_json({"removed": removed})
+    else:
+        print(f"{removed} messages removed")
+    return 0
+
+
+def _run(ask: Callable[[Inspection], Awaitable[T]]) -> T:
+    import uvloop
+
+    return uvloop.run(_asked(ask))
+
+
+async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.pickup.inspection import inspection
+
+    async with Ground.open(load()) as ground, inspection(ground) as opened:
+        return await ask(opened)
+
+
+def _print_overview(overview: Overview) -> None:
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("gateway", "sessions", "live", box=None)
+        for each in overview.gateways:
+            table.add_row(each.gateway, str(each.sessions), "yes" if each.live else "no")
+        Console().print(table)
+    else:
+        for each in overview.gateways:
+            print(f"{each.gateway} {each.sessions} {'live' if each.live else 'dead'}")
+    print(f"{overview.queues} queues with messages in Redis, {overview.archived} archived messages")
+    print(f"{overview.moving} on their way to the database, {overview.pushes} pushes to send")
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())

@@ -1,0 +1,352 @@
+"""`angarium tx …` and `angarium pipeline …`: transactions from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.transactions.client import Transactions
+    from angarium.transactions.model import Transaction
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
+
+
+def tx_commands() -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, help="Start, see and steer transactions.")
+    for command in (start, show, list_, cancel, switch, watch, statistics):
+        app.command(command.__name__.rstrip("_"))(command)
+    return app
+
+
+def pipeline_commands() -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, help="Pipeline definitions.")
+    app.command("list")(pipeline_list)
+    app.command("show")(pipeline_show)
+    app.command("load")(pipeline_load)
+    return app
+
+
+def start(
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline.")],
+    data: Annotated[str, typer.Option(help="The data, as JSON.")] = "{}",
+    owner: Annotated[str, typer.Option(help="Whose transaction it is.")] = "default",
+    external_id: Annotated[
+        str | None, typer.Option(help="Your own id for it; a repeat finds the first one.")
+    ] = None,
+    webhook: Annotated[str | None, typer.Option(help="URL that is told of its end.")] = None,
+    wait_s: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 0,
+    as_json: Json = False,
+) -> int:
+    """Start a transaction, and wait for its end if asked to."""
+    from angarium.core.errors import InputInvalid
+
+    try:
+        import msgspec
+
+        msgspec.json.decode(data)
+    except ValueError as error:
+        raise InputInvalid(f"--data is not JSON: {error}") from None
+
+    async def run(transactions: Transactions) -> int:
+        from angarium.transactions.model import Start
+
+        started = await transactions.start(
+            Start(pipeline, data.encode(), owner, external_id, webhook=webhook)
+        )
+        if wait_s > 0:
+            return _show(await _ended(transactions, started.transaction_id, wait_s), as_json)
+        if as_json:
+            _print_json({"id": started.transaction_id, "duplicate": started.duplicate})
+        else:
+            print(started.transaction_id)
+        return 0
+
+    return _run(run)
+
+
+def show(id: Id, as_json: Json = False) -> int:
+    """What is known of a transaction, from Redis or the archive."""
+
+    async def run(transactions: Transactions) -> int:
+        return _show(await transactions.get(id), as_json)
+
+    return _run(run)
+
+
+def list_(
+    status: Annotated[str, typer.Option(help="queued, running, sleeping, success, …")] = "running",
+    pipeline: Annotated[str, typer.Option(help="Of this pipeline only.")] = "",
+    owner: Annotated[str, typer.Option(help="Of this owner only.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
+    as_json: Json = False,
+) -> int:
+    """Transactions of one status."""
+    from angarium.core.errors import InputInvalid
+    from angarium.transactions.model import Status
+
+    try:
+        wanted = Status(status)
+    except ValueError:
+        raise InputInvalid(f"--status must be one of {', '.join(Status)}") from None
+
+    async def run(transactions: Transactions) -> int:
+        found = await transactions.listed(wanted, limit, pipeline=pipeline, owner=owner)
+        if as_json:
+            _print_json(found)
+        else:
+            rows = [
+                (each.id, each.pipeline, each.owner, each.status.value, each.step, each.node or "")
+                for each in found
+            ]
+            _print_table(("id", "pipeline", "owner", "status", "step", "node"), rows)
+        return 0
+
+    return _run(run)
+
+
+def cancel(id: Id, as_json: Json = False) -> int:
+    """Cancel a transaction; one that runs is stopped by its node."""
+
+    async def run(transactions: Transactions) -> int:
+        return _say_status(await transactions.cancel(id), as_json)
+
+    return _run(run)
+
+
+def switch(
+    id: Id,
+    name: Annotated[str, typer.Argument(help="Name of the switch.")],
+    value: Annotated[str, typer.Argument(help="Its value.")] = "",
+    as_json: Json = False,
+) -> int:
+    """Set a switch; a transaction that sleeps for it wakes up."""
+
+    async def run(transactions: Transactions) -> int:
+        return _say_status(await transactions.set_switch(id, name, value), as_json)
+
+    return _run(run)
+
+
+def watch(
+    elders: Annotated[int, typer.Option(min=1, max=200, help="How many elders.")] = 20,
+    as_json: Json = False,
+) -> int:
+    """What needs an eye: transactions that run longest, queues, silent nodes."""
+
+    async def run(transactions: Transactions) -> int:
+        found = await transactions.watch(elders)
+        if as_json:
+            _print_json(found)
+            return 0
+        print(
+            f"{found.running} running, {found.sleeping} sleeping, {found.to_archive} to archive, "
+            f"{found.webhooks} webhooks due"
+        )
+        nodes = [
+            (each.node, f"{each.silent_ms / 1000:.1f} s", "alive" if each.alive else "SILENT")
+            for each in found.nodes
+        ]
+        _print_table(("node", "last seen", ""), nodes)
+        queues = [
+            (each.node_group, each.kind, each.length, f"{each.waiting_ms / 1000:.1f} s")
+            for each in found.queues
+        ]
+        _print_table(("node group", "queue", "length", "waiting"), queues)
+        rows = [
+            (each.transaction_id, each.pipeline, each.node, f"{each.age_ms / 1000:.1f} s")
+            for each in found.elders
+        ]
+        _print_table(("running longest", "pipeline", "node", "for"), rows)
+        return 0
+
+    return _run(run)
+
+
+def statistics(
+    level: Annotated[str, typer.Option(help="fine (5 s), medium (100 s), coarse (1000 s).")] = (
+        "fine"
+    ),
+    intervals: Annotated[int, typer.Option(min=1, help="How many intervals.")] = 12,
+    as_json: Json = False,
+) -> int:
+    """Counters of the last intervals."""
+    from angarium.core.errors import InputInvalid
+    from angarium.transactions.statistics import Level
+
+    try:
+        wanted = Level(level)
+    except ValueError:
+        raise InputInvalid(f"--level must be one of {', '.join(Level)}") from None
+
+    async def run(transactions: Transactions) -> int:
+        found = await transactions.statistics(wanted, intervals)
+        if as_json:
+            _print_json(found)
+            return 0
+        events = sorted({event for each in found for event in each.all})
+        rows = [(each.start_s, *(each.all.get(event, 0) for event in events)) for each in found]
+        _print_table(("from", *events), rows)
+        return 0
+
+    return _run(run)
+
+
+def pipeline_list(as_json: Json = False) -> int:
+    """The newest version of each pipeline."""
+
+    async def run(transactions: Transactions) -> int:
+        found = list((await transactions.pipelines()).values())
+        if as_json:
+            _print_json(found)
+        else:
+            rows = [
+                (each.name, each.version, each.node_group, len(each.steps), each.description)
+                for each in found
+            ]
+            _print_table(("name", "version", "node group", "steps", "description"), rows)
+        return 0
+
+    return _run(run)
+
+
+def pipeline_show(
+    name: Annotated[str, typer.Argument(help="Name of the pipeline.")],
+    as_json: Json = False,
+) -> int:
+    """All versions of a pipeline, newest first."""
+
+    async def run(transactions: Transactions) -> int:
+        found = await transactions.versions(name)
+        if as_json:
+            _print_json(found)
+            return 0
+        for each in found:
+            print(f"{each.name} version {each.version} on {each.node_group}  {each.description}")
+            rows = [
+                (number, step.type or f"→ {step.pipeline}", step.timeout_ms or "", step.description)
+                for number, step in enumerate(each.steps, 1)
+            ]
+            _print_table(("step", "type", "timeout_ms", "description"), rows)
+        return 0
+
+    return _run(run)
+
+
+def pipeline_load(
+    path: Annotated[Path, typer.Argument(help="A .toml or .json file, or a folder of them.")],
+    application: Annotated[
+        str | None, typer.Option("--app", help="Check the steps against this module:app.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Store definitions; transactions that run keep the version they started with."""
+
+    async def run(transactions: Transactions) -> int:
+        from angarium.transactions.library import read_definitions
+
+        stored = await transactions.load(read_definitions(str(path)))
+        if as_json:
+            _print_json(stored)
+        else:
+            for name, version in stored.items():
+                print(f"{name} is version {version}")
+        return 0
+
+    return _run(run, application)
+
+
+# Shared
+
+
+def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None = None) -> int:
+    import uvloop
+
+    async def run() -> int:
+        async with _transactions(application) as transactions:
+            return await use(transactions)
+
+    return uvloop.run(run())
+
+
+@asynccontextmanager
+async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
+    from angarium.core.application import load_application
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.transactions.client import Transactions
+
+    settings = load()
+    named = application or settings.app
+    app = load_application(named) if named else None
+    async with Ground.open(settings) as ground:
+        transactions = Transactions(ground, app)
+        try:
+            yield transactions
+        finally:
+            await transactions.close()
+
+
+async def _ended(transactions: Transactions, id: str, wait_s: float) -> Transaction:
+    """A command waits by looking: it is gone too soon to be worth a subscription."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + wait_s
+    while True:
+        found = await transactions.get(id)
+        if found.status.final or loop.time() >= until_s:
+            return found
+        await asyncio.sleep(0.05)
+
+
+def _show(transaction: Transaction, as_json: bool) -> int:
+    import msgspec
+
+    if as_json:
+        _print_json(transaction)
+        return 0
+    rows = [
+        (name, value if isinstance(value, str | int) else msgspec.json.encode(value).decode())
+        for name, value in msgspec.to_builtins(_plain(transaction)).items()
+        if value is not None
+    ]
+    _print_table(("", ""), rows)
+    return 0
+
+
+def _plain(transaction: Transaction) -> Any:
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(transaction))
+
+
+def _say_status(status: str, as_json: bool) -> int:
+    if as_json:
+        _print_json({"status": status})
+    else:
+        print(status)
+    return 0
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())
+
+
+def _print_table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=any(titles), pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(value) for value in row))
+    Console(soft_wrap=True).print(table)

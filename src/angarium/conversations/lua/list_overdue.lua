@@ -1,0 +1,10 @@
+#!lua flags=no-writes
+-- Guarantee: requests whose time is over and that nobody answered.
+-- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages
+-- ARGV: 4–10 as in the include, 11 most to list
+-- Returns: {MinMessageInfo, …}
+-- Events: none
+-- Repeats: safe
+-- include: transition
+-- include: conversation
+return redis.call('ZRANGE', KEYS[4], '-inf', seconds(now_ms), 'BYSCORE', 'LIMIT', 0, items)

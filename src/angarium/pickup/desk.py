@@ -1,0 +1,362 @@
+"""What clients may ask, and how each question is answered.
+
+Every frame gets the answer that JSON-RPC demands and leaves the connection open. The methods that
+come in thousands (adding, removing) need no task: their answer is written when their batch is
+back. A client sees its tenant's connections and no others, because every queue's name begins
+with the tenant. Payloads are passed on as the bytes they came in, and are never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from angarium.core import log
+from angarium.core.errors import (
+    AngariumError,
+    OutcomeUnknown,
+)
+from angarium.core.ids import time_ordered_id
+from angarium.core.limits import Limits
+from angarium.core.scripts import status_of
+from angarium.pickup import methods
+from angarium.pickup.access import Access
+from angarium.pickup.answers import Answer, Batch
+from angarium.pickup.client_socket import ClientSocket
+from angarium.pickup.errors import (
+    GatewayQuiet,
+    MethodUnknown,
+    QueueFull,
+    RateExceeded,
+    SessionsExceeded,
+)
+from angarium.pickup.jsonrpc import Call, Refusal, parse
+from angarium.pickup.mailbox import DELIVERED, Mailbox
+from angarium.pickup.model import Message, encode_message, queue_name
+from angarium.pickup.push import Push, Pushes
+from angarium.pickup.sessions import Sessions
+from angarium.pickup.store import PickupStore
+
+BATCH_CALLS_MAX = 1_000
+TRUE, FALSE = b"true", b"false"
+Handler = Callable[[ClientSocket, bytes, Answer], None]
+
+
+class Desk:
+    """Takes what clients say (`client_socket.Desk`)."""
+
+    def __init__(
+        self,
+        store: PickupStore,
+        mailbox: Mailbox,
+        pushes: Pushes,
+        access: Access,
+        spawn: Callable[[Awaitable[object]], None],
+    ) -> None:
+        self._store = store
+        self._mailbox = mailbox
+        self._pushes = pushes
+        self._access = access
+        self._spawn = spawn
+        self._limits: Limits = store.ground.settings.limits
+        self._loop = asyncio.get_running_loop()
+        self._log = log.logger("angarium.pickup")
+        self.sessions = Sessions(store, mailbox, spawn)
+        self.clients: set[ClientSocket] = set()
+        self.frame_bytes_max = self._limits.frame_bytes_max
+        self.buffer_bytes_max = self._limits.pickup_client_buffer_bytes_max
+        self.quiet = False
+        self.added = self.removed = self.refused = 0
+        self._handlers: dict[str, Handler] = {
+            "addMessage": self._add,
+            "removeMessages": self._remove,
+            "ping": self._ping,
+            "rpc.on": self._subscribe,
+            "rpc.off": self._unsubscribe,
+            "takeFromQueue": partial(self._task, self._take),
+            "getAvailableMessageCount": partial(self._task, self._count),
+            "removeAllMessages": partial(self._task, self._remove_all),
+            "addLiveSession": partial(self._task, self._open_session),
+            "removeLiveSession": partial(self._task, self._close_session),
+            "getLiveSession": partial(self._task, self._get_session),
+        }
+        for alias, name in methods.ALIASES.items():
+            self._handlers[alias] = self._handlers[name]
+
+    # Sockets
+
+    def client_connected(self, client: ClientSocket) -> bool:
+        if not client.tenant and self._access.certificates:
+            client.tenant = self._access.by_certificate(client.peer_certificate) or ""
+        if not client.tenant or self.quiet:
+            return False
+        self.clients.add(client)
+        return len(self.clients) <= self._limits.pickup_clients_max
+
+    def client_gone(self, client: ClientSocket) -> None:
+        self.clients.discard(client)
+        self.sessions.client_gone(client)
+
+    def client_writable(self, client: ClientSocket) -> None:
+        self.sessions.wake_client(client)
+
+    def client_said(self, client: ClientSocket, data: bytes) -> None:
+        frame = parse(data, BATCH_CALLS_MAX)
+        batch = Batch(client, len(frame.entries)) if frame.batch else None
+        for entry in frame.entries:
+            if isinstance(entry, Refusal):
+                self.refused += 1
+                if batch is None:
+                    client.send(entry.answer)
+                else:
+                    batch.add(entry.answer)
+            else:
+                self._call(client, entry, batch)
+
+    def _call(self, client: ClientSocket, call: Call, batch: Batch | None) -> None:
+        answer = Answer(client, call.id, batch)
+        handler = self._handlers.get(call.method)
+        try:
+            self._count_call(client)
+            if handler is None:
+                raise MethodUnknown(f"there is no method {call.method[:64]!r}")
+            handler(client, call.params, answer)
+        except Exception as error:
+            self._fail(answer, error)
+
+    def _count_call(self, client: ClientSocket) -> None:
+        second = int(self._loop.time())
+        if second != client.second:
+            client.second, client.calls = second, 0
+        client.calls += 1
+        if client.calls > self._limits.pickup_client_calls_max:
+            raise RateExceeded("pickup_client_calls_max: too many calls in this second")
+
+    def _fail(self, answer: Answer, error: BaseException) -> None:
+        self.refused += 1
+        if not isinstance(error, AngariumError):
+            self._log.error("call_failed", error=repr(error), exc_info=error)
+        answer.failure(error)
+
+    def _task(
+        self,
+        run: Callable[[ClientSocket, bytes, Answer], Awaitable[None]],
+        client: ClientSocket,
+        params: bytes,
+        answer: Answer,
+    ) -> None:
+        """Methods that take several steps run as a task of their own."""
+        self._spawn(self._run(run, client, params, answer))
+
+    async def _run(
+        self,
+        run: Callable[[ClientSocket, bytes, Answer], Awaitable[None]],
+        client: ClientSocket,
+        params: bytes,
+        answer: Answer,
+    ) -> None:
+        try:
+            await run(client, params, answer)
+        except Exception as error:
+            self._fail(answer, error)
+
+    # Messages
+
+    def _add(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        if self.quiet:
+            raise GatewayQuiet("this gateway is stopping; connect again")
+        add = methods.read_add(params, self._limits)
+        message_id = time_ordered_id().hex
+        queue = queue_name(client.tenant, add.connection)
+        push = None
+        if add.push_token is not None or add.notification_uri is not None:
+            push = self._pushes.push_for(add.push_token, add.notification_uri, message_id)
+        dids, payload = " ".join(add.dids), bytes(add.payload)
+        message = Message(message_id, 0, 0, dids, payload)
+        future = self._store.add(queue, message_id, dids, payload)
+        future.add_done_callback(partial(self._added, answer, queue, message, push))
+
+    def _added(
+        self,
+        answer: Answer,
+        queue: str,
+        message: Message,
+        push: Push | None,
+        future: asyncio.Future[Any],
+    ) -> None:
+        if future.cancelled():
+            answer.failure(OutcomeUnknown("the gateway stopped"))
+            return
+        error = future.exception()
+        if error is not None:
+            if isinstance(error, OutcomeUnknown):
+                self._spawn(self._confirm(answer, queue, message.id, push, error))
+            else:
+                self._fail(answer, error)
+            return
+        status = future.result()
+        if status == b"queue_full":
+            self._fail(answer, QueueFull("the connection's queue is full"))
+            return
+        self.added += 1
+        answer.result(b'{"messageId":"%b"}' % message.id.encode())
+        if isinstance(status, list):
+            self.sessions.sent(queue, message, *status[1:])
+        elif status == b"here":
+            self.sessions.wake(queue)
+        elif status == b"offline" and push is not None:
+            self._spawn(self._schedule(push))
+
+    async def _confirm(
+        self, answer: Answer, queue: str, message_id: str, push: Push | None, error: BaseException
+    ) -> None:
+        """The answer of Redis was lost: the message is there, or we say that we do not know."""
+        try:
+            found = await self._store.found(queue, message_id)
+        except AngariumError:
+            found = False
+        if not found:
+            self._fail(answer, error)
+            return
+        self.added += 1
+        answer.result(b'{"messageId":"%b"}' % message_id.encode())
+        self.sessions.recover(queue)
+        if push is not None:
+            await self._schedule(push)
+
+    async def _schedule(self, push: Push) -> None:
+        try:
+            await self._pushes.schedule(push)
+        except AngariumError as error:
+            self._log.warning("push_not_scheduled", id=push.message_id, error=repr(error))
+
+    def _remove(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        remove = methods.read_remove(params, self._limits)
+        queue = queue_name(client.tenant, remove.connection)
+        # Ids of ours have no spaces and are short; what is not like that is nobody's message.
+        ids = [each for each in remove.message_ids if each.isalnum() and len(each) <= 64]
+        if not ids:
+            answer.result(TRUE)
+            return
+        future = self._store.remove(queue, DELIVERED, ids)
+        future.add_done_callback(partial(self._removed, answer, queue, ids))
+
+    def _removed(
+        self, answer: Answer, queue: str, ids: Sequence[str], future: asyncio.Future[Any]
+    ) -> None:
+        if future.cancelled():
+            answer.failure(OutcomeUnknown("the gateway stopped"))
+            return
+        error = future.exception()
+        if error is not None:
+            self._fail(answer, error)
+            return
+        reply = future.result()
+        if len(reply) == 3:
+            self._done_removing(answer, queue, int(reply[1]))
+        else:
+            self._spawn(self._finish_removing(answer, queue, ids, reply))
+
+    async def _finish_removing(
+        self, answer: Answer, queue: str, ids: Sequence[str], reply: Any
+    ) -> None:
+        try:
+            removed = await self._mailbox.finish_remove(queue, ids, DELIVERED, reply)
+        except Exception as error:
+            self._fail(answer, error)
+            return
+        self._done_removing(answer, queue, removed)
+
+    def _done_removing(self, answer: Answer, queue: str, removed: int) -> None:
+        self.removed += removed
+        answer.result(TRUE)
+        self.sessions.acknowledged(queue)
+
+    async def _take(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        take = methods.read_take(params, self._limits)
+        queue = queue_name(client.tenant, take.connection)
+        limits = self._limits
+        messages_max, bytes_max = limits.pickup_take_messages_max, limits.pickup_take_bytes_max
+        if take.limit is not None:
+            messages_max = min(take.limit, messages_max)
+        if take.limit_bytes is not None:
+            bytes_max = min(take.limit_bytes, bytes_max)
+        taken = await self._mailbox.take(queue, take.did, messages_max, bytes_max)
+        answer.result(b"[" + b",".join(map(encode_message, taken)) + b"]")
+        if take.delete_messages and taken:
+            # Only when the answer is on its way: a gateway that dies in between has lost nothing.
+            ids = [each.id for each in taken]
+            self.removed += await self._remove_taken(queue, ids)
+
+    async def _remove_taken(self, queue: str, ids: Sequence[str]) -> int:
+        try:
+            return await self._mailbox.remove(queue, ids)
+        except AngariumError as error:
+            self._log.warning("taken_not_removed", queue=queue, error=repr(error))
+            return 0
+
+    async def _count(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        asked = methods.read_of_recipient(methods.Count, params, self._limits)
+        queue = queue_name(client.tenant, asked.connection)
+        answer.result(b"%d" % await self._mailbox.count(queue, asked.did))
+
+    async def _remove_all(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        asked = methods.read_of_recipient(methods.RemoveAll, params, self._limits)
+        queue = queue_name(client.tenant, asked.connection)
+        self.removed += await self._mailbox.remove_all(queue, asked.did)
+        answer.result(TRUE)
+
+    # Sessions
+
+    async def _open_session(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        if self.quiet:
+            raise GatewayQuiet("this gateway is stopping; connect again")
+        asked = methods.read_session(params, self._limits, needs_id=True)
+        most = self._limits.pickup_client_sessions_max
+        if len(client.sessions) + client.opening >= most:
+            raise SessionsExceeded(f"pickup_client_sessions_max: {most} sessions are open")
+        queue = queue_name(client.tenant, asked.connection)
+        client.opening += 1
+        try:
+            session = await self.sessions.open(client, queue, asked.session_id or client.id)
+        finally:
+            client.opening -= 1
+        answer.result(TRUE)
+        if session is not None:
+            self.sessions.wake(queue)
+
+    async def _close_session(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        asked = methods.read_session(params, self._limits, needs_id=False)
+        queue = queue_name(client.tenant, asked.connection)
+        closed = await self.sessions.close(client, queue, asked.session_id or "")
+        answer.result(TRUE if closed else FALSE)
+
+    async def _get_session(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        asked = methods.read(methods.Connection, params, self._limits)
+        reply = await self._store.read_session(queue_name(client.tenant, asked.connection))
+        answer.result(TRUE if status_of(reply) == "live" else FALSE)
+
+    # The rest
+
+    def _ping(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        answer.result(b'"pong"')
+
+    def _subscribe(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        found = {}
+        for name in methods.read_events(params):
+            known = name in methods.EVENTS
+            found[name] = "ok" if known else "provided event invalid"
+            if known:
+                client.events.add(name)
+        answer.result(msgspec.json.encode(found))
+
+    def _unsubscribe(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        found = {}
+        for name in methods.read_events(params):
+            found[name] = "ok" if name in client.events else "not subscribed"
+            client.events.discard(name)
+        answer.result(msgspec.json.encode(found))

@@ -1,0 +1,277 @@
+"""The role `gateway`: the WebSocket listener, and the housekeeping of every queue.
+
+Any number of gateways run side by side. Each holds the sessions of its own clients under one
+lease; each sweeps what is due, and those that hold a partition's lease move messages to the
+database. On quiet it takes no new clients, messages or sessions but still takes acknowledgements;
+on stop it gives its sessions back, so that other gateways deliver at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    ws_create_server,
+)
+
+from angarium.core.application import Angarium
+from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+from angarium.core.figures import INTERVAL_S, Figures
+from angarium.core.ground import Ground
+from angarium.core.service import Service
+from angarium.core.settings import Durability, Settings
+from angarium.core.sockets import listen
+from angarium.pickup import access
+from angarium.pickup.archive import Archive
+from angarium.pickup.client_socket import ClientSocket
+from angarium.pickup.desk import Desk
+from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.persister import Persister
+from angarium.pickup.push import HttpSender, Pushes
+from angarium.pickup.store import PickupStore
+from angarium.pickup.sweeper import Sweeper
+
+BACKLOG = 4096  # thousands of clients come back at once after a restart
+READ_BUFFER_BYTES = 4096  # per client; it grows with the first larger frame
+SWEEP_S = 0.5
+PERSIST_S = 1.0
+PUSH_S = 0.5
+LOOK_S = 10.0
+# Renewals per lease: two may be lost on the way before the third would come too late.
+RENEWALS_PER_LEASE = 3
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    """Refuse an open door, unusable certificates and a port that is taken."""
+    access.check(settings.pickup)
+    _listen(settings).close()
+
+
+def build(ground: Ground, app: Angarium) -> Service:
+    return Gateway(ground)
+
+
+@dataclass
+class _Rates:
+    """Counters at the last report, to tell how fast they grow."""
+
+    added: int = 0
+    delivered: int = 0
+    removed: int = 0
+    at_s: float = 0.0
+
+
+class Gateway(Service):
+    def __init__(self, ground: Ground) -> None:
+        super().__init__("gateway", clock=ground.clock)
+        self._ground = ground
+        self._settings = ground.settings.pickup
+        self._access = access.Access(self._settings)
+        self._figures = Figures(ground, "gateway")
+        self._rates = _Rates()
+        self._ids = itertools.count(1)
+        # Two lives of one process are two holders of sockets.
+        self._stamp = secrets.token_hex(3)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._archive: Archive | None = None
+        self._sender: HttpSender | None = None
+        self._server: asyncio.Server | None = None
+        self._persisters: list[Persister] = []
+
+    async def on_start(self) -> None:
+        ground, settings = self._ground, self._settings
+        self._archive = await Archive.open(ground.settings.database_url, ground.settings.prefix)
+        self._sender = HttpSender()
+        # Answers come in order on one connection; those that wait for the disk or a replica come
+        # on several, and then only a fetch can tell what came first.
+        in_order = ground.settings.durability is Durability.MEMORY
+        self.store = PickupStore(ground, direct=in_order)
+        mailbox = Mailbox(self.store, self._archive)
+        self._pushes = Pushes(self.store, settings, self._sender)
+        self.desk = Desk(self.store, mailbox, self._pushes, self._access, self._spawn)
+        running = asyncio.Event()
+        self.spawn("tasks", lambda: self._run_tasks(running))
+        await running.wait()
+        await self._renew()
+        self._persisters = [
+            Persister(self.store, self._archive, partition, settings.lease_ms)
+            for partition in self.store.partitions
+        ]
+        for persister in self._persisters:
+            await persister.run_once()
+        await self._listen()
+        self._begin_loops()
+
+    def _begin_loops(self) -> None:
+        settings = self._settings
+        renewal_s = settings.lease_ms / 1000 / RENEWALS_PER_LEASE
+        self.loop("renew", self._renew, renewal_s, until="stop")
+        self.spawn("hints", self._hear_hints)
+        self.loop("look", self.desk.sessions.look_at_all, LOOK_S)
+        persist_s = min(PERSIST_S, settings.lease_ms / 1000 / RENEWALS_PER_LEASE)
+        for partition, persister in enumerate(self._persisters):
+            self.loop(f"persist-{partition}", persister.run_once, persist_s)
+            self.loop(f"sweep-{partition}", Sweeper(self.store, partition).run_once, SWEEP_S)
+        if settings.push_url is not None or settings.push_allowed:
+            self.loop("push", self._pushes.run_once, PUSH_S)
+        self.loop("figures", self._report, INTERVAL_S)
+
+    async def on_quiet(self) -> None:
+        self.desk.quiet = True
+        if self._server is not None:
+            self._server.close()
+
+    async def on_stop(self) -> None:
+        await self.passes_ended()
+        await self.desk.sessions.close_everything()
+        for client in list(self.desk.clients):
+            client.close(WSCloseCode.SERVICE_RESTART)
+        for persister in self._persisters:
+            await persister.release()
+        for partition in self.store.partitions:
+            await self.store.renew_gateway(partition, end=True)
+        await self._figures.withdraw()
+
+    async def on_close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if hasattr(self, "desk"):
+            for client in list(self.desk.clients):
+                client.cut_off()
+        if self._sender is not None:
+            await self._sender.close()
+        if self._archive is not None:
+            await self._archive.close()
+
+    # Listening
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        listener = _listen(self._ground.settings)
+        ping_s = settings.ping_ms / 1000
+        self._server = await ws_create_server(
+            self._admit,
+            sock=listener,
+            ssl=access.tls_context(settings),
+            backlog=BACKLOG,
+            enable_auto_ping=True,
+            auto_ping_idle_timeout=ping_s,
+            auto_ping_reply_timeout=ping_s,
+            auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
+            enable_auto_pong=True,
+            max_frame_size=self.desk.frame_bytes_max,
+            read_buffer_init_size=READ_BUFFER_BYTES,
+            disconnect_on_exception=False,
+            websocket_handshake_timeout=10,
+            logger_name=_quiet_logger(),
+        )
+        self.ports = {"gateway": listener.getsockname()[1]}
+
+    def _admit(
+        self, request: WSUpgradeRequest
+    ) -> ClientSocket | WSUpgradeResponseWithListener | None:
+        if request.path.partition(b"?")[0] != b"/":
+            return None
+        tenant = self._access.by_token(request.headers.get("Authorization"))
+        if tenant is None and not self._access.certificates:
+            refusal = WSUpgradeResponse.create_error_response(
+                401, b"a bearer token is needed", {"WWW-Authenticate": "Bearer"}
+            )
+            return WSUpgradeResponseWithListener(refusal, None)
+        return ClientSocket(self.desk, f"{self._stamp}-{next(self._ids)}", tenant)
+
+    # Tasks
+
+    async def _run_tasks(self, running: asyncio.Event) -> None:
+        """One group for the steps of calls; each of them catches its own errors."""
+        async with asyncio.TaskGroup() as self._tasks:
+            running.set()
+            await asyncio.Event().wait()
+
+    def _spawn(self, run: Awaitable[object]) -> None:
+        async def guarded() -> None:
+            try:
+                await run
+            except Exception as error:
+                self.log.error("step_failed", error=repr(error), exc_info=error)
+
+        assert self._tasks is not None
+        self._tasks.create_task(guarded())
+
+    async def _renew(self) -> None:
+        for partition in self.store.partitions:
+            status = await self.store.renew_gateway(partition)
+            if status == "revived" and len(self.desk.sessions):
+                self.log.warning("lease_had_run_out", partition=partition)
+                await self.desk.sessions.restore(partition)
+
+    async def _hear_hints(self) -> None:
+        channel = self.store.hints + self.store.gateway
+        async with self._ground.redis.subscribe(channel) as subscription:
+            while True:
+                batch = await subscription.receive()
+                for message in batch.messages:
+                    self._heard(message.payload)
+                if batch.gap:
+                    await self.desk.sessions.look_at_all()
+
+    def _heard(self, hint: bytes) -> None:
+        kind, *lines = hint.decode().split("\n")
+        for line in lines:
+            if kind == "mail":
+                self.desk.sessions.wake(line)
+            elif kind == "replaced":
+                term, _, queue = line.partition(" ")
+                self.desk.sessions.drop(queue, term)
+
+    async def _report(self) -> None:
+        desk, last = self.desk, self._rates
+        now_s = self.clock.monotonic()
+        now = _Rates(desk.added, desk.sessions.delivered, desk.removed, now_s)
+        self._rates = now
+        passed_s = max(now_s - last.at_s, 0.001) if last.at_s else INTERVAL_S
+        figures = {
+            "clients": len(desk.clients),
+            "sessions": len(desk.sessions),
+            "added_per_s": round((now.added - last.added) / passed_s, 1),
+            "delivered_per_s": round((now.delivered - last.delivered) / passed_s, 1),
+            "removed_per_s": round((now.removed - last.removed) / passed_s, 1),
+            "added": now.added,
+            "delivered": now.delivered,
+            "removed": now.removed,
+            "refused": desk.refused,
+            "pushes_sent": self._pushes.sent,
+            "pushes_failed": self._pushes.failed,
+        }
+        self.log.info("figures", **figures)
+        try:
+            await self._figures.report(figures)
+        except (RedisUnavailable, OutcomeUnknown) as error:
+            self.log.warning("figures_not_reported", error=repr(error))
+
+
+def _quiet_logger() -> logging.Logger:
+    """One for all sockets: a logger for each, and two lines, would cost more than the socket."""
+    logger = logging.getLogger("angarium.pickup.sockets")
+    logger.setLevel(logging.CRITICAL)
+    return logger
+
+
+def _listen(settings: Settings) -> socket.socket:
+    return listen(
+        settings.pickup.host,
+        settings.pickup.port,
+        "ANGARIUM_PICKUP__PORT",
+        host_setting="ANGARIUM_PICKUP__HOST",
+    )

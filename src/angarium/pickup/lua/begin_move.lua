@@ -1,0 +1,42 @@
+#!lua
+-- Guarantee: messages that have been in Redis for long are marked as on their way to the
+-- database; they stay where and what they are until finish_move.
+-- KEYS: 3 moving; per item the six of its queue
+-- ARGV: 4 threshold_ms, 5 messages_max and 6 bytes_max of the whole call, 7 number of items; per
+-- item: queue
+-- Returns: per item a list: id, record, …
+-- Events: none, only the end of a move is a change
+-- Repeats: safe, the second call answers the same
+-- include: transition
+-- include: queue
+local cutoff = (now_ms - tonumber(ARGV[4])) * 1000
+local messages_left, bytes_left = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local function mark(queue, name, ids, reply)
+  for _, id in ipairs(ids) do
+    local record = bytes_left > 0 and call('HGET', queue.messages, id)
+    if record then
+      if call('HSETNX', KEYS[3], id, name) == 1 then
+        call('HINCRBY', queue.meta, 'moving', 1)
+      end
+      messages_left, bytes_left = messages_left - 1, bytes_left - #record
+      reply[#reply + 1] = id
+      reply[#reply + 1] = record
+    end
+  end
+end
+
+local replies = {}
+for item = 1, tonumber(ARGV[7]) do
+  local queue, name, reply = queue_at(4 + (item - 1) * QUEUE_KEYS), ARGV[7 + item], {}
+  if messages_left > 0 then
+    mark(queue, name, call('ZRANGEBYSCORE', queue.pending, '-inf', digits(cutoff),
+      'LIMIT', 0, messages_left), reply)
+  end
+  if messages_left > 0 then
+    mark(queue, name, call('ZRANGEBYSCORE', queue.sending, digits(HELD),
+      digits(HELD + cutoff), 'LIMIT', 0, messages_left), reply)
+  end
+  replies[item] = reply
+end
+return replies

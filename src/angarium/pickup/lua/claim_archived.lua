@@ -1,0 +1,39 @@
+#!lua
+-- Guarantee: messages that wait in the database are given to one caller, as pull_messages and
+-- take_messages give those in Redis.
+-- KEYS: 3 due; then the six of the queue
+-- ARGV: 4 queue, 5 term of the live session or '' for a taker, 6 sending_ms of a taker,
+-- 7 messages_max, 8 bytes_max, then rows by sequence: id, sequence, payload bytes
+-- Returns: {'claimed', 1 if a limit was reached, id, …} | {'lost'}
+-- Events: sent (room pickup)
+-- Repeats: no, the second call would not return what the first one did
+-- include: transition
+-- include: queue
+local queue, name, term = queue_at(4), ARGV[4], ARGV[5]
+if term ~= '' and call('HGET', queue.meta, 'term') ~= term then return { 'lost' } end
+local due_ms = digits(now_ms + tonumber(ARGV[6]))
+local messages_max, bytes_max = tonumber(ARGV[7]), tonumber(ARGV[8])
+local reply, claimed, bytes = { 'claimed', 0 }, 0, 0
+for at = 9, #ARGV, 3 do
+  local id = ARGV[at]
+  -- Still in Redis (on its way), removed, or sent already: not the database's to give.
+  if call('HEXISTS', queue.messages, id) == 0 and call('SISMEMBER', queue.buried, id) == 0
+    and not call('ZSCORE', queue.sending, id) then
+    bytes = bytes + tonumber(ARGV[at + 2])
+    if claimed == messages_max or bytes > bytes_max then
+      reply[2] = 1
+      break
+    end
+    claimed = claimed + 1
+    reply[#reply + 1] = id
+    local score = term ~= '' and digits(HELD + tonumber(ARGV[at + 1])) or due_ms
+    call('ZADD', queue.sending, score, id)
+    note('sent', id, { k = name })
+  end
+end
+if claimed > 0 then
+  call('HINCRBY', queue.meta, 'held', claimed)
+  if term == '' then call('ZADD', KEYS[3], 'LT', due_ms, name) end
+end
+journal_append('pickup')
+return reply

@@ -1,0 +1,57 @@
+#!lua
+-- Guarantee: pending messages, oldest first, within both limits, are given to one caller and are
+-- sending until they are removed or their time is over; nobody else gets them meanwhile.
+-- KEYS: 3 charted, 4 due; per item the six of its queue
+-- ARGV: 4 sending_ms, 5 number of items; per item: queue, recipient DID or '', messages_max,
+-- bytes_max, the number of moves after which the caller has seen all in the database, or ''
+-- Returns: per item {'taken', id, record, …} | {'archived', moves} the database comes first |
+-- {'uncharted'}
+-- Events: sent (room pickup)
+-- Repeats: no, the second call would not return what the first one did
+-- include: transition
+-- include: queue
+local due_ms = digits(now_ms + tonumber(ARGV[4]))
+local charted = call('EXISTS', KEYS[3]) == 1
+
+local function oldest(queue, did, count)
+  if did == '' then return call('ZRANGE', queue.pending, 0, count - 1) end
+  local members = call('ZRANGEBYLEX', queue.recipients, '[' .. did .. ' ',
+    '(' .. did .. '!', 'LIMIT', 0, count)
+  local ids = {}
+  for i, member in ipairs(members) do ids[i] = string.match(member, '(%S+)$') end
+  return ids
+end
+
+local function take(queue, name, did, messages_max, bytes_max, seen)
+  if not charted then return { 'uncharted' } end
+  local meta = call('HMGET', queue.meta, 'archived', 'held', 'moves')
+  local moves = meta[3] or '0'
+  if (tonumber(meta[1]) or 0) > (tonumber(meta[2]) or 0) and seen ~= moves then
+    return { 'archived', moves }
+  end
+  local reply, bytes = { 'taken' }, 0
+  for _, id in ipairs(oldest(queue, did, messages_max)) do
+    local record = call('HGET', queue.messages, id)
+    local sequence, _, dids = header_of(record)
+    bytes = bytes + #record - (string.find(record, '\n', 1, true))
+    if bytes > bytes_max then break end
+    call('ZREM', queue.pending, id)
+    index(queue, 'ZREM', id, sequence, dids)
+    call('ZADD', queue.sending, due_ms, id)
+    reply[#reply + 1] = id
+    reply[#reply + 1] = record
+    note('sent', id, { k = name })
+  end
+  if #reply > 1 then call('ZADD', KEYS[4], 'LT', due_ms, name) end
+  return reply
+end
+
+local replies = {}
+for item = 1, tonumber(ARGV[5]) do
+  local at = 6 + (item - 1) * 5
+  local queue = queue_at(5 + (item - 1) * QUEUE_KEYS)
+  replies[item] = take(queue, ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]),
+    tonumber(ARGV[at + 3]), ARGV[at + 4])
+end
+journal_append('pickup')
+return replies

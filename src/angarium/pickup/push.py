@@ -1,0 +1,139 @@
+"""Push notifications for recipients who are away: scheduled in Redis, sent off the request path.
+
+A token has one notification to send at a time and gets one in each interval at most, whichever
+gateway sends it. A try that failed is made again with a growing pause, a few times; a gateway
+that dies in the middle leaves its claim to another. A notification says that there is mail, and
+carries no payload. Senders for other services stand behind `Sender`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from angarium.core import log
+from angarium.core.backoff import Backoff
+from angarium.core.errors import InputInvalid
+from angarium.core.outbound import Outbound, OutboundFailed
+from angarium.core.setting_groups.pickup import PickupSettings
+from angarium.pickup.methods import PushToken
+from angarium.pickup.store import PickupStore
+
+TRIES_MAX = 6
+RETRY_BASE_S = 1.0
+RETRY_CEILING_S = 60.0
+# Longer than any try takes: whoever claimed it and is silent for so long is dead.
+CLAIM_MS = 30_000
+SEND_TIMEOUT_S = 10.0
+PUSHES_PER_PASS = 64
+# The receiver will say the same next time; all else may pass.
+HOPELESS = frozenset({400, 401, 403, 404, 405, 410, 413, 415, 422})
+
+
+class Push(msgspec.Struct, frozen=True):
+    """One notification. `url` stays with us."""
+
+    token: str
+    message_id: str
+    type: str
+    url: str
+
+
+class Refused(Exception):
+    """The sender says that this notification can never be sent."""
+
+
+class Sender(Protocol):
+    """Sends one notification; raises `Refused`, or anything else to be asked again later."""
+
+    async def send(self, push: Push) -> None: ...
+
+
+class HttpSender:
+    """POST of `{token, messageId, type}`. Its URLs are the operator's, so any address will do."""
+
+    def __init__(self) -> None:
+        self._outbound = Outbound(allow_private=True, timeout_s=SEND_TIMEOUT_S)
+
+    async def send(self, push: Push) -> None:
+        body = {"token": push.token, "messageId": push.message_id, "type": push.type}
+        headers = {"content-type": "application/json"}
+        answer = await self._outbound.send("POST", push.url, msgspec.json.encode(body), headers)
+        if answer.status in HOPELESS:
+            raise Refused(f"the notification sender answered {answer.status}")
+        if not answer.ok:
+            raise OutboundFailed(f"the notification sender answered {answer.status}")
+
+    async def close(self) -> None:
+        await self._outbound.close()
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What one pass did."""
+
+    sent: int = 0
+    again: bool = False
+
+
+class Pushes:
+    def __init__(self, store: PickupStore, settings: PickupSettings, sender: Sender) -> None:
+        self._store = store
+        self._url = settings.push_url
+        self._allowed: Sequence[str] = settings.push_allowed
+        self._interval_ms = settings.push_interval_ms
+        self._sender = sender
+        self._log = log.logger("angarium.pickup")
+        self.sent = 0
+        self.failed = 0
+
+    def push_for(self, token: PushToken | None, uri: str | None, message_id: str) -> Push | None:
+        """The notification to send for a message, if any; a URI has to be on the list."""
+        if uri is not None and uri not in self._allowed:
+            raise InputInvalid("notificationUri is not one that the operator allows")
+        url = uri or self._url
+        if token is None or not token.token or url is None:
+            return None
+        return Push(token.token, message_id, token.type, url)
+
+    async def schedule(self, push: Push) -> None:
+        digest = hashlib.sha256(f"{push.url}\n{push.token}".encode()).hexdigest()[:32]
+        note = msgspec.json.encode(push)
+        await self._store.schedule_push(digest, note, push.message_id)
+
+    async def run_once(self) -> Pushed:
+        """Send what is due, in every partition."""
+        sent, again = 0, False
+        for partition in self._store.partitions:
+            found = await self._store.claim_pushes(partition, CLAIM_MS, PUSHES_PER_PASS)
+            again = again or len(found) == PUSHES_PER_PASS
+            async with asyncio.TaskGroup() as group:
+                for token, tries, note in found:
+                    group.create_task(self._send(token, tries, note))
+            sent += len(found)
+        return Pushed(sent, again)
+
+    async def _send(self, token: str, tries: int, note: bytes) -> None:
+        push = msgspec.json.decode(note, type=Push)
+        outcome, retry_ms, problem = "pushed", None, ""
+        try:
+            await self._sender.send(push)
+            self.sent += 1
+        except Exception as error:
+            problem = repr(error)
+            if isinstance(error, Refused) or tries + 1 >= TRIES_MAX:
+                outcome = "push_failed"
+                self.failed += 1
+            else:
+                outcome = "retry"
+                backoff = Backoff(RETRY_BASE_S, RETRY_CEILING_S, attempt=tries)
+                # A try counts, even one that failed: the receiver may have passed it on.
+                retry_ms = self._interval_ms + int(1000 * backoff.next_delay_s())
+        if problem:
+            self._log.warning("push_failed", id=push.message_id, outcome=outcome, error=problem)
+        await self._store.settle_push(token, note, push.message_id, outcome, retry_ms)

@@ -1,0 +1,52 @@
+"""Definitions from files into the store, checked against what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from angarium.core.application import Angarium
+from angarium.core.errors import AngariumError
+from angarium.transactions.errors import PipelineInvalid
+from angarium.transactions.pipeline import (
+    DEFINITION_BYTES_MAX,
+    Pipeline,
+    check_references,
+    read_pipelines,
+)
+from angarium.transactions.store import PipelineStore
+
+ENDINGS = (".toml", ".json")
+
+
+def read_definitions(path: str) -> list[Pipeline]:
+    """All definitions of a `.toml` or `.json` file, or of all such files in a folder."""
+    place = Path(path)
+    files = sorted(place.iterdir()) if place.is_dir() else [place]
+    found: list[Pipeline] = []
+    for file in files:
+        if file.suffix in ENDINGS or not place.is_dir():
+            found += _read(file)
+    if not found:
+        raise PipelineInvalid(f"{path} holds no definitions ({' or '.join(ENDINGS)})")
+    return found
+
+
+def _read(file: Path) -> list[Pipeline]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            text = lines.read(DEFINITION_BYTES_MAX + 1)
+        return read_pipelines(text, toml=file.suffix != ".json")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineInvalid(f"{file} can't be read: {error}") from None
+    except AngariumError as error:
+        raise type(error)(f"{file}: {error}") from None
+
+
+async def load_definitions(
+    store: PipelineStore, new: Sequence[Pipeline], app: Angarium
+) -> dict[str, int]:
+    """Store them all, or none if one can't run; name → version."""
+    known, step_types = await store.all()
+    check_references(new, known, {*step_types, *app.handlers("step")})
+    return {pipeline.name: await store.put(pipeline) for pipeline in new}

@@ -1,0 +1,40 @@
+#!lua
+-- Guarantee: what waits ends at once as cancelled, with the children it waits for; what runs is
+-- marked, and its node told; what has ended stays as it is.
+-- KEYS: 3 to 5 statistics, 6 processing, 7 sleeping, 8 toArchive, 9 webhooks, 10 to 11 stems of
+-- qOut and states; per item: state
+-- ARGV: 4 notify, 5 work, 6 archive_ms, 7 number of items; per item: id
+-- Returns: per item 'cancelled' | 'cancelling' | 'finished' | 'no_state'
+-- Events: cancelled, cancel_asked, resumed (room transactions)
+-- Repeats: safe
+-- include: transition
+-- include: transactions
+-- include: transaction_end
+local cancel
+function cancel(state, id)
+  local found = redis.call('HMGET', state, 'status', 'run', 'label', 'more')
+  if not found[1] then return 'no_state' end
+  if FINAL[found[1]] then return 'finished' end
+  if found[1] == 'running' then
+    if redis.call('HSETNX', state, 'cancel', now_text) == 1 then
+      redis.call('HSET', state, 'more', 1)
+      tell('cancel_asked', id, label(found[3]))
+    end
+    hints[#hints + 1] = 'cancel ' .. id
+    return 'cancelling'
+  end
+  local rare = end_transaction(state, id, found, 'cancelled', '', '')
+  for number = 1, tonumber(rare[3] or 0) do
+    local child = id .. '.' .. rare[5] .. '-' .. number
+    cancel(KEYS[11] .. child, child)
+  end
+  return 'cancelled'
+end
+
+local statuses = {}
+for item = 1, tonumber(ARGV[7]) do
+  statuses[item] = cancel(KEYS[11 + item], ARGV[7 + item])
+end
+end_all()
+settle()
+return statuses

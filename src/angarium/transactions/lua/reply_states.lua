@@ -1,0 +1,25 @@
+#!lua
+-- Guarantee: a reply that is about to be sent is noted (the first time counts), and takes the webhook
+-- off the list if the transaction asked for that.
+-- KEYS: 3 to 5 statistics, 6 webhooks; per item: state
+-- ARGV: 4 notify, 5 work, 6 number of items; per item: id
+-- Returns: per item {field, value, …}, empty when there is no such transaction
+-- Events: notified, webhook_cancelled (room transactions)
+-- Repeats: safe
+-- include: transition
+-- include: transactions
+local states = {}
+for item = 1, tonumber(ARGV[6]) do
+  local id, state = ARGV[6 + item], KEYS[6 + item]
+  local found = redis.call('HMGET', state, 'status', 'label', 'options')
+  if found[1] and FINAL[found[1]] then
+    local about = label(found[2])
+    if redis.call('HSETNX', state, 'notified', now_text) == 1 then tell('notified', id, about) end
+    if string.find(found[3] or '', 'c', 1, true) and redis.call('ZREM', KEYS[6], id) == 1 then
+      tell('webhook_cancelled', id, about)
+    end
+  end
+  states[item] = redis.call('HGETALL', state)
+end
+settle()
+return states

@@ -1,0 +1,27 @@
+#!lua
+-- Guarantee: a node's sign of life is the newest; one that leaves on purpose is forgotten at once,
+-- one that has been silent for a day by and by. The lengths of its queues go into the statistics.
+-- KEYS: 3 to 5 statistics, 6 nodes, 7 step types; per group: qAdmin, qOut, qIn
+-- ARGV: 4 notify, 5 work, 6 node, 7 'here' | 'leaving', 8 number of groups, 9 number of step types;
+-- the groups; the types
+-- Returns: 'touched' | 'left'
+-- Events: none, a sign of life changes nothing
+-- Repeats: safe
+-- include: transition
+-- include: transactions
+local node, groups, types = ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9])
+if ARGV[7] == 'leaving' then
+  redis.call('ZREM', KEYS[6], node)
+  return 'left'
+end
+redis.call('ZADD', KEYS[6], now_text, node)
+redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', string.format('%.0f', now_ms - 86400000))
+for index = 1, types do redis.call('ZADD', KEYS[7], now_text, ARGV[9 + groups + index]) end
+for index = 1, groups do
+  for place, kind in ipairs({ 'admin', 'out', 'in' }) do
+    local length = redis.call('LLEN', KEYS[4 + 3 * index + place])
+    gauges['queue:' .. ARGV[9 + index] .. '|' .. kind] = length
+  end
+end
+settle()
+return 'touched'

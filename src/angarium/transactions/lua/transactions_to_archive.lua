@@ -1,0 +1,45 @@
+#!lua
+-- Guarantee: one node at a time is given completed transactions whose delay is over; none leaves
+-- Redis before that node says that it is stored, or while its webhook is still due.
+-- KEYS: 3 to 5 statistics, 6 toArchive, 7 webhooks, 8 lock1, 9 lock2, 10 stem of states
+-- ARGV: 4 notify, 5 work, 6 node, 7 lock1_ms, 8 lock2_ms, 9 count, 10 number of ids stored; the ids
+-- Returns: {'granted' | 'working' | 'grace' | 'refused', {id, field, value, …}, …}
+-- Events: archived, dropped (room transactions)
+-- Repeats: safe, what is stored is removed once, and what is handed out stays on the list
+-- include: transition
+-- include: transactions
+-- include: grant
+local leaving = {}
+for index = 11, 10 + tonumber(ARGV[10]) do
+  local id = ARGV[index]
+  local state = KEYS[10] .. id
+  local found = redis.call('HMGET', state, 'label', 'status')
+  if found[2] and FINAL[found[2]] then
+    redis.call('DEL', state)
+    leaving[#leaving + 1] = id
+    tell('archived', id, label(found[1]))
+  end
+end
+local reply = { ask_grant(KEYS[8], KEYS[9], ARGV[6], ARGV[7], ARGV[8]) }
+local count = (reply[1] == 'granted' or reply[1] == 'working') and tonumber(ARGV[9]) or 0
+if #leaving > 0 then call_many('ZREM', KEYS[6], leaving) end
+local due = count > 0
+  and redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now_text, 'LIMIT', 0, count) or {}
+for _, id in ipairs(due) do
+  local attempt_ms = redis.call('ZSCORE', KEYS[7], id)
+  if attempt_ms then
+    -- Looked at again after the attempt, so that those who wait do not stand in front of others.
+    redis.call('ZADD', KEYS[6], math.max(now_ms, tonumber(attempt_ms)) + 1000, id)
+  else
+    local state = redis.call('HGETALL', KEYS[10] .. id)
+    if #state == 0 then
+      redis.call('ZREM', KEYS[6], id)
+      tell('dropped', id, label('-|-|-'), '"d":"no_state"')
+    else
+      table.insert(state, 1, id)
+      reply[#reply + 1] = state
+    end
+  end
+end
+settle()
+return reply

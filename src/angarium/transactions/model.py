@@ -1,0 +1,264 @@
+"""What a transaction is: its statuses, its names, what starts it and what is known of it.
+
+Pure values. The names that may appear in keys, journal rows and statistics are checked here, so
+that scripts can splice them into text without quoting.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from angarium.core.ids import time_ordered_id
+from angarium.transactions.errors import NameInvalid
+
+OWNER_DEFAULT = "default"
+_NAME = re.compile(r"[A-Za-z0-9_.@:+-]{1,128}")
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+EXTERNAL_ID_BYTES_MAX = 256
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    SUCCESS = "success"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    INTERNAL_ERROR = "internal-error"
+
+    @property
+    def final(self) -> bool:
+        return self not in _MOVING
+
+
+_MOVING = frozenset({Status.QUEUED, Status.RUNNING, Status.SLEEPING})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a client asks for. `data` is JSON; `version` None takes the newest."""
+
+    pipeline: str
+    data: bytes = b"{}"
+    owner: str = OWNER_DEFAULT
+    external_id: str | None = None
+    version: int | None = None
+    webhook: str | None = None
+    progress_reports: bool = False
+    poll_cancels_webhook: bool = False
+    metadata: bytes = b""
+
+    @property
+    def options(self) -> str:
+        return ("p" if self.progress_reports else "") + ("c" if self.poll_cancels_webhook else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """`duplicate`: the externalId had a transaction already, and this is that one."""
+
+    transaction_id: str
+    duplicate: bool = False
+
+
+class ChildResult(msgspec.Struct, frozen=True, rename="camel"):
+    """How one child of a step ended."""
+
+    transaction_id: str
+    status: str
+    note: str = ""
+    output: Any = None
+
+
+@dataclass(slots=True)
+class Taken:
+    """A transaction as a node takes it from a queue."""
+
+    id: str
+    run: str
+    place: bytes  # its score in processingZ, which no other run has
+    label: str  # «node group|pipeline|owner»
+    version: str
+    data: bytes
+    left_ms: int
+    external_id: str = ""
+    frame: bytes = b""
+    cancel: bool = False
+    switches: bytes = b""
+    metadata: bytes = b""
+    children: Sequence[bytes] = ()
+    rare: bool = False  # its state may have more than the fields that all have
+
+    @property
+    def pipeline(self) -> str:
+        return self.label.split("|")[1]
+
+    @property
+    def owner(self) -> str:
+        return self.label.split("|")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a transaction is in its pipeline; written at the end of each step.
+
+    Empty `data` stands for the data that the transaction was started with.
+    """
+
+    step: int = 0
+    retry: int = 0
+    data: bytes = b""
+
+    def encode(self) -> bytes:
+        return b"%d %d %b" % (self.step, self.retry, self.data)
+
+    @classmethod
+    def decode(cls, text: bytes) -> Frame:
+        if not text:
+            return cls()
+        step, retry, data = text.split(b" ", 2)
+        return cls(int(step), int(retry), data)
+
+
+NULL = msgspec.Raw(b"null")
+
+
+class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """All that is known of a transaction, from Redis or from the archive."""
+
+    id: str
+    status: Status
+    owner: str
+    pipeline: str
+    version: int
+    node_group: str
+    created_ms: int
+    updated_ms: int
+    external_id: str | None = None
+    completed_ms: int | None = None
+    notified_ms: int | None = None
+    step: int = 0
+    run: int = 0
+    node: str | None = None
+    wake_ms: int | None = None
+    switch: str | None = None
+    parent: str | None = None
+    children_left: int | None = None
+    note: str | None = None
+    webhook: str | None = None
+    webhook_tries: int = 0
+    webhook_delivered_ms: int | None = None
+    webhook_given_up_ms: int | None = None
+    webhook_error: str | None = None
+    data: msgspec.Raw
+    metadata: msgspec.Raw
+    progress: msgspec.Raw
+    output: msgspec.Raw
+
+
+def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
+    """From the fields of a state in Redis."""
+
+    def text(name: bytes) -> str | None:
+        value = fields.get(name)
+        return value.decode() if value else None
+
+    def number(name: bytes) -> int | None:
+        value = fields.get(name)
+        return int(value) if value else None
+
+    def raw(name: bytes) -> msgspec.Raw:
+        value = fields.get(name)
+        return msgspec.Raw(value) if value else NULL
+
+    group, pipeline, owner = fields[b"label"].decode().split("|")
+    created_ms = int(fields[b"created"])
+    completed_ms = number(b"completed")
+    sleeping = fields[b"status"] == b"sleeping"
+    return Transaction(
+        id=id,
+        status=Status(fields[b"status"].decode()),
+        owner=owner,
+        pipeline=pipeline,
+        version=int(fields[b"version"]),
+        node_group=group,
+        created_ms=created_ms,
+        updated_ms=completed_ms
+        or max(number(b"updated") or created_ms, number(b"taken") or created_ms),
+        external_id=text(b"externalId"),
+        completed_ms=completed_ms,
+        notified_ms=number(b"notified"),
+        step=number(b"step") or 0,
+        run=number(b"run") or 0,
+        node=text(b"node"),
+        wake_ms=number(b"wake") if sleeping else None,
+        switch=text(b"switch") if sleeping else None,
+        parent=text(b"parent"),
+        children_left=number(b"childrenLeft"),
+        note=text(b"note"),
+        webhook=text(b"webhook"),
+        webhook_tries=number(b"hookTries") or 0,
+        webhook_delivered_ms=number(b"hookDelivered"),
+        webhook_given_up_ms=number(b"hookGivenUp"),
+        webhook_error=text(b"hookError"),
+        data=raw(b"data"),
+        metadata=raw(b"metadata"),
+        progress=raw(b"progress"),
+        output=raw(b"output"),
+    )
+
+
+def pairs_of(values: Sequence[bytes], first: int = 0) -> dict[bytes, bytes]:
+    """A flat reply as a mapping."""
+    return dict(zip(values[first::2], values[first + 1 :: 2], strict=True))
+
+
+# Ids
+
+
+def new_transaction_id(owner: str, external_id: str | None) -> str:
+    """Time-ordered. With an externalId it ends in what that id is routed by."""
+    fresh = time_ordered_id().hex
+    return fresh if external_id is None else fresh + external_route(owner, external_id)
+
+
+def external_route(owner: str, external_id: str) -> str:
+    """An externalId and its transaction share a partition, so that one script sees both."""
+    return f"{zlib.crc32(f'{owner} {external_id}'.encode()):08x}"
+
+
+def route_of(transaction_id: str) -> str:
+    """What a transaction's partition is computed from; children stay with their parent."""
+    return transaction_id.partition(".")[0][-8:]
+
+
+def depth_of(transaction_id: str) -> int:
+    return transaction_id.count(".")
+
+
+def check_name(value: str, what: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise NameInvalid(f"{what} {value[:80]!r}: use 1 to 128 letters, digits or any of _.@:+-")
+    return value
+
+
+def check_transaction_id(value: str) -> str:
+    if not _ID.fullmatch(value):
+        raise NameInvalid(f"{value[:80]!r} can't be the id of a transaction")
+    return value
+
+
+def check_external_id(value: str) -> str:
+    size = len(value.encode(errors="replace"))
+    if not value or size > EXTERNAL_ID_BYTES_MAX or not value.isprintable():
+        raise NameInvalid(f"an externalId is 1 to {EXTERNAL_ID_BYTES_MAX} printable bytes")
+    return value

@@ -1,0 +1,298 @@
+"""The role `node`: takes transactions from the queues of its groups and runs them.
+
+It takes many at once, runs them side by side, and lets the store gather what they report. Every
+node also wakes sleepers, and puts back what a silent node had taken. A node that stops waits a
+moment, then hands its work back to the front of the queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from angarium.core import figures
+from angarium.core.application import Angarium, Caller
+from angarium.core.errors import AngariumError, SettingInvalid
+from angarium.core.ground import Ground
+from angarium.core.service import Loop, Service
+from angarium.core.settings import Settings
+from angarium.transactions.library import load_definitions, read_definitions
+from angarium.transactions.model import Status, Taken, check_name
+from angarium.transactions.runner import Pipelines, Runner, Running
+from angarium.transactions.store import PipelineStore, TransactionStore
+
+# A hint comes with new work; this is for the case that it was missed.
+POLL_S = 0.5
+# Sleepers wake this late at most.
+WAKE_S = 0.25
+WAKE_COUNT = 500
+DEADLINES_S = 0.1
+# A cancelled step that has not ended by then does not want to: its transaction ends without it.
+STUBBORN_S = 2.0
+# Signs of life per time-out: two may be lost before the third would come too late.
+TURNS_PER_TIMEOUT = 4
+GROUPS_MAX = 100
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    groups = settings.transactions.node_groups
+    if not 1 <= len(groups) <= GROUPS_MAX:
+        raise SettingInvalid(
+            "ANGARIUM_TRANSACTIONS__NODE_GROUPS", f"{len(groups)} groups can't be served", "name 1"
+        )
+    for group in groups:
+        try:
+            check_name(group, "node group")
+        except AngariumError as error:
+            name = "ANGARIUM_TRANSACTIONS__NODE_GROUPS"
+            raise SettingInvalid(name, str(error), "choose another") from None
+    if settings.transactions.pipelines is not None:
+        read_definitions(settings.transactions.pipelines)
+
+
+def build(ground: Ground, app: Angarium) -> Service:
+    return Node(ground, app)
+
+
+@dataclass(frozen=True)
+class Haul:
+    """One pass of taking; `again` when there may be more at once."""
+
+    taken: int
+    again: bool
+
+
+class Node(Service):
+    def __init__(self, ground: Ground, app: Angarium) -> None:
+        super().__init__("node", clock=ground.clock)
+        settings = ground.settings.transactions
+        self._ground = ground
+        self._app = app
+        self._settings = settings
+        self._groups: Sequence[str] = settings.node_groups
+        self._node = ground.actor
+        self._store = TransactionStore(ground)
+        self._pipelines = PipelineStore(ground)
+        self._caller: Caller | None = None
+        self._runner: Runner
+        self._figures = figures.Figures(ground, "node")
+        self._running: dict[str, Running] = {}
+        self._reserved = 0
+        self._left = False
+        self._idle = asyncio.Event()
+        self._takers: list[Loop] = []
+        self._more: set[int] = set()
+        share = settings.node_concurrency // ground.settings.partitions
+        self._share = max(1, min(share, ground.settings.limits.batch_items_max))
+        self._tasks = asyncio.TaskGroup()
+        self._tasks_ready = asyncio.Event()
+
+    async def on_start(self) -> None:
+        settings, ground = self._settings, self._ground
+        if settings.pipelines is not None:
+            definitions = read_definitions(settings.pipelines)
+            await load_definitions(self._pipelines, definitions, self._app)
+        handlers = self._app.handlers("step")
+        self._step_types = tuple(handlers)
+        self._caller = Caller(settings.node_threads)
+        self._runner = Runner(
+            self._store,
+            Pipelines(self._pipelines),
+            handlers,
+            self._caller,
+            self.clock,
+            ground.settings.limits,
+            settings.step_timeout_ms,
+        )
+        self._left = False
+        self._tasks_ready.clear()
+        self.spawn("transactions", self._own_tasks)
+        await self._tasks_ready.wait()
+        await self._tend()
+        self.spawn("hints", self._listen)
+        partitions = self._store.places.partitions
+        self._takers = [self.loop(f"take{p}", partial(self._take, p), POLL_S) for p in partitions]
+        self.loop("wake", self._wake, WAKE_S)
+        # Until the very end: what we still have in hand must not be taken for orphaned.
+        tend_s = settings.node_timeout_ms / 1000 / TURNS_PER_TIMEOUT
+        self.loop("tend", self._tend, tend_s, until="stop")
+        self.loop("deadlines", self._check_deadlines, DEADLINES_S, until="stop")
+        self.loop("figures", self._report, figures.INTERVAL_S)
+
+    async def on_stop(self) -> None:
+        await self.passes_ended()
+        await self._wait_idle(self._settings.node_grace_ms / 1000)
+        await self._hand_back()
+        self._left = True
+        for partition in self._store.places.partitions:
+            await self._store.touch_node(partition, self._node, leaving=True)
+        await self._figures.withdraw()
+
+    async def on_close(self) -> None:
+        if self._caller is not None:
+            self._caller.close()
+
+    # Taking
+
+    async def _take(self, partition: int) -> Haul:
+        free = self._settings.node_concurrency - len(self._running) - self._reserved
+        # A share for each partition: they are asked at the same time.
+        count = min(free, self._share)
+        if count <= 0:
+            self._more.add(partition)
+            return Haul(0, again=False)
+        self._reserved += count
+        try:
+            haul = await self._store.dequeue(partition, self._node, self._groups, count)
+        finally:
+            self._reserved -= count
+            self._wake_takers(but=partition)
+        for taken in haul.taken:
+            self._launch(taken)
+        tally = self._runner.tally
+        tally.taken += len(haul.taken)
+        tally.refused += haul.refused
+        got = len(haul.taken) + haul.refused
+        if got == count:
+            self._more.add(partition)
+        else:
+            self._more.discard(partition)
+        return Haul(got, again=got == count and free > count)
+
+    def _launch(self, taken: Taken) -> None:
+        now_s = self.clock.monotonic()
+        running = Running(taken, now_s, now_s + max(0, taken.left_ms) / 1000)
+        self._running[taken.id] = running
+        running.task = self._tasks.create_task(self._run(running))
+
+    async def _run(self, running: Running) -> None:
+        try:
+            await self._runner.run(running)
+        finally:
+            self._ended(running)
+
+    def _ended(self, running: Running) -> None:
+        # Under the same id there may be a newer run by now, or nobody.
+        if self._running.get(running.taken.id) is running:
+            del self._running[running.taken.id]
+        if 4 * len(self._running) <= 3 * self._settings.node_concurrency:
+            # Not at each end, so that a call takes many; the poll takes what is less than that.
+            self._wake_takers()
+        if not self._running:
+            self._idle.set()
+
+    def _wake_takers(self, but: int = -1) -> None:
+        """Those who found no room, or left something behind."""
+        for partition in self._more - {but} if self._more else ():
+            self._takers[partition].wake()
+            self._more.discard(partition)
+
+    async def _own_tasks(self) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            self._tasks_ready.set()
+            await asyncio.Event().wait()
+
+    async def _listen(self) -> None:
+        """Hints only: queues and marks in Redis are the truth."""
+        async with self._ground.redis.subscribe(self._store.places.channels[1]) as subscription:
+            while True:
+                batch = await subscription.receive()
+                lines = [line for each in batch.messages for line in each.payload.split(b"\n")]
+                words = {tuple(line.decode().split(" ", 1)) for line in lines}
+                if batch.gap or any(("work", group) in words for group in self._groups):
+                    for taker in self._takers:
+                        taker.wake()
+                for word in words:
+                    if word[0] == "cancel" and word[-1] in self._running:
+                        self._stop_step(self._running[word[-1]], Status.CANCELLED, "")
+
+    # Minding
+
+    async def _wake(self) -> Haul:
+        woken = [
+            await self._store.wake_due(partition, WAKE_COUNT)
+            for partition in self._store.places.partitions
+        ]
+        return Haul(sum(woken), again=max(woken) == WAKE_COUNT)
+
+    async def _tend(self) -> None:
+        """Say that we live, and look for those who no longer do."""
+        if self._left:
+            return
+        held = list(self._running)
+        for partition in self._store.places.partitions:
+            await self._store.touch_node(partition, self._node, self._groups, self._step_types)
+            recovered = await self._store.recover(partition, self._node, held)
+            if recovered:
+                self.log.warning("orphans_recovered", partition=partition, count=recovered)
+                self._runner.tally.recovered += recovered
+
+    async def _check_deadlines(self) -> None:
+        now_s = self.clock.monotonic()
+        for running in list(self._running.values()):
+            if running.stopped is not None:
+                if now_s - running.stopped_s > STUBBORN_S:
+                    self._abandon(running)
+            elif now_s >= running.deadline_s:
+                self._stop_step(running, Status.TIMEOUT, "the transaction took too long")
+            elif now_s >= running.step_deadline_s:
+                self._stop_step(running, Status.TIMEOUT, running.note)
+
+    def _stop_step(self, running: Running, status: Status, note: str) -> None:
+        # Only a step is interrupted: between steps the next transition sees the mark itself.
+        if running.step_deadline_s < math.inf and running.stopped is None:
+            running.stopped, running.note = status, note
+            running.stopped_s = self.clock.monotonic()
+            assert running.task is not None
+            running.task.cancel()
+
+    def _abandon(self, running: Running) -> None:
+        """The step ignores its cancellation: end the transaction, and let the step be."""
+        self.log.error("step_ignores_cancellation", transaction=running.taken.id)
+        self._ended(running)
+        self._tasks.create_task(self._runner.end_stubborn(running))
+
+    async def _wait_idle(self, seconds: float) -> None:
+        if self._running and seconds > 0:
+            self._idle.clear()
+            async with asyncio.TaskGroup() as group:
+                idle = group.create_task(self._idle.wait())
+                timer = group.create_task(self.clock.sleep(seconds))
+                await asyncio.wait({idle, timer}, return_when=asyncio.FIRST_COMPLETED)
+                idle.cancel()
+                timer.cancel()
+
+    async def _hand_back(self) -> None:
+        rest = list(self._running.values())
+        tasks = [each.task for each in rest if each.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=0.5)
+        replies = await asyncio.gather(
+            *(self._store.return_to_queue(each.taken.id, each.taken.run) for each in rest),
+            return_exceptions=True,
+        )
+        returned = replies.count("returned")
+        self._runner.tally.returned += returned
+        if rest:
+            self.log.info("work_handed_back", count=returned, of=len(rest))
+
+    async def _report(self) -> None:
+        tally = self._runner.tally
+        report: dict[str, float | str] = {
+            "groups": ",".join(self._groups),
+            "running": len(self._running),
+            "taken": tally.taken,
+            "refused": tally.refused,
+            "steps": tally.steps,
+            "slept": tally.slept,
+            "recovered": tally.recovered,
+            "lost": tally.lost,
+            **{f"ended_{status}": count for status, count in tally.ended.items()},
+        }
+        self.log.info("figures", **report)
+        await self._figures.report(report)

@@ -1,0 +1,145 @@
+"""Pipeline definitions: read, checked, and never changed under a transaction that uses them.
+
+Pure: text or values in, a `Pipeline` or a named error out. A step has either a type, which a node
+knows by a decorated function, or the name of a pipeline whose transactions it starts and awaits.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from angarium.transactions.errors import PipelineInvalid, PipelineLoops, StepUnknown
+from angarium.transactions.model import check_name
+
+STEPS_MAX = 100
+DEFINITION_BYTES_MAX = 256 * 1024
+
+
+class StepDefinition(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`for_each` names the list in the step's data that gets a child for each element."""
+
+    type: str | None = None
+    pipeline: str | None = None
+    for_each: str | None = None
+    description: str = ""
+    timeout_ms: int | None = None
+    parameters: dict[str, Any] = {}
+
+
+class Pipeline(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`version` None lets the store number it."""
+
+    name: str
+    steps: tuple[StepDefinition, ...]
+    version: int | None = None
+    description: str = ""
+    node_group: str = "default"
+    timeout_ms: int | None = None
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        return tuple(step.pipeline for step in self.steps if step.pipeline is not None)
+
+    @property
+    def step_types(self) -> tuple[str, ...]:
+        return tuple(step.type for step in self.steps if step.type is not None)
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def read_pipelines(text: str, *, toml: bool) -> list[Pipeline]:
+    """One definition, or several as `[[pipelines]]` (TOML) or a list (JSON)."""
+    if len(text) > DEFINITION_BYTES_MAX:
+        raise PipelineInvalid(f"a definition may have {DEFINITION_BYTES_MAX} characters")
+    try:
+        value: Any = tomllib.loads(text) if toml else msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise PipelineInvalid(f"the definition can't be read: {error}") from None
+    if isinstance(value, dict) and "pipelines" in value:
+        value = value["pipelines"]
+    return [pipeline_of(each) for each in (value if isinstance(value, list) else [value])]
+
+
+def pipeline_of(value: Mapping[str, Any] | Pipeline) -> Pipeline:
+    """From a mapping as TOML, JSON or Python spell it."""
+    try:
+        pipeline = value if isinstance(value, Pipeline) else msgspec.convert(value, Pipeline)
+        _encode(pipeline)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise PipelineInvalid(f"the definition can't be used: {error}") from None
+    return _checked(pipeline)
+
+
+def definition_of(pipeline: Pipeline) -> bytes:
+    """What is stored: without the number, which stands beside it."""
+    return _encode(msgspec.structs.replace(pipeline, version=None))
+
+
+def stored_pipeline(definition: bytes, version: int) -> Pipeline:
+    pipeline = msgspec.json.decode(definition, type=Pipeline)
+    return msgspec.structs.replace(pipeline, version=version)
+
+
+def _checked(pipeline: Pipeline) -> Pipeline:
+    check_name(pipeline.name, "pipeline")
+    check_name(pipeline.node_group, "node group")
+    if not 1 <= len(pipeline.steps) <= STEPS_MAX:
+        raise PipelineInvalid(f"{pipeline.name} must have 1 to {STEPS_MAX} steps")
+    for place in (pipeline.version, pipeline.timeout_ms):
+        if place is not None and not 1 <= place <= 2**53:
+            raise PipelineInvalid(f"{pipeline.name}: version and timeout_ms are positive numbers")
+    for number, step in enumerate(pipeline.steps, 1):
+        _check_step(step, f"{pipeline.name}, step {number}")
+    return pipeline
+
+
+def _check_step(step: StepDefinition, where: str) -> None:
+    if (step.type is None) == (step.pipeline is None):
+        raise PipelineInvalid(f"{where} must have a type or a pipeline, and not both")
+    if step.for_each is not None and step.pipeline is None:
+        raise PipelineInvalid(f"{where}: for_each needs a pipeline")
+    if step.timeout_ms is not None and not 1 <= step.timeout_ms <= 2**53:
+        raise PipelineInvalid(f"{where}: timeout_ms is a positive number")
+    check_name(step.type or step.pipeline or "", where)
+
+
+def check_references(
+    new: Iterable[Pipeline], known: Mapping[str, Pipeline], step_types: Collection[str]
+) -> None:
+    """Refuse what can't run: unknown children, unknown step types, children that lead back.
+
+    Step types are only checked when some are known: a fresh system has no node yet.
+    """
+    together = {**known, **{pipeline.name: pipeline for pipeline in new}}
+    for pipeline in new:
+        for child in pipeline.children:
+            if child not in together:
+                raise StepUnknown(f"{pipeline.name} calls pipeline {child!r}, which is not there")
+        for step_type in pipeline.step_types if step_types else ():
+            if step_type not in step_types:
+                raise StepUnknown(f"{pipeline.name} has a step {step_type!r} that no node knows")
+        _check_loops(pipeline.name, together)
+
+
+def _check_loops(name: str, pipelines: Mapping[str, Pipeline]) -> None:
+    path: list[str] = []
+    done: set[str] = set()
+
+    def visit(current: str) -> None:
+        if current in path:
+            way = " → ".join([*path[path.index(current) :], current])
+            raise PipelineLoops(f"{name} would never end: {way}")
+        if current in done or current not in pipelines:
+            return
+        path.append(current)
+        for child in pipelines[current].children:
+            visit(child)
+        path.pop()
+        done.add(current)
+
+    visit(name)

@@ -1,0 +1,58 @@
+"""The reply about a transaction as existing clients and webhook receivers read it.
+
+Pure: `{metadata: {…}, progressReport, data}` in the spelling of `/datp/1.0`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from angarium.transactions.model import NULL, Transaction
+
+
+class ReplyMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    owner: str
+    tx_id: str
+    transaction_type: str
+    status: str
+    external_id: str | None = None
+    note: str | None = None
+    completion_time: str | None = None
+    last_updated: str | None = None
+    notified_time: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, rename="camel"):
+    """`data` is the output once the transaction has ended, and null before."""
+
+    metadata: ReplyMetadata
+    progress_report: msgspec.Raw
+    data: msgspec.Raw
+
+
+def reply_about(transaction: Transaction) -> Reply:
+    ended = transaction.status.final
+    return Reply(
+        ReplyMetadata(
+            owner=transaction.owner,
+            tx_id=transaction.id,
+            transaction_type=transaction.pipeline,
+            status=transaction.status.value,
+            external_id=transaction.external_id,
+            note=transaction.note,
+            completion_time=_time(transaction.completed_ms),
+            last_updated=_time(transaction.updated_ms),
+            notified_time=_time(transaction.notified_ms),
+        ),
+        progress_report=transaction.progress,
+        data=transaction.output if ended else NULL,
+    )
+
+
+def _time(ms: int | None) -> str | None:
+    if ms is None:
+        return None
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,387 @@
+"""One transaction through the steps of its pipeline, on one node.
+
+A finished step is written down before the next begins, so that a crash repeats only the step it
+hit. Whatever a step does (raise, hang, return nonsense) becomes a status of its transaction and
+never a fault of the node. Redis going away is waited out; a run that is no longer ours is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from angarium.core.application import Caller, Handler
+from angarium.core.backoff import Backoff
+from angarium.core.clock import Clock
+from angarium.core.errors import (
+    AngariumError,
+    NotDurable,
+    OutcomeUnknown,
+    Overloaded,
+    RedisUnavailable,
+)
+from angarium.core.limits import Limits
+from angarium.core.log import logger
+from angarium.transactions.model import ChildResult, Frame, Status, Taken, check_name, depth_of
+from angarium.transactions.pipeline import Pipeline, StepDefinition
+from angarium.transactions.step import Outcome, Step, Verdict
+from angarium.transactions.store import PipelineStore, TransactionStore
+
+NOTE_CHARACTERS_MAX = 1_000
+SLEEP_S_MAX = 10 * 365 * 86_400
+# What Redis can say that goes away by itself; the outcome in hand is worth the wait.
+PASSING = (RedisUnavailable, OutcomeUnknown, NotDurable, Overloaded)
+NOT_OURS = frozenset({"no_state", "not_running", "stale_run"})
+
+_decode = msgspec.json.decode
+_encode = msgspec.json.Encoder().encode
+_child_decoder = msgspec.json.Decoder(ChildResult)
+
+
+class StepNonsense(Exception):
+    """A step or its definition asks for something that can't be done."""
+
+
+class RunLost(Exception):
+    """Another run has the transaction, or it has ended: what we did since counts for nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A transaction in hand. `stopped` is why its task was cancelled, if we did it."""
+
+    taken: Taken
+    began_s: float
+    deadline_s: float
+    step_deadline_s: float = math.inf
+    stopped: Status | None = None
+    stopped_s: float = math.inf
+    note: str = ""
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass
+class Tally:
+    """What a node did, for its figures."""
+
+    taken: int = 0
+    refused: int = 0
+    steps: int = 0
+    slept: int = 0
+    recovered: int = 0
+    returned: int = 0
+    lost: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+
+
+class Pipelines:
+    """Definitions by name and version; a version never changes, so one is read once."""
+
+    def __init__(self, store: PipelineStore) -> None:
+        self._store = store
+        self._known: dict[tuple[str, str], Pipeline] = {}
+        self._reading = asyncio.Lock()
+
+    def known(self, name: str, version: str) -> Pipeline | None:
+        return self._known.get((name, version))
+
+    async def get(self, name: str, version: str) -> Pipeline:
+        """PipelineUnknown or KeyError if it is not there."""
+        async with self._reading:  # many ask at once for one that is new
+            if (name, version) not in self._known:
+                for number, pipeline in (await self._store.versions(name)).items():
+                    self._known[name, str(number)] = pipeline
+        return self._known[name, version]
+
+
+class Runner:
+    def __init__(
+        self,
+        store: TransactionStore,
+        pipelines: Pipelines,
+        handlers: Mapping[str, Handler],
+        caller: Caller,
+        clock: Clock,
+        limits: Limits,
+        step_timeout_ms: int,
+    ) -> None:
+        self._store = store
+        self._pipelines = pipelines
+        self._handlers = {name: (each, each.is_async) for name, each in handlers.items()}
+        self._caller = caller
+        self._clock = clock
+        self._limits = limits
+        self._step_timeout_ms = step_timeout_ms
+        self._log = logger("angarium.node")
+        self.tally = Tally()
+
+    async def run(self, running: Running) -> None:
+        """Until the transaction has ended, sleeps, or is no longer ours."""
+        try:
+            try:
+                await self._run(running)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if running.stopped is None or task is None:
+                    raise  # the node stops, and gives it back
+                task.uncancel()
+                await self._end(running, running.stopped, b"", running.note)
+        except RunLost:
+            self.tally.lost += 1
+        except Exception as error:
+            # Ours, not the step's: without an end it would be taken and fail again for ever.
+            self._log.error(
+                "run_failed", transaction=running.taken.id, error=repr(error), exc_info=error
+            )
+            running.stopped, running.note = Status.INTERNAL_ERROR, f"{type(error).__name__}"
+            await self.end_stubborn(running)
+
+    async def end_stubborn(self, running: Running) -> None:
+        """For a step that does not end: its transaction does."""
+        try:
+            await self._end(running, running.stopped or Status.TIMEOUT, b"", running.note)
+        except RunLost:
+            self.tally.lost += 1
+
+    async def _run(self, running: Running) -> None:
+        taken = running.taken
+        if taken.cancel:
+            return await self._end(running, Status.CANCELLED, b"", "")
+        if taken.left_ms <= 0:
+            return await self._end(running, Status.TIMEOUT, b"", "the transaction took too long")
+        name, version = taken.pipeline, taken.version
+        pipeline = self._pipelines.known(name, version)
+        if pipeline is None:
+            try:
+                pipeline = await self._insist(lambda: self._pipelines.get(name, version))
+            except (AngariumError, KeyError):
+                note = f"version {version} of pipeline {name} is gone"
+                return await self._end(running, Status.INTERNAL_ERROR, b"", note)
+        frame = Frame.decode(taken.frame)
+        data = frame.data or taken.data
+        index, retry = frame.step, frame.retry
+        while True:
+            definition = pipeline.steps[index]
+            try:
+                outcome = await self._outcome(running, definition, index, retry, data)
+                if outcome is None:
+                    return None  # its children run now
+                output = self._output(outcome)
+            except StepNonsense as error:
+                note = f"step {index + 1}: {error}"
+                return await self._end(running, Status.INTERNAL_ERROR, b"", note)
+            if outcome.verdict is Verdict.RETRY_LATER:
+                return await self._sleep(running, outcome, index, retry, data)
+            if outcome.verdict is not Verdict.SUCCEEDED:
+                return await self._end(running, _ENDINGS[outcome.verdict], output, outcome.note)
+            index, retry, data = index + 1, 0, output
+            if index == len(pipeline.steps):
+                return await self._end(running, Status.SUCCESS, output, outcome.note)
+            await self._checkpoint(running, index, Frame(index, 0, data).encode())
+            taken.children = ()
+
+    # One step
+
+    async def _outcome(
+        self, running: Running, definition: StepDefinition, index: int, retry: int, data: bytes
+    ) -> Outcome | None:
+        if definition.pipeline is not None:
+            return await self._children(running, definition, index, data)
+        known = self._handlers.get(definition.type or "")
+        if known is None:
+            raise StepNonsense(f"this node has no step {definition.type!r}")
+        handler, is_async = known
+        step = self._step(running, definition, index, retry, data)
+        limit_ms = definition.timeout_ms or handler.options.get("timeout_s", 0) * 1000
+        limit_ms = limit_ms or self._step_timeout_ms
+        running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
+        running.note = f"step {index + 1} ({definition.type}) took longer than {limit_ms:g} ms"
+        self.tally.steps += 1
+        try:
+            if is_async:
+                result = await handler.function(step)
+            else:
+                result = await self._caller.call(handler, step)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise StepNonsense("it was cancelled by something it awaited") from None
+        except RunLost:
+            raise
+        except Exception as error:
+            self._log.warning(
+                "step_raised", transaction=running.taken.id, step=definition.type,
+                error=repr(error), exc_info=error,
+            )  # fmt: skip
+            raise StepNonsense(f"{type(error).__name__}: {error}") from None
+        finally:
+            running.step_deadline_s = math.inf
+        if isinstance(result, Outcome):
+            return _sane(result)
+        if isinstance(result, dict):
+            return Outcome(Verdict.SUCCEEDED, result)
+        raise StepNonsense(f"it returned {type(result).__name__}, not an outcome or a dict")
+
+    def _step(
+        self, running: Running, definition: StepDefinition, index: int, retry: int, data: bytes
+    ) -> Step:
+        taken = running.taken
+
+        async def report(progress: Any) -> None:
+            status = await self._store.report_progress(taken.id, taken.run, _encode(progress))
+            if status in NOT_OURS:
+                raise RunLost
+
+        return Step(
+            transaction_id=taken.id,
+            pipeline=taken.pipeline,
+            owner=taken.owner,
+            external_id=taken.external_id or None,
+            index=index,
+            type=definition.type or "",
+            parameters=definition.parameters,
+            data=_decode(data),
+            metadata=_decode(taken.metadata) if taken.metadata else None,
+            switches=_decode(taken.switches) if taken.switches else {},
+            retry=retry,
+            report=report,
+        )
+
+    def _output(self, outcome: Outcome) -> bytes:
+        try:
+            output = b"" if outcome.output is None else _encode(outcome.output)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise StepNonsense(f"its output is not JSON: {error}") from None
+        if outcome.verdict is Verdict.SUCCEEDED and not output:
+            output = b"null"
+        size_max = self._limits.transaction_data_bytes_max
+        if len(output) > size_max:
+            raise StepNonsense(f"its output of {len(output)} bytes is over {size_max}")
+        return output
+
+    # Children
+
+    async def _children(
+        self, running: Running, definition: StepDefinition, index: int, data: bytes
+    ) -> Outcome | None:
+        """None: they were started, and this transaction sleeps until they have ended."""
+        taken, name = running.taken, definition.pipeline
+        assert name is not None
+        if taken.children:
+            results = [_child_decoder.decode(each) for each in taken.children if each]
+            return _gathered(results, definition, data)
+        each_data = _parts_of(data, definition)
+        if not each_data:
+            return Outcome(Verdict.SUCCEEDED, _decode(data))
+        if len(each_data) > self._limits.transaction_children_items_max:
+            raise StepNonsense(f"{len(each_data)} children are too many")
+        if depth_of(taken.id) >= self._limits.transaction_depth_items_max:
+            raise StepNonsense("pipelines call pipelines too deeply")
+        frame = Frame(index, 0, data if index else b"").encode()
+        status = await self._insist(
+            lambda: self._store.call_children(taken.id, taken.run, index, frame, name, each_data)
+        )
+        if status == "unknown_pipeline":
+            raise StepNonsense(f"there is no pipeline {name!r}")
+        await self._unless_cancelled(running, status)
+        return None
+
+    # Transitions
+
+    async def _sleep(
+        self, running: Running, outcome: Outcome, index: int, retry: int, data: bytes
+    ) -> None:
+        taken = running.taken
+        frame = Frame(index, retry + 1, data if index else b"").encode()
+        sleep_ms = None if outcome.seconds is None else round(outcome.seconds * 1000)
+        status = await self._insist(
+            lambda: self._store.sleep(taken.id, taken.run, frame, sleep_ms, outcome.switch)
+        )
+        self.tally.slept += 1
+        await self._unless_cancelled(running, status)
+
+    async def _checkpoint(self, running: Running, index: int, frame: bytes) -> None:
+        taken = running.taken
+        status = await self._insist(
+            lambda: self._store.checkpoint(taken.id, taken.run, index, frame)
+        )
+        taken.rare = True
+        if status == "cancelled":
+            await self._end(running, Status.CANCELLED, b"", "")
+            raise RunLost
+        if status in NOT_OURS:
+            raise RunLost
+
+    async def _unless_cancelled(self, running: Running, status: str) -> None:
+        if status == "cancelled":
+            await self._end(running, Status.CANCELLED, b"", "")
+        elif status in NOT_OURS:
+            raise RunLost
+
+    async def _end(self, running: Running, status: Status, output: bytes, note: str) -> None:
+        taken, note = running.taken, note[:NOTE_CHARACTERS_MAX]
+        answer = await self._insist(lambda: self._store.complete(taken, status.value, output, note))
+        if answer != "completed":
+            raise RunLost
+        ended = self.tally.ended
+        ended[status.value] = ended.get(status.value, 0) + 1
+
+    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Again until Redis answers: every call here may be repeated."""
+        backoff: Backoff | None = None
+        while True:
+            try:
+                return await call()
+            except PASSING as error:
+                backoff = backoff or Backoff()
+                self._log.warning("redis_awaited", error=str(error))
+                await self._clock.sleep(backoff.next_delay_s())
+
+
+_ENDINGS = {Verdict.FAILED: Status.FAILED, Verdict.ABORTED: Status.ABORTED}
+
+
+def _sane(outcome: Outcome) -> Outcome:
+    """Refuse what the scripts can't take."""
+    if not isinstance(outcome.note, str):
+        raise StepNonsense("its note is no text")
+    seconds = outcome.seconds
+    if seconds is not None:
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 <= seconds <= SLEEP_S_MAX:
+            raise StepNonsense(f"it wants to sleep for {seconds!r} seconds")
+    if outcome.switch is not None:
+        try:
+            check_name(outcome.switch, "switch")
+        except (AngariumError, TypeError) as error:
+            raise StepNonsense(str(error)) from None
+    return outcome
+
+
+def _parts_of(data: bytes, definition: StepDefinition) -> list[bytes]:
+    """The data of each child."""
+    if definition.for_each is None:
+        return [data]
+    whole = _decode(data)
+    parts = whole.get(definition.for_each) if isinstance(whole, dict) else None
+    if not isinstance(parts, list):
+        raise StepNonsense(f"its data has no list {definition.for_each!r}")
+    return [_encode(part) for part in parts]
+
+
+def _gathered(results: list[ChildResult], definition: StepDefinition, data: bytes) -> Outcome:
+    """All children have ended: their outputs take the place of their data."""
+    wrong = [each for each in results if each.status != Status.SUCCESS]
+    if wrong:
+        note = f"{len(wrong)} of {len(results)} children did not succeed"
+        return Outcome(Verdict.FAILED, [msgspec.to_builtins(each) for each in results], note)
+    outputs = [each.output for each in results]
+    if definition.for_each is None:
+        return Outcome(Verdict.SUCCEEDED, outputs[0])
+    return Outcome(Verdict.SUCCEEDED, {**_decode(data), definition.for_each: outputs})

@@ -1,0 +1,321 @@
+"""The life of a transaction as calls: each is one item of a batched script, or one script.
+
+Statuses become results or errors here and nowhere else. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from angarium.core import keyspace as keys
+from angarium.core.batching import Batcher
+from angarium.core.errors import LimitExceeded
+from angarium.core.ground import BatchItem, Ground
+from angarium.core.scripts import Script, load_script, status_of
+from angarium.core.wire import Argument
+from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
+from angarium.transactions.model import (
+    Start,
+    Started,
+    Taken,
+    Transaction,
+    external_route,
+    new_transaction_id,
+    pairs_of,
+    transaction_of,
+)
+from angarium.transactions.store.places import Places
+
+
+def _script(name: str) -> Script:
+    return load_script("angarium.transactions", name)
+
+
+ENQUEUE, DEQUEUE = _script("enqueue_transactions"), _script("dequeue_transactions")
+COMPLETE, CANCEL = _script("complete_transactions"), _script("cancel_transactions")
+CHECKPOINT, SLEEP = _script("checkpoint_transactions"), _script("sleep_transactions")
+WAKE, SET_SWITCHES = _script("wake_transactions"), _script("set_switches")
+REPORT_PROGRESS, RETURN = _script("report_progress"), _script("return_transactions")
+RECOVER, TOUCH_NODE = _script("recover_orphans"), _script("touch_node")
+CALL_CHILDREN = _script("call_children")
+GET_STATES, REPLY_STATES = _script("get_states"), _script("reply_states")
+RECOVER_COUNT = 200
+
+
+@dataclass(frozen=True)
+class Haul:
+    """What a node took; `refused` entries were in a queue but could not be run."""
+
+    taken: list[Taken]
+    refused: int
+
+
+class TransactionStore:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._settings = ground.settings.transactions
+        self._data_bytes_max = ground.settings.limits.transaction_data_bytes_max
+        self.places = places = Places(ground)
+        archive_ms = self._settings.delay_before_archiving * 1000
+        self._timeout_ms = self._settings.transaction_timeout_ms
+
+        def batched(
+            script: Script,
+            names: Callable[[int], Sequence[str]],
+            *more: int,
+        ) -> Batcher[BatchItem, Any]:
+            known = [names(partition) for partition in places.partitions]
+            return ground.batched(script, known.__getitem__, (*places.channels, *more))
+
+        def with_statistics(*kinds: tuple[str, keys.Key]) -> Callable[[int], Sequence[str]]:
+            def names(partition: int) -> Sequence[str]:
+                return [
+                    *places.statistics(partition),
+                    *(
+                        places.stem(key, partition)
+                        if kind == "stem"
+                        else places.name(key, partition)
+                        for kind, key in kinds
+                    ),
+                ]
+
+            return names
+
+        self._enqueue = batched(
+            ENQUEUE,
+            with_statistics(("stem", keys.QUEUE_IN), ("stem", keys.PIPELINE)),
+            self._settings.externalid_uniqueness_period * 1000,
+            self._timeout_ms,
+        )
+        self._complete = batched(COMPLETE, places.ending, archive_ms)
+        self._cancel = batched(CANCEL, places.ending, archive_ms)
+        self._checkpoint = batched(CHECKPOINT, with_statistics())
+        self._sleep = batched(
+            SLEEP,
+            with_statistics(
+                ("name", keys.PROCESSING), ("name", keys.SLEEPING), ("stem", keys.QUEUE_OUT)
+            ),
+        )
+        self._switch = batched(
+            SET_SWITCHES, with_statistics(("name", keys.SLEEPING), ("stem", keys.QUEUE_OUT))
+        )
+        self._progress = batched(REPORT_PROGRESS, with_statistics(("name", keys.WEBHOOKS)))
+        self._return = batched(
+            RETURN,
+            lambda partition: [
+                *places.statistics(partition),
+                places.name(keys.PROCESSING, partition),
+                *places.queue_stems(partition),
+            ],
+        )
+        self._get = ground.batched(GET_STATES, lambda _: ())
+        self._reply = batched(REPLY_STATES, with_statistics(("name", keys.WEBHOOKS)))
+
+    # Clients
+
+    async def start(self, start: Start) -> Started:
+        """The transaction, or the first one of its externalId; refused, it leaves nothing."""
+        places, external = self.places, start.external_id
+        size = len(start.data) + len(start.metadata)
+        if size > self._data_bytes_max:
+            raise LimitExceeded("transaction_data_bytes_max", size, self._data_bytes_max)
+        id = new_transaction_id(start.owner, external)
+        partition = places.partition_of(id)
+        state = places.state(partition, id)
+        if external is None:
+            names = (state, state)
+        else:
+            names = (state, places.name(keys.EXTERNAL_ID, partition, f"{start.owner}:{external}"))
+        version = "" if start.version is None else start.version
+        arguments = (
+            id, start.pipeline, version, start.owner, external or "", start.data,
+            start.metadata, start.webhook or "", start.options,
+        )  # fmt: skip
+        reply = await self._enqueue.submit(partition, (names, arguments), None, size)
+        if reply == b"started":
+            return Started(id)
+        match status_of(reply):
+            case "duplicate":
+                return Started(reply[1].decode(), duplicate=True)
+            case "already_queued" | "exists":
+                return Started(id)  # ids are our own: an earlier sending of this call arrived
+            case "unknown_version":
+                raise PipelineUnknown(f"pipeline {start.pipeline!r} has no version {start.version}")
+        raise PipelineUnknown(f"there is no pipeline {start.pipeline!r}")
+
+    async def find(self, transaction_id: str, *, replying: bool = False) -> Transaction | None:
+        """As it is in Redis. `replying`: the answer goes to a waiting client now."""
+        partition = self.places.partition_of(transaction_id)
+        item: BatchItem = ((self.places.state(partition, transaction_id),), (transaction_id,))
+        batcher = self._reply if replying else self._get
+        reply = await batcher.submit(partition, item)
+        # Archived while a client waited, only the note that it was told may be left.
+        fields = pairs_of(reply)
+        return transaction_of(transaction_id, fields) if b"created" in fields else None
+
+    async def find_external(self, owner: str, external_id: str) -> str | None:
+        partition = self.places.route_partition(external_route(owner, external_id))
+        name = self.places.name(keys.EXTERNAL_ID, partition, f"{owner}:{external_id}")
+        found = await self._ground.redis.call("GET", name, key=name)
+        return None if found is None else found.decode()
+
+    async def cancel(self, transaction_id: str) -> str:
+        """`cancelled`, or `cancelling` when a node has to be told first."""
+        return self._changed(transaction_id, await self._send(self._cancel, transaction_id))
+
+    async def set_switch(self, transaction_id: str, switch: str, value: str) -> str:
+        """`woken`, or `set` for when it goes to sleep for it."""
+        reply = await self._send(self._switch, transaction_id, switch, value)
+        return self._changed(transaction_id, reply)
+
+    # Nodes
+
+    async def dequeue(self, partition: int, node: str, groups: Sequence[str], count: int) -> Haul:
+        places = self.places
+        names = [
+            *places.statistics(partition),
+            places.stem(keys.STATE, partition),
+            places.name(keys.PROCESSING, partition),
+            places.name(keys.NODES, partition),
+            *places.queues(partition, groups),
+        ]
+        args: list[Argument] = [*places.channels, node, count, len(groups), *groups]
+        replies = await self._ground.run(DEQUEUE, partition, names, args)
+        taken = [_taken(reply) for reply in replies if reply[0] == b"taken"]
+        return Haul(taken, len(replies) - len(taken))
+
+    async def complete(self, taken: Taken, status: str, output: bytes = b"", note: str = "") -> str:
+        id = taken.id
+        partition = self.places.partition_of(id)
+        rare = "1" if taken.rare else ""
+        item: BatchItem = (
+            (self.places.state(partition, id),),
+            (id, taken.run, taken.place, taken.label, rare, status, output, note),
+        )
+        return status_of(await self._complete.submit(partition, item, None, len(output)))
+
+    async def checkpoint(self, transaction_id: str, run: str, step: int, frame: bytes) -> str:
+        return await self._send(self._checkpoint, transaction_id, run, step, frame)
+
+    async def sleep(
+        self,
+        transaction_id: str,
+        run: str,
+        frame: bytes,
+        sleep_ms: int | None,
+        switch: str | None,
+    ) -> str:
+        wait = "" if sleep_ms is None else sleep_ms
+        return await self._send(self._sleep, transaction_id, run, frame, wait, switch or "")
+
+    async def report_progress(self, transaction_id: str, run: str, report: bytes) -> str:
+        return await self._send(self._progress, transaction_id, run, report)
+
+    async def return_to_queue(self, transaction_id: str, run: str) -> str:
+        return await self._send(self._return, transaction_id, run)
+
+    async def call_children(
+        self, transaction_id: str, run: str, step: int, frame: bytes, pipeline: str,
+        data: Sequence[bytes],
+    ) -> str:  # fmt: skip
+        places = self.places
+        partition = places.partition_of(transaction_id)
+        names = [
+            *places.statistics(partition),
+            places.name(keys.PROCESSING, partition),
+            places.name(keys.SLEEPING, partition),
+            places.stem(keys.QUEUE_IN, partition),
+            places.stem(keys.PIPELINE, partition),
+            places.stem(keys.STATE, partition),
+            places.state(partition, transaction_id),
+        ]
+        args: list[Argument] = [
+            *places.channels, transaction_id, run, frame, pipeline, self._timeout_ms, step,
+            len(data), *data,
+        ]  # fmt: skip
+        return status_of(await self._ground.run(CALL_CHILDREN, partition, names, args))
+
+    async def wake_due(self, partition: int, count: int) -> int:
+        """Queue sleepers whose time has come; how many there were, at most `count`."""
+        places = self.places
+        names = [
+            *places.statistics(partition),
+            places.stem(keys.STATE, partition),
+            places.name(keys.SLEEPING, partition),
+            places.stem(keys.QUEUE_OUT, partition),
+        ]
+        args = (*places.channels, count)
+        return int(await self._ground.run(WAKE, partition, names, args, durable=False))
+
+    async def touch_node(
+        self,
+        partition: int,
+        node: str,
+        groups: Sequence[str] = (),
+        step_types: Sequence[str] = (),
+        *,
+        leaving: bool = False,
+    ) -> None:
+        names = [
+            *self.places.statistics(partition),
+            self.places.name(keys.NODES, partition),
+            self.places.name(keys.STEP_TYPES, partition),
+            *self.places.queues(partition, groups),
+        ]
+        what = "leaving" if leaving else "here"
+        args: list[Argument] = [
+            *self.places.channels, node, what, len(groups), len(step_types), *groups, *step_types,
+        ]  # fmt: skip
+        await self._ground.run(TOUCH_NODE, partition, names, args, durable=False)
+
+    async def recover(self, partition: int, node: str, held: Sequence[str]) -> int:
+        """Queue again what silent nodes had taken, and what we were given without knowing."""
+        places, recovered, offset = self.places, 0, 0
+        names = [
+            *places.statistics(partition),
+            places.stem(keys.STATE, partition),
+            places.name(keys.PROCESSING, partition),
+            places.name(keys.NODES, partition),
+            *places.queue_stems(partition),
+        ]
+        while offset >= 0:
+            args: list[Argument] = [
+                *places.channels, node, self._settings.node_timeout_ms, offset, RECOVER_COUNT,
+                len(held), *held,
+            ]  # fmt: skip
+            found, offset = await self._ground.run(RECOVER, partition, names, args)
+            recovered += found
+        return recovered
+
+    async def _send(
+        self, batcher: Batcher[BatchItem, Any], transaction_id: str, *args: str | int | bytes
+    ) -> str:
+        partition = self.places.partition_of(transaction_id)
+        item: BatchItem = (
+            (self.places.state(partition, transaction_id),),
+            (transaction_id, *args),
+        )
+        size = sum(len(arg) for arg in args if isinstance(arg, bytes))
+        return status_of(await batcher.submit(partition, item, transaction_id, size))
+
+    def _changed(self, transaction_id: str, status: str) -> str:
+        if status == "no_state":
+            raise TransactionUnknown(f"there is no transaction {transaction_id!r} in progress")
+        if status == "finished":
+            raise TransactionFinished(f"transaction {transaction_id!r} has ended already")
+        return status
+
+
+def _taken(reply: list[Any]) -> Taken:
+    id, run, place, label, version, data, left_ms = reply[1:8]
+    taken = Taken(id.decode(), run.decode(), place, label.decode(), version.decode(), data, left_ms)
+    if len(reply) > 8:
+        taken.rare = True
+        taken.external_id = reply[8].decode()
+        taken.frame = reply[9]
+        taken.cancel = bool(reply[10])
+        taken.switches, taken.metadata = reply[11], reply[12]
+        taken.children = reply[13:]
+    return taken

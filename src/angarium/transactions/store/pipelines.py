@@ -1,0 +1,75 @@
+"""Pipelines in Redis: a copy in each partition, numbered in the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+from angarium.core.scripts import load_script, status_of
+from angarium.transactions.errors import PipelineUnknown, VersionTaken
+from angarium.transactions.model import pairs_of
+from angarium.transactions.pipeline import Pipeline, definition_of, stored_pipeline
+from angarium.transactions.store.places import Places
+
+PUT_PIPELINE = load_script("angarium.transactions", "put_pipeline")
+READ_PIPELINES = load_script("angarium.transactions", "read_pipelines")
+
+Versions = Mapping[int, Pipeline]
+
+
+class PipelineStore:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._places = Places(ground)
+
+    async def put(self, pipeline: Pipeline) -> int:
+        """The version it has now. Sending it again mends a copy that is missing."""
+        version: str | int = "" if pipeline.version is None else pipeline.version
+        for partition in self._places.partitions:
+            names = [
+                self._places.name(keys.PIPELINE, partition, pipeline.name),
+                self._places.name(keys.PIPELINE_NAMES, partition),
+            ]
+            timeout = "" if pipeline.timeout_ms is None else pipeline.timeout_ms
+            args = (
+                pipeline.name, version, definition_of(pipeline), pipeline.node_group, timeout,
+            )  # fmt: skip
+            reply = await self._ground.run(PUT_PIPELINE, partition, names, args)
+            version = int(reply[1])
+            if status_of(reply) == "version_taken":
+                raise VersionTaken(
+                    f"version {version} of {pipeline.name} is stored already and says something "
+                    "else; give it a new number"
+                )
+        return int(version)
+
+    async def all(self) -> tuple[dict[str, Pipeline], Sequence[str]]:
+        """The newest version of each, by name, and the step types that nodes know."""
+        found, step_types = await self._read("")
+        return {name: versions[max(versions)] for name, versions in found.items()}, step_types
+
+    async def versions(self, name: str) -> Versions:
+        found, _ = await self._read(name)
+        if name not in found:
+            raise PipelineUnknown(f"there is no pipeline {name!r}")
+        return found[name]
+
+    async def _read(self, name: str) -> tuple[dict[str, Versions], Sequence[str]]:
+        names = [
+            self._places.name(keys.PIPELINE_NAMES, 0),
+            self._places.stem(keys.PIPELINE, 0),
+            self._places.name(keys.STEP_TYPES, 0),
+        ]
+        step_types, *replies = await self._ground.run(READ_PIPELINES, 0, names, (name,))
+        found = {reply[0].decode(): _versions(pairs_of(reply, 1)) for reply in replies}
+        return dict(sorted(found.items())), [each.decode() for each in step_types]
+
+
+def _versions(fields: Mapping[bytes, bytes]) -> Versions:
+    versions = {}
+    for field, value in fields.items():
+        kind, _, number = field.partition(b":")
+        if kind == b"definition":
+            versions[int(number)] = stored_pipeline(value, int(number))
+    return versions

@@ -1,0 +1,212 @@
+"""The role `webhooks`: tells clients' URLs that a transaction ended or progressed.
+
+One process has the role at a time, and sends many at once. Attempts are handed out with their next
+one already written down, so a crash forgets none; results are reported with the next request for
+work. A receiver can be slow, wrong, or endless: it costs one attempt and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from prometheus_client import Counter
+
+from angarium.core import figures
+from angarium.core.application import Angarium
+from angarium.core.errors import AngariumError, SettingInvalid
+from angarium.core.ground import Ground
+from angarium.core.lease import GrantStatus
+from angarium.core.outbound import Outbound
+from angarium.core.service import Loop, Service
+from angarium.core.settings import Settings
+from angarium.transactions.reply import reply_about
+from angarium.transactions.signatures import (
+    KeyInvalid,
+    Sign,
+    ed25519_signer,
+    headers_of,
+    hmac_signer,
+)
+from angarium.transactions.store import DueWebhook, HandoutStore, WebhookResult
+from angarium.transactions.store.handout import News
+
+POLL_S = 0.25
+# When another process has the role, it is asked for this often.
+WAIT_S = 1.0
+PROBLEM_CHARACTERS_MAX = 300
+
+NOTICES = Counter(
+    "angarium_webhook_notices",
+    "What the administrator was told of: webhooks given up, URLs disabled.",
+    ["what"],
+)
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    signers_of(settings)
+
+
+def build(ground: Ground, app: Angarium) -> Service:
+    return Webhooks(ground)
+
+
+def signers_of(settings: Settings) -> list[Sign]:
+    signers = []
+    given = settings.transactions
+    for name, value, make in (
+        ("SECRET", given.webhook_secret, hmac_signer),
+        ("PRIVATE_KEY", given.webhook_private_key, ed25519_signer),
+    ):
+        if value is not None:
+            try:
+                signers.append(make(value.get_secret_value()))
+            except KeyInvalid as error:
+                setting = f"ANGARIUM_TRANSACTIONS__WEBHOOK_{name}"
+                raise SettingInvalid(setting, str(error), "make a new key") from None
+    return signers
+
+
+@dataclass(frozen=True)
+class Round:
+    handed_out: int
+    again: bool = False
+
+
+class Webhooks(Service):
+    def __init__(self, ground: Ground) -> None:
+        super().__init__("webhooks", clock=ground.clock)
+        self._ground = ground
+        self._settings = ground.settings.transactions
+        self._signers = signers_of(ground.settings)
+        self._store = HandoutStore(ground)
+        self._figures = figures.Figures(ground, "webhooks")
+        self._partitions = range(ground.settings.partitions)
+        self._results: dict[int, list[WebhookResult]] = {p: [] for p in self._partitions}
+        self._loops: list[Loop] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._tasks_ready = asyncio.Event()
+        self._outbound: Outbound | None = None
+        self._delivered = self._failed_count = self._given_up = 0
+        self._grant = "none"
+
+    async def on_start(self) -> None:
+        self._outbound = Outbound(
+            allow_private=self._ground.settings.allow_private_addresses,
+            timeout_s=self._settings.webhook_timeout_ms / 1000,
+        )
+        self._tasks_ready.clear()
+        self.spawn("sending", self._own_tasks)
+        await self._tasks_ready.wait()
+        self._loops = [
+            self.loop(f"webhooks{p}", partial(self.run_once, p), POLL_S) for p in self._partitions
+        ]
+        self.loop("figures", self._report, figures.INTERVAL_S)
+
+    async def run_once(self, partition: int) -> Round:
+        """Report what was sent, take what is due, and send it."""
+        # A share for each partition: they are asked at the same time.
+        share = max(1, self._settings.webhook_concurrency // len(self._partitions))
+        free = min(share, self._settings.webhook_concurrency - len(self._sending))
+        results = self._results[partition]
+        self._results[partition] = []
+        try:
+            due = await self._store.webhooks(partition, self._ground.actor, results, max(0, free))
+        except BaseException:
+            self._results[partition] = results + self._results[partition]
+            raise
+        self._grant = due.grant.value
+        for webhook in due.webhooks:
+            task = self._tasks.create_task(self._send(partition, webhook))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        for news in due.news:
+            self._tell_administrator(news)
+        if due.grant is GrantStatus.REFUSED and not results:
+            await self.clock.sleep(WAIT_S)
+        return Round(len(due.webhooks), again=bool(self._results[partition]))
+
+    async def on_stop(self) -> None:
+        await self.passes_ended()
+        if self._sending:
+            # Each is bounded by its time-out; what remains is tried again by another process.
+            await asyncio.wait(self._sending, timeout=self._settings.webhook_timeout_ms / 1000)
+        for partition in self._partitions:
+            if self._results[partition]:
+                await self._store.webhooks(
+                    partition, self._ground.actor, self._results[partition], 0
+                )
+        await self._figures.withdraw()
+
+    async def on_close(self) -> None:
+        if self._outbound is not None:
+            await self._outbound.close()
+
+    async def _own_tasks(self) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            self._tasks_ready.set()
+            await asyncio.Event().wait()
+
+    async def _send(self, partition: int, webhook: DueWebhook) -> None:
+        body = msgspec.json.encode(reply_about(webhook.transaction))
+        # The same for every attempt at one report, so that a receiver can drop a repeat.
+        id = f"{webhook.transaction.id}:{webhook.version}"
+        problem = await self._post(webhook.url, id, body)
+        if problem:
+            self._failed_count += 1
+            self.log.warning(
+                "webhook_failed", transaction=webhook.transaction.id, attempt=webhook.attempt,
+                problem=problem,
+            )  # fmt: skip
+        else:
+            self._delivered += 1
+        result = WebhookResult(webhook.transaction.id, webhook.version, problem)
+        self._results[partition].append(result)
+        self._loops[partition].wake()
+
+    async def _post(self, url: str, id: str, body: bytes) -> str:
+        """What went wrong; empty when the receiver took it."""
+        assert self._outbound is not None
+        headers = headers_of(self._signers, id, int(time.time()), body)
+        try:
+            answer = await self._outbound.send("POST", url, body, headers)
+        except AngariumError as error:
+            return f"{error.code}: {error}"[:PROBLEM_CHARACTERS_MAX]
+        except Exception as error:
+            self.log.error("webhook_broke", error=repr(error), exc_info=error)
+            return type(error).__name__
+        return "" if answer.ok else f"status {answer.status}"
+
+    def _tell_administrator(self, news: News) -> None:
+        NOTICES.labels(news.what).inc()
+        self._given_up += news.what == "given_up"
+        self.log.error(
+            "webhook_notice", what=news.what, url=news.url, transaction=news.transaction_id
+        )
+        url = self._settings.webhook_admin_url
+        if url is not None:
+            self._tasks.create_task(self._post_notice(url, news))
+
+    async def _post_notice(self, url: str, news: News) -> None:
+        notice = {"type": f"webhook.{news.what}", "url": news.url}
+        if news.transaction_id is not None:
+            notice["transactionId"] = news.transaction_id
+        id = f"notice:{news.what}:{news.transaction_id or time.time_ns()}"
+        problem = await self._post(url, id, msgspec.json.encode(notice))
+        if problem:
+            self.log.error("administrator_not_told", problem=problem)
+
+    async def _report(self) -> None:
+        report: dict[str, float | str] = {
+            "delivered": self._delivered,
+            "failed": self._failed_count,
+            "given_up": self._given_up,
+            "sending": len(self._sending),
+            "grant": self._grant,
+        }
+        self.log.info("figures", **report)
+        await self._figures.report(report)

@@ -1,0 +1,46 @@
+"""A persister as a process of its own, which can be told to die in the middle of a move."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+import uvloop
+
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+from angarium.core.settings import load
+from angarium.pickup.archive import Archive
+from angarium.pickup.model import Message
+from angarium.pickup.persister import Persister
+from angarium.pickup.store import PickupStore
+
+LEASE_MS = 500
+
+
+async def die(_: Mapping[str, Sequence[Message]]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(step: str) -> None:
+    settings = load()
+    async with Ground.open(settings) as ground:
+        store = PickupStore(ground)
+        archive = await Archive.open(settings.database_url, settings.prefix)
+        persister = Persister(store, archive, 0, LEASE_MS)
+        if step:
+            setattr(persister, step, die)
+        print(json.dumps({"role": "persister", "ready": True, "ports": {}}), flush=True)
+        while True:
+            try:
+                await persister.run_once()
+            except AngariumError as error:
+                print(error, file=sys.stderr)
+            await asyncio.sleep(0.02)
+
+
+uvloop.run(main(sys.argv[1] if len(sys.argv) > 1 else ""))

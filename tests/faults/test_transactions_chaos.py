@@ -1,0 +1,242 @@
+"""Transactions under load while nodes and Redis are killed: each one ends, and is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from angarium.core.errors import AngariumError
+from angarium.transactions.model import Start
+from tests.faults.profile import rounds
+from tests.kit.eventually import eventually
+from tests.kit.roles import RoleProcess
+from tests.kit.server import ServerProcess
+from tests.transactions.room import Room, room
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+TRANSACTIONS = rounds(1_200, 20_000)
+NODES, NODE_KILLS, REDIS_KILLS = 2, rounds(3, 10), rounds(1, 2)
+STARTERS = 50
+PATIENT = {"unavailable_timeout_ms": 60_000}
+
+
+def _environment(here: Room, told: Path | None = None) -> dict[str, str]:
+    settings = here.ground.settings
+    return {
+        "ANGARIUM_REDIS_URL": settings.redis_url,
+        "ANGARIUM_PREFIX": settings.prefix,
+        "ANGARIUM_DURABILITY": str(settings.durability),
+        "ANGARIUM_DATABASE_URL": settings.database_url,
+        "ANGARIUM_APP": "tests.transactions.app:app",
+        "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
+        "ANGARIUM_TRANSACTIONS__NODE_CONCURRENCY": "50",
+        "ANGARIUM_TRANSACTIONS__DELAY_BEFORE_ARCHIVING": "0",
+        "ANGARIUM_TRANSACTIONS__NODE_TIMEOUT_MS": str(settings.transactions.node_timeout_ms),
+        **({"TRANSACTIONS_TOLD": str(told)} if told else {}),
+    }
+
+
+class Receiver:
+    """Counts what it is told, by transaction."""
+
+    def __init__(self) -> None:
+        self.told: Counter[str] = Counter()
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = msgspec.json.decode(await request.read())
+        assert body["metadata"]["status"] == "success"
+        self.told[body["metadata"]["txId"]] += 1
+        return web.Response(status=204)
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_post("/", receiver.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()
+
+
+async def _start_all(here: Room, url: str, ids: list[str]) -> None:
+    async def starter(number: int) -> None:
+        for count in range(TRANSACTIONS // STARTERS):
+            while True:
+                try:
+                    # Under an externalId, so that a start whose answer was lost is not doubled.
+                    start = Start("five", external_id=f"{number}-{count}", webhook=url)
+                    ids.append((await here.store.start(start)).transaction_id)
+                    break
+                except AngariumError:
+                    await asyncio.sleep(0.05)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(STARTERS):
+            group.create_task(starter(number))
+
+
+async def _completed(here: Room) -> int:
+    return (await here.counters()).get("completed", 0)
+
+
+async def _hurt(
+    here: Room, server: ServerProcess, nodes: list[RoleProcess], fresh: AsyncExitStack, told: Path
+) -> None:
+    """Kills spread over the run, at shares of the work done."""
+    kinds = ["node"] * NODE_KILLS
+    for place in range(REDIS_KILLS):
+        kinds.insert((place + 1) * len(kinds) // (REDIS_KILLS + 1), "redis")
+    for number, kind in enumerate(kinds):
+        wanted = TRANSACTIONS * (number + 1) // (len(kinds) + 2)
+
+        async def enough(wanted: int = wanted) -> bool:
+            return await _completed(here) >= wanted
+
+        await eventually(enough, 300, ignoring=(AngariumError,))
+        if kind == "redis":
+            server.kill()
+            await asyncio.to_thread(server.restart)
+        else:
+            nodes[number % len(nodes)].kill()
+            role = RoleProcess(["serve", "node"], _environment(here, told))
+            nodes[number % len(nodes)] = await fresh.enter_async_context(role)
+
+
+async def test_nodes_and_redis_killed_under_load_lose_and_repeat_nothing_else(
+    tmp_path: Path,
+) -> None:
+    told = tmp_path / "told"
+    with ServerProcess(aof=True, fsync="always") as server:
+        async with (
+            receiving() as receiver,
+            room(server.url, durability="local", redis=PATIENT) as here,
+            RoleProcess(["serve", "webhooks"], _environment(here)),
+            AsyncExitStack() as fresh,
+        ):
+            pause = {"type": "told", "parameters": {"pause_s": 0.005}}
+            await here.define("five", *[pause] * 5)
+            nodes = [
+                await fresh.enter_async_context(
+                    RoleProcess(["serve", "node"], _environment(here, told))
+                )
+                for _ in range(NODES)
+            ]
+            ids: list[str] = []
+            began_s = time.monotonic()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_start_all(here, receiver.url, ids))
+                group.create_task(_hurt(here, server, nodes, fresh, told))
+
+            async def all_ended() -> bool:
+                return await _completed(here) >= TRANSACTIONS and len(receiver.told) >= TRANSACTIONS
+
+            await eventually(all_ended, 300, ignoring=(AngariumError,))
+            took_s = time.monotonic() - began_s
+            for node in nodes:
+                assert node.terminate() == 0
+            await _check(here, ids, receiver, told, took_s)
+
+
+async def _check(here: Room, ids: list[str], receiver: Receiver, told: Path, took_s: float) -> None:
+    events = await here.events()
+    by_name = Counter(each.event for each in events)
+    recovered = Counter(each.subject for each in events if each.event == "recovered")
+    began: Counter[str] = Counter()
+    for line in told.read_text().splitlines():
+        what, _, key = line.partition(" ")
+        began[key] += what == "began"
+    repeats = {key: count - 1 for key, count in began.items() if count > 1}
+    print(
+        f"\n{len(ids)} transactions of five steps in {took_s:.1f} s; {NODE_KILLS} nodes and Redis "
+        f"{REDIS_KILLS} times killed; {sum(recovered.values())} recovered, "
+        f"{sum(repeats.values())} steps repeated; {sum(receiver.told.values())} webhooks "
+        f"delivered; {sum(by_name.values())} events"
+    )
+    assert len(set(ids)) == TRANSACTIONS
+    assert by_name["started"] == by_name["completed"] == TRANSACTIONS
+    for id in ids:
+        assert (await here.state(id)).status == "success"
+    assert {key.rpartition(":")[0] for key in began} == set(ids)
+    assert len(began) == 5 * TRANSACTIONS
+    # A step ran again only where its transaction was taken from a node that had died.
+    for key, count in repeats.items():
+        assert count <= recovered[key.rpartition(":")[0]], key
+    assert sum(repeats.values()) <= sum(recovered.values())
+    assert set(receiver.told) == set(ids)
+    assert max(receiver.told.values()) == 1, "told again after it had been taken"
+    counters = await here.counters()
+    assert counters == {name: count for name, count in by_name.items() if name in counters}
+    assert set(by_name) - set(counters) <= {"pipeline_stored"}
+
+
+async def test_orphans_are_taken_over_within_fifteen_seconds(redis_server: ServerProcess) -> None:
+    async with room(redis_server.url) as here:
+        await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})
+        async with (
+            RoleProcess(["serve", "node"], _environment(here)) as first,
+            RoleProcess(["serve", "node"], _environment(here)),
+        ):
+            ids = [await here.start("p") for _ in range(60)]
+
+            async def taken() -> bool:
+                return (await here.reading.watch(["default"], 1)).running >= 60
+
+            await eventually(taken, 30)
+            first.kill()
+            killed_s = time.monotonic()
+            for id in ids:
+                assert (await here.ended(id, 60)).status == "success"
+            took_s = time.monotonic() - killed_s
+            recovered = [each for each in await here.events() if each.event == "recovered"]
+            print(f"\n{len(recovered)} orphans ended {took_s:.1f} s after their node was killed")
+            assert recovered
+            assert took_s < 15
+
+
+async def test_a_paused_node_can_not_write_when_it_wakes(redis_server: ServerProcess) -> None:
+    async with room(redis_server.url, transactions={"node_timeout_ms": 1_000}) as here:
+        await here.define("p", {"type": "told", "parameters": {"pause_s": 0.2}})
+        async with RoleProcess(["serve", "node"], _environment(here)) as sleepy:
+            ids = [await here.start("p") for _ in range(20)]
+            for id in ids:
+                await here.reaches(id, "running")
+            sleepy.pause()
+            async with RoleProcess(["serve", "node"], _environment(here)):
+                for id in ids:
+                    assert (await here.ended(id, 60)).run == 2
+                sleepy.resume()
+                again = await here.start("p")
+                assert (await here.ended(again, 60)).status == "success"
+                assert sleepy.terminate() == 0
+        names = Counter(each.event for each in await here.events())
+        assert names["completed"] == 21
+        assert names["recovered"] >= 20
+
+
+async def test_a_node_comes_back_after_redis_did() -> None:
+    with ServerProcess(aof=True) as server:
+        async with (
+            room(server.url, redis=PATIENT) as here,
+            RoleProcess(["serve", "node"], _environment(here)) as node,
+        ):
+            for _ in range(rounds(2, 10)):
+                assert (await here.ended(await here.start())).status == "success"
+                server.kill()
+                await asyncio.to_thread(server.restart)
+            assert (await here.ended(await here.start())).status == "success"
+            assert node.terminate() == 0

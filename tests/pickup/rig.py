@@ -1,0 +1,219 @@
+"""A queue to test on: store, database, mailbox and a clock the test owns; and whole gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from angarium.core.ground import Ground
+from angarium.core.journal import Event, Journal, decode_entry
+from angarium.core.scripts import status_of
+from angarium.pickup.archive import Archive
+from angarium.pickup.client import Delivery, PickupClient
+from angarium.pickup.gateway import Gateway
+from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.model import Message
+from angarium.pickup.persister import Persister
+from angarium.pickup.store import PickupStore, messages_of
+from angarium.pickup.sweeper import Sweeper
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground, sample_settings
+
+THRESHOLD_S = 60
+GRACE_S = 5
+SENDING_S = 60
+LEASE_S = 10
+DID, OTHER_DID = "did:example:anna", "did:example:bert"
+QUEUE = "default:c1"
+
+
+@dataclass
+class Rig:
+    """One process's view; several on one Redis and one database are several gateways."""
+
+    ground: Ground
+    store: PickupStore
+    archive: Archive
+    mailbox: Mailbox
+    persisters: list[Persister]
+    clock: FakeClock
+    status: str = ""
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    async def add(self, queue: str = QUEUE, did: str = DID, payload: bytes = b'"x"') -> str:
+        message_id = f"m{next(self.numbers):06d}{secrets.token_hex(2)}"
+        status = status_of(await self.store.add(queue, message_id, did, payload))
+        assert status in ("sent", "here", "elsewhere", "offline"), status
+        self.status = status
+        return message_id
+
+    async def add_many(self, count: int, queue: str = QUEUE) -> list[str]:
+        return [await self.add(queue) for _ in range(count)]
+
+    async def take(self, limit: int = 100, queue: str = QUEUE, did: str = "") -> list[str]:
+        return ids_of(await self.mailbox.take(queue, did, limit, 1_000_000))
+
+    async def count(self, queue: str = QUEUE, did: str = "") -> int:
+        return await self.mailbox.count(queue, did)
+
+    async def open(self, queue: str = QUEUE, session: str = "s1", socket: str = "k1") -> str:
+        for partition in self.store.partitions:
+            await self.store.renew_gateway(partition)
+        reply = await self.store.open_session(queue, session, socket)
+        assert status_of(reply) in ("opened", "kept"), reply
+        return str(reply[1].decode())
+
+    async def pull(self, term: str, queue: str = QUEUE, *, again: bool = False) -> list[str]:
+        """As a gateway does: the database first, then Redis, until nothing is left."""
+        found: list[Message] = []
+        seen = ""
+        while True:
+            reply = await self.store.pull(queue, term, again=again, seen=seen)
+            again = False
+            status = status_of(reply)
+            if status == "archived":
+                seen = reply[1].decode()
+                more, _ = await self.mailbox.pull_archived(queue, term)
+                found += more
+                seen = "" if more else seen
+            elif status == "pulled":
+                found += messages_of(reply[2:])
+                if not reply[1]:
+                    return ids_of(found)
+            elif status == "in_grace":
+                return ids_of(found)
+            else:
+                assert status == "busy", status
+
+    async def persist(self) -> int:
+        moved = 0
+        for persister in self.persisters:
+            while True:
+                done = await persister.run_once()
+                moved += done.messages
+                if not done.again:
+                    break
+        return moved
+
+    async def sweep(self) -> int:
+        released = 0
+        for partition in self.store.partitions:
+            while True:
+                done = await Sweeper(self.store, partition).run_once()
+                released += done.released
+                if not done.again:
+                    break
+        return released
+
+    async def archive_all(self) -> int:
+        await self.clock.advance(THRESHOLD_S + 1)
+        return await self.persist()
+
+    async def events(self) -> list[Event]:
+        found: list[Event] = []
+        for partition in self.store.partitions:
+            for entry_id, fields in await Journal(self.ground).read(partition, entries_max=10_000):
+                entry = decode_entry(entry_id, fields)
+                if entry.room == "pickup":
+                    found += entry.events
+        return found
+
+
+def ids_of(messages: Sequence[Message]) -> list[str]:
+    return [each.id for each in messages]
+
+
+@asynccontextmanager
+async def rig(
+    redis_url: str,
+    database_url: str,
+    *,
+    clock: FakeClock | None = None,
+    actor: str | None = None,
+    direct: bool = False,
+    **overrides: Any,
+) -> AsyncIterator[Rig]:
+    clock = clock or FakeClock()
+    async with sample_ground(redis_url, clock=clock, actor=actor, **overrides) as ground:
+        store = PickupStore(ground, direct=direct)
+        archive = await Archive.open(database_url, ground.settings.prefix)
+        try:
+            persisters = [
+                Persister(store, archive, partition, LEASE_S * 1000)
+                for partition in store.partitions
+            ]
+            made = Rig(ground, store, archive, Mailbox(store, archive), persisters, clock)
+            await made.persist()
+            yield made
+        finally:
+            await archive.close()
+
+
+def sqlite(folder: Path) -> str:
+    return f"sqlite:///{folder}/pickup.db"
+
+
+# Gateways in this process
+
+
+@asynccontextmanager
+async def gateway(
+    redis_url: str,
+    database_url: str,
+    *,
+    prefix: str | None = None,
+    limits: dict[str, int] | None = None,
+    **pickup: Any,
+) -> AsyncIterator[Gateway]:
+    """A gateway on a free port, on the real clock, with short times unless told otherwise."""
+    given = {"port": 0, "grace_ms": 200, "lease_ms": 3_000, **pickup}
+    overrides: dict[str, Any] = {"pickup": given, "database_url": database_url}
+    overrides |= {} if prefix is None else {"prefix": prefix}
+    overrides |= {} if limits is None else {"limits": limits}
+    settings = sample_settings(redis_url, **overrides)
+    async with Ground.open(settings) as ground:
+        service = Gateway(ground)
+        await service.start()
+        try:
+            yield service
+        finally:
+            await service.stop(10)
+
+
+def url_of(service: Gateway) -> str:
+    return f"ws://127.0.0.1:{service.ports['gateway']}/"
+
+
+class Inbox:
+    """Deliveries of a client, message by message."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+
+    def __call__(self, delivery: Delivery) -> None:
+        self.deliveries.append(delivery)
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.id for each in self.deliveries for message in each.messages]
+
+    async def has(self, *ids: str) -> None:
+        await eventually(lambda: set(ids) <= set(self.ids), 30)
+
+
+@asynccontextmanager
+async def connected(service: Gateway, **options: Any) -> AsyncIterator[tuple[PickupClient, Inbox]]:
+    inbox = Inbox()
+    async with PickupClient(url_of(service), on_messages=inbox, **options) as client:
+        yield client, inbox
+
+
+async def all_done(*waiting: Any) -> list[Any]:
+    return list(await asyncio.gather(*waiting))

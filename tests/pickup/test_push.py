@@ -1,0 +1,145 @@
+"""Notifications for recipients who are away, against a real receiver that can be told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from angarium.core.errors import InputInvalid
+from angarium.core.settings import load
+from angarium.pickup.client import PushToken
+from angarium.pickup.methods import PushToken as Token
+from angarium.pickup.push import HttpSender, Pushes
+from tests.kit.eventually import eventually
+from tests.pickup.rig import DID, connected, gateway, rig, sqlite
+
+SOON = 30
+
+
+class Receiver:
+    """The notification sender's stand-in: keeps what it got, answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.status = 200
+        self.hang: asyncio.Event | None = None
+        self.url = ""
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.got.append(await request.json())
+        if self.hang is not None:
+            await self.hang.wait()
+        return web.Response(status=self.status)
+
+
+@asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    made = Receiver()
+    app = web.Application()
+    app.router.add_post("/send", made.take)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    made.url = f"http://127.0.0.1:{port}/send"
+    try:
+        yield made
+    finally:
+        if made.hang is not None:
+            made.hang.set()
+        await runner.cleanup()
+
+
+async def test_an_offline_recipient_is_notified_and_a_live_one_is_not(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        receiver() as phone,
+        gateway(any_redis_url, sqlite(tmp_path), push_url=phone.url) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("live", "s1")
+        seen = await client.add_message("live", [DID], 1, push=PushToken("t-live"))
+        await inbox.has(seen)
+        missed = await client.add_message("away", [DID], 1, push=PushToken("t-away", "apns"))
+        await client.add_message("away", [DID], 1)
+        await eventually(lambda: phone.got, SOON)
+        assert phone.got == [{"token": "t-away", "messageId": missed, "type": "apns"}]
+        await client.remove_live_session("live")
+        again = await client.add_message("live", [DID], 1, push=PushToken("t-live"))
+        await eventually(lambda: len(phone.got) == 2, SOON)
+        assert phone.got[1] == {"token": "t-live", "messageId": again, "type": "fcm"}
+
+
+async def test_a_receiver_that_hangs_delays_no_call(redis_url: str, tmp_path: Path) -> None:
+    async with (
+        receiver() as phone,
+        gateway(redis_url, sqlite(tmp_path), push_url=phone.url) as service,
+        connected(service) as (client, _),
+    ):
+        phone.hang = asyncio.Event()
+        for number in range(20):
+            await client.add_message(f"c{number}", [DID], 1, push=PushToken(f"t{number}"))
+        await eventually(lambda: len(phone.got) == 20, SOON)
+        assert await client.ping() == "pong"
+        phone.hang.set()
+        await eventually(lambda: service._pushes.sent == 20, SOON)
+
+
+async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with receiver() as phone, rig(redis_url, sqlite(tmp_path)) as made:
+        settings = load(pickup={"push_url": phone.url}).pickup
+        sender = HttpSender()
+        pushes = Pushes(made.store, settings, sender)
+        try:
+            phone.status = 503
+            for number in range(3):
+                push = pushes.push_for(Token("t"), None, f"m{number}")
+                assert push is not None
+                await pushes.schedule(push)
+            for tries in range(1, 7):
+                await pushes.run_once()
+                await pushes.run_once()
+                assert len(phone.got) == tries, "one chain, and no second try in the interval"
+                await made.clock.advance(100)
+            await pushes.run_once()
+            assert len(phone.got) == 6
+            assert {each["messageId"] for each in phone.got} == {"m2"}, "the newest"
+            assert (pushes.sent, pushes.failed) == (0, 1)
+            phone.status = 410
+            last = pushes.push_for(Token("t"), None, "m9")
+            assert last is not None
+            await pushes.schedule(last)
+            for _ in range(3):
+                await pushes.run_once()
+                await made.clock.advance(100)
+            assert len(phone.got) == 7, "what is refused for good is not tried again"
+        finally:
+            await sender.close()
+
+
+async def test_a_uri_of_the_clients_has_to_be_allowed(redis_url: str, tmp_path: Path) -> None:
+    async with receiver() as phone, rig(redis_url, sqlite(tmp_path)) as made:
+        settings = load(pickup={"push_allowed": [phone.url]}).pickup
+        sender = HttpSender()
+        pushes = Pushes(made.store, settings, sender)
+        try:
+            assert pushes.push_for(Token("t"), None, "m1") is None, "there is no other URL"
+            with pytest.raises(InputInvalid):
+                pushes.push_for(Token("t"), "http://127.0.0.1:1/elsewhere", "m1")
+            push = pushes.push_for(Token("t"), phone.url, "m1")
+            assert push is not None
+            await pushes.schedule(push)
+            await pushes.run_once()
+            assert phone.got == [{"token": "t", "messageId": "m1", "type": "fcm"}]
+        finally:
+            await sender.close()

@@ -1,0 +1,324 @@
+"""The life of transactions under any interleaving of nodes, crashes, clients and time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from angarium.transactions.errors import TransactionFinished
+from angarium.transactions.model import Start, Taken, Transaction
+from angarium.transactions.store import WebhookResult
+from tests.faults.profile import LONG, rounds
+from tests.kit.clock import FakeClock
+from tests.kit.cluster import ClusterProcess
+from tests.kit.server import ServerProcess
+from tests.transactions.room import Room, room
+
+NODES = ("n0", "n1", "n2")
+NODE = st.sampled_from(NODES)
+PICK = st.integers(0, 10_000)
+FINAL = ("success", "failed", "aborted", "cancelled", "timeout", "internal-error")
+ACCEPTING, TERMINAL = {"started"}, {"completed", "cancelled", "expired"}
+HOOK = "https://example.org/"
+
+
+class Lives(RuleBasedStateMachine):
+    """The model: which transactions were accepted, what each is known to be, who holds which run.
+
+    A node that crashed keeps its runs in `stale`, to write under them later all the same.
+    """
+
+    url: str
+    seen: ClassVar[Counter[str]] = Counter()
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = FakeClock()
+        self.context = room(self.url, clock=self.clock, transactions={"delay_before_archiving": 60})
+        self.here: Room = self.do(self.context.__aenter__())
+        self.do(self.here.define("child", {"type": "echo"}))
+        self.accepted: dict[str, str] = {}
+        self.ended: dict[str, str] = {}
+        self.archived: set[str] = set()
+        self.held: dict[str, list[Taken]] = {node: [] for node in NODES}
+        self.stale: list[Taken] = []
+        self.calling: set[str] = set()
+
+    def do(self, awaitable: Any) -> Any:
+        return self.loop.run_until_complete(awaitable)
+
+    # Clients
+
+    @rule(external=st.sampled_from([None, "a", "b"]), hook=st.booleans())
+    def start(self, external: str | None, hook: bool) -> None:
+        asked = Start("one", external_id=external, webhook=HOOK if hook else None)
+        started = self.do(self.here.store.start(asked))
+        if external is not None and external in self.accepted.values():
+            first = next(id for id, name in self.accepted.items() if name == external)
+            assert started.duplicate
+            assert started.transaction_id == first
+            return
+        assert not started.duplicate
+        self.accepted[started.transaction_id] = external or ""
+
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        id = self._pick(pick)
+        if id is None or id in self.archived:
+            return
+        try:
+            status = self.do(self.here.store.cancel(id))
+        except TransactionFinished:
+            assert id in self.ended
+            return
+        assert id not in self.ended
+        if status == "cancelled":
+            self._end(id, "cancelled")
+
+    @rule(pick=PICK, switch=st.sampled_from(["go", "stay"]))
+    def set_switch(self, pick: int, switch: str) -> None:
+        id = self._pick(pick)
+        if id is None or id in self.archived or id in self.ended:
+            return
+        self.do(self.here.store.set_switch(id, switch, "1"))
+
+    # Nodes
+
+    @rule(node=NODE, count=st.integers(1, 3), hook=st.booleans())
+    def start_and_take(self, node: str, count: int, hook: bool) -> None:
+        for _ in range(count):
+            self.start(None, hook)
+        self.take(node, 5)
+
+    @rule(node=NODE, count=st.integers(1, 5))
+    def take(self, node: str, count: int) -> None:
+        for taken in self.do(self.here.take(node, count)):
+            assert taken.id not in self.ended, "what has ended was handed out"
+            holders = [t for held in self.held.values() for t in held if t.id == taken.id]
+            assert not holders, "taken from a node that lives and holds it"
+            self.held[node].append(taken)
+
+    @rule(node=NODE, pick=PICK, status=st.sampled_from(FINAL), lost=st.booleans())
+    def complete(self, node: str, pick: int, status: str, lost: bool) -> None:
+        taken = self._pop(node, pick)
+        if taken is None:
+            return
+        call = self.here.store.complete
+        for _ in range(2 if lost else 1):  # its reply was lost: sent again
+            assert self.do(call(taken, status, b"1", "")) == "completed"
+        self._end(taken.id, status)
+
+    @rule(node=NODE)
+    def complete_all(self, node: str) -> None:
+        self.take(node, 10)
+        while self.held[node]:
+            self.complete(node, 0, "success", False)
+
+    @rule(node=NODE, pick=PICK)
+    def checkpoint(self, node: str, pick: int) -> None:
+        if self.held[node]:
+            taken = self.held[node][pick % len(self.held[node])]
+            status = self.do(self.here.store.checkpoint(taken.id, taken.run, 1, b"1 0 7"))
+            assert status in ("saved", "cancelled")
+
+    @rule(node=NODE, pick=PICK, ms=st.sampled_from([None, 0, 5_000]), then_wake=st.booleans())
+    def sleep(self, node: str, pick: int, ms: int | None, then_wake: bool) -> None:
+        taken = self._pop(node, pick)
+        if taken is None:
+            return
+        status = self.do(self.here.store.sleep(taken.id, taken.run, b"0 1 ", ms, "go"))
+        assert status in ("sleeping", "awake", "cancelled")
+        if status == "cancelled":
+            self.held[node].append(taken)
+        if then_wake:
+            self.wake(6)
+
+    @rule(node=NODE, pick=PICK, count=st.integers(1, 2), finish=st.booleans())
+    def call_children(self, node: str, pick: int, count: int, finish: bool) -> None:
+        taken = self._pop(node, pick)
+        if taken is None:
+            return
+        if taken.id in self.calling or "." in taken.id:
+            self.held[node].append(taken)
+            return
+        data = [b"1"] * count
+        status = self.do(
+            self.here.store.call_children(taken.id, taken.run, 0, b"0 0 1", "child", data)
+        )
+        if status == "cancelled":
+            self.held[node].append(taken)
+            return
+        assert status == "called"
+        self.calling.add(taken.id)
+        for number in range(1, count + 1):
+            self.accepted[f"{taken.id}.0-{number}"] = ""
+        if finish:
+            self.complete_all(node)
+
+    @rule(node=NODE, pick=PICK)
+    def hand_back(self, node: str, pick: int) -> None:
+        taken = self._pop(node, pick)
+        if taken is not None:
+            status = self.do(self.here.store.return_to_queue(taken.id, taken.run))
+            assert status == "returned"
+
+    @rule(node=NODE, pick=PICK, late=st.booleans(), busy=st.booleans())
+    def crash(self, node: str, pick: int, late: bool, busy: bool) -> None:
+        """Silent for longer than the others, who give signs of life."""
+        if busy:
+            self.start_and_take(node, 2, hook=False)
+        Lives.seen["crash"] += bool(self.held[node])
+        self.stale += self.held[node]
+        self.held[node] = []
+        self.do(self.clock.advance(10))
+        for partition in self.here.store.places.partitions:
+            for other in NODES:
+                if other != node:
+                    self.do(self.here.store.touch_node(partition, other))
+        other = NODES[(NODES.index(node) + 1) % 3]
+        self.do(self.here.recover(other, tuple(t.id for t in self.held[other])))
+        if late:
+            self.write_under_a_lost_run(pick, "success")
+
+    @rule(pick=PICK, status=st.sampled_from(FINAL))
+    def write_under_a_lost_run(self, pick: int, status: str) -> None:
+        if not self.stale:
+            return
+        taken = self.stale[pick % len(self.stale)]
+        answer = self.do(self.here.store.complete(taken, status, b"2", ""))
+        Lives.seen["late"] += 1
+        # A client may have cancelled it meanwhile, which is what this run wants to say as well.
+        same = status == "cancelled" == self.ended.get(taken.id)
+        assert answer in ("stale_run", "not_running", "no_state") or (
+            same and answer == "completed"
+        )
+
+    # Time
+
+    @rule(seconds=st.sampled_from([1, 6]))
+    def wake(self, seconds: int) -> None:
+        self.do(self.clock.advance(seconds))
+        for partition in self.here.store.places.partitions:
+            for node in NODES:
+                self.do(self.here.store.touch_node(partition, node))
+        self.do(self.here.wake())
+
+    @rule(stored=st.booleans())
+    def archive(self, stored: bool) -> None:
+        self.do(self.clock.advance(61))
+        for partition in self.here.store.places.partitions:
+            for node in NODES:
+                self.do(self.here.store.touch_node(partition, node))
+            due = self.do(self.here.handout.to_archive(partition, "a", [], 100)).transactions
+            ids = [each.id for each in due]
+            assert set(ids) <= set(self.ended)
+            if stored:
+                self.do(self.here.handout.to_archive(partition, "a", ids, 0))
+                self.archived |= set(ids)
+
+    @rule(taken=st.booleans(), busy=st.booleans())
+    def send_webhooks(self, taken: bool, busy: bool) -> None:
+        if busy:
+            self.start_and_take("n0", 1, hook=True)
+            self.complete_all("n0")
+        for partition in self.here.store.places.partitions:
+            due = self.do(self.here.handout.webhooks(partition, "w", [], 100)).webhooks
+            for each in due:
+                assert each.transaction.id in self.ended
+                assert each.transaction.id not in self.archived, "archived before it was told"
+            problem = "" if taken else "status 500"
+            told = [WebhookResult(e.transaction.id, e.version, problem) for e in due]
+            self.do(self.here.handout.webhooks(partition, "w", told, 0))
+
+    # What must hold
+
+    @invariant()
+    def each_is_where_its_history_says(self) -> None:
+        if not hasattr(self, "here"):
+            return
+        states = self.do(self._states())
+        for id, state in states.items():
+            if id in self.archived:
+                assert state is None
+                continue
+            assert state is not None, f"{id} is lost"
+            assert state.status.final == (id in self.ended), (id, state.status, self.ended)
+            if id in self.ended:
+                assert state.status == self.ended[id]
+        for held in self.held.values():
+            for taken in held:
+                state = states[taken.id]
+                assert state is not None
+                assert (state.status, str(state.run)) == ("running", taken.run)
+
+    async def _states(self) -> dict[str, Transaction | None]:
+        found = await asyncio.gather(*(self.here.store.find(id) for id in self.accepted))
+        return dict(zip(self.accepted, found, strict=True))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "here"):
+            return
+        self._account()
+        self.do(self.context.__aexit__(None, None, None))
+        self.loop.close()
+
+    def _account(self) -> None:
+        """The journal tells of each once accepted and once ended, and the counters agree."""
+        events = self.do(self.here.events())
+        names = Counter(each.event for each in events)
+        accepted = Counter(each.subject for each in events if each.event in ACCEPTING)
+        ended = Counter(each.subject for each in events if each.event in TERMINAL)
+        assert accepted == Counter(dict.fromkeys(self.accepted, 1))
+        assert ended == Counter(dict.fromkeys(self.ended, 1))
+        counters = self.do(self.here.counters())
+        names.pop("pipeline_stored", None)
+        assert counters == dict(names)
+        Lives.seen += names
+
+    def _pick(self, pick: int) -> str | None:
+        ids = sorted(self.accepted)
+        return ids[pick % len(ids)] if ids else None
+
+    def _pop(self, node: str, pick: int) -> Taken | None:
+        held = self.held[node]
+        return held.pop(pick % len(held)) if held else None
+
+    def _end(self, id: str, status: str) -> None:
+        assert id not in self.ended
+        self.ended[id] = status
+        if status == "cancelled":
+            # Children that wait go with it.
+            for child in self.accepted:
+                if child.startswith(f"{id}.") and child not in self.ended:
+                    state = self.do(self.here.store.find(child))
+                    if state is not None and state.status == "cancelled":
+                        self.ended[child] = "cancelled"
+
+
+def _run(url: str, examples: int, *wanted: str) -> None:
+    Lives.url = url
+    Lives.seen = Counter()
+    run_machine(
+        Lives,
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None),
+    )
+    # A short run meets the frequent ones for sure; the long one has to meet all.
+    for what in ("late", "crash", "recovered", *(wanted if LONG else ())):
+        assert Lives.seen[what] > 0, f"the runs were too tame: no {what}"
+
+
+def test_any_interleaving_ends_each_transaction_once(redis_server: ServerProcess) -> None:
+    _run(redis_server.url, rounds(60, 400), "woken", "resumed", "archived", "webhook_delivered")
+
+
+def test_any_interleaving_ends_each_transaction_once_on_a_cluster(
+    cluster: ClusterProcess,
+) -> None:
+    _run(cluster.url, rounds(15, 150))

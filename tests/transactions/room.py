@@ -1,0 +1,164 @@
+"""The room under test: its stores on a ground of their own, pipelines, and a node if wanted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from angarium.core import keyspace as keys
+from angarium.core.application import Angarium
+from angarium.core.clock import Clock
+from angarium.core.ground import Ground
+from angarium.core.journal import Event, Journal, decode_entry
+from angarium.transactions.client import Transactions
+from angarium.transactions.model import Start, Taken, Transaction
+from angarium.transactions.node import Node
+from angarium.transactions.pipeline import pipeline_of
+from angarium.transactions.statistics import Level
+from angarium.transactions.store import (
+    HandoutStore,
+    PipelineStore,
+    ReadingStore,
+    TransactionStore,
+)
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+from tests.transactions.app import app
+
+DEADLINE_S = 30.0
+STEPS: Mapping[str, list[dict[str, Any]]] = {
+    "one": [{"type": "echo"}],
+    "two": [{"type": "add"}, {"type": "add", "parameters": {"n": 10}}],
+    "five": [{"type": "told"}] * 5,
+}
+
+
+class Room:
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.store = TransactionStore(ground)
+        self.pipelines = PipelineStore(ground)
+        self.handout = HandoutStore(ground)
+        self.reading = ReadingStore(ground)
+        self.client = Transactions(ground, app)
+
+    async def define(self, name: str, *steps: dict[str, Any], **more: Any) -> int:
+        return await self.pipelines.put(pipeline_of({"name": name, "steps": [*steps], **more}))
+
+    async def start(self, pipeline: str = "one", data: Any = None, **more: Any) -> str:
+        start = Start(pipeline, msgspec.json.encode({} if data is None else data), **more)
+        return (await self.store.start(start)).transaction_id
+
+    async def take(self, node: str = "n1", count: int = 10, group: str = "default") -> list[Taken]:
+        """From every partition."""
+        found: list[Taken] = []
+        for partition in self.store.places.partitions:
+            haul = await self.store.dequeue(partition, node, [group], count - len(found))
+            found += haul.taken
+            if len(found) >= count:
+                break
+        return found
+
+    async def taken(self, pipeline: str = "one", **more: Any) -> Taken:
+        await self.start(pipeline, **more)
+        (taken,) = await self.take()
+        return taken
+
+    async def recover(self, node: str = "n2", held: tuple[str, ...] = ()) -> int:
+        parts = self.store.places.partitions
+        return sum([await self.store.recover(p, node, held) for p in parts])
+
+    async def wake(self) -> int:
+        parts = self.store.places.partitions
+        return sum([await self.store.wake_due(p, 100) for p in parts])
+
+    async def state(self, transaction_id: str) -> Transaction:
+        found = await self.store.find(transaction_id)
+        assert found is not None
+        return found
+
+    async def ended(self, transaction_id: str, deadline_s: float = DEADLINE_S) -> Transaction:
+        async def final() -> Transaction | None:
+            found = await self.state(transaction_id)
+            return found if found.status.final else None
+
+        found = await eventually(final, deadline_s)
+        assert found is not None
+        return found
+
+    async def reaches(self, transaction_id: str, status: str) -> Transaction:
+        async def there() -> Transaction | None:
+            found = await self.state(transaction_id)
+            return found if found.status == status else None
+
+        found = await eventually(there, DEADLINE_S)
+        assert found is not None
+        return found
+
+    async def events(self) -> list[Event]:
+        """This room's part of the journal of all partitions."""
+        found: list[Event] = []
+        for partition in self.store.places.partitions:
+            after = "0-0"
+            while entries := await Journal(self.ground).read(partition, after):
+                for entry_id, fields in entries:
+                    entry = decode_entry(entry_id, fields)
+                    if entry.room == "transactions":
+                        found += entry.events
+                after = entries[-1][0].decode()
+        return found
+
+    async def event_names(self, transaction_id: str) -> list[str]:
+        return [each.event for each in await self.events() if each.subject == transaction_id]
+
+    async def counters(self, level: Level = Level.COARSE) -> dict[str, int]:
+        """All events of all intervals."""
+        sums: dict[str, int] = {}
+        for interval in await self.reading.statistics(level, level.intervals_max):
+            for event, count in interval.all.items():
+                sums[event] = sums.get(event, 0) + count
+        return sums
+
+    async def score(self, key: keys.Key, transaction_id: str) -> float | None:
+        partition = self.store.places.partition_of(transaction_id)
+        name = self.ground.keyspace.name(key, partition)
+        found = await self.ground.redis.call("ZSCORE", name, transaction_id, key=name)
+        return None if found is None else float(found)
+
+
+@asynccontextmanager
+async def room(
+    redis_url: str, *, clock: Clock | None = None, **overrides: Any
+) -> AsyncIterator[Room]:
+    with tempfile.TemporaryDirectory(prefix="angarium-room-") as home:
+        given = {"home": home, **overrides}
+        async with (
+            sample_ground(redis_url, clock=clock, **given) as ground,
+            _room(ground) as found,
+        ):
+            yield found
+
+
+@asynccontextmanager
+async def _room(ground: Ground) -> AsyncIterator[Room]:
+    found = Room(ground)
+    for name, steps in STEPS.items():
+        await found.define(name, *steps)
+    try:
+        yield found
+    finally:
+        await found.client.close()
+
+
+@asynccontextmanager
+async def running_node(ground: Ground, application: Angarium = app) -> AsyncIterator[Node]:
+    node = Node(ground, application)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop(10)

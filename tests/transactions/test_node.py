@@ -1,0 +1,226 @@
+"""A node in this process: what steps may do, and what becomes of their transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.kit.eventually import eventually
+from tests.transactions.room import Room, room, running_node
+
+
+async def _run(here: Room, steps: list[dict[str, Any]], data: Any = None, **more: Any) -> Any:
+    await here.define("p", *steps, **more)
+    return await here.ended(await here.start("p", data))
+
+
+def _output(transaction: Any) -> Any:
+    return msgspec.json.decode(transaction.output)
+
+
+async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here, running_node(here.ground):
+        ended = await here.ended(await here.start("two", {"sum": 5}))
+        assert ended.status == "success"
+        assert _output(ended) == {"sum": 16}
+        assert await here.event_names(ended.id) == ["started", "taken", "advanced", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "note"),
+    [
+        ("fail", "failed", "no luck"),
+        ("abort", "aborted", "not today"),
+        ("raise", "internal-error", "RuntimeError: a step's own fault"),
+        ("nothing", "internal-error", "returned NoneType"),
+        ("strange", "internal-error", "not JSON"),
+        ("huge", "internal-error", "over 1048576"),
+        ("sleep_nonsense", "internal-error", "sleep for nan"),
+        ("nobody-has-this", "internal-error", "no step 'nobody-has-this'"),
+    ],
+)
+async def test_whatever_a_step_does_ends_its_transaction_and_not_the_node(
+    redis_url: str, step: str, status: str, note: str
+) -> None:
+    async with room(redis_url) as here, running_node(here.ground) as node:
+        ended = await _run(here, [{"type": step}, {"type": "echo"}])
+        assert ended.status == status
+        assert note in (ended.note or "")
+        assert (await here.ended(await here.start())).status == "success"
+        assert node.ready
+
+
+async def test_a_failed_step_keeps_its_output(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        assert _output(await _run(here, [{"type": "fail"}])) == {"why": "test"}
+
+
+async def test_a_plain_function_runs_in_a_thread(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        assert _output(await _run(here, [{"type": "plain"}])) == {"thread": True}
+
+
+@pytest.mark.parametrize("step", ["for_ever", "stubborn", "blocked"])
+async def test_a_step_that_does_not_return_times_out(redis_url: str, step: str) -> None:
+    parameters = {"pause_s": 1.5}
+    async with room(redis_url) as here, running_node(here.ground) as node:
+        steps = [{"type": step, "timeout_ms": 50, "parameters": parameters}]
+        ended = await _run(here, steps)
+        assert ended.status == "timeout"
+        assert "took longer than 50 ms" in (ended.note or "")
+        assert (await here.ended(await here.start())).status == "success"
+        assert node.ready
+
+
+async def test_a_transaction_times_out_in_a_step_and_asleep(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        ended = await _run(here, [{"type": "for_ever"}], timeout_ms=200)
+        assert ended.status == "timeout"
+        await here.define("q", {"type": "wait_for_switch"}, timeout_ms=200)
+        assert (await here.ended(await here.start("q"))).status == "timeout"
+        assert [e.event for e in await here.events()].count("expired") == 2
+
+
+async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here, running_node(here.ground):
+        ended = await _run(here, [{"type": "sleep_once"}])
+        assert _output(ended) == {"retry": 1}
+        names = await here.event_names(ended.id)
+        assert names == ["started", "taken", "slept", "woken", "taken", "completed"]
+
+
+async def test_a_switch_wakes_a_sleeper_once(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here, running_node(here.ground):
+        await here.define("p", {"type": "wait_for_switch"})
+        id = await here.start("p")
+        await here.reaches(id, "sleeping")
+        assert await here.client.set_switch(id, "other", "1") == "set"
+        assert await here.client.set_switch(id, "go", "now") == "woken"
+        ended = await here.ended(id)
+        assert _output(ended) == {"go": "now", "retry": 1}
+        assert (await here.event_names(id)).count("woken") == 1
+
+
+async def test_a_fan_out_waits_for_all_children(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here, running_node(here.ground):
+        await here.define("child", {"type": "double"})
+        await here.define(
+            "fan", {"pipeline": "child", "for_each": "items"}, {"type": "echo"},
+            {"pipeline": "child", "for_each": "items"},
+        )  # fmt: skip
+        id = await here.start("fan", {"items": [{"value": n} for n in range(20)], "x": 1})
+        ended = await here.ended(id)
+        assert ended.status == "success", ended
+        expected = {"items": [{"value": 4 * n} for n in range(20)], "x": 1}
+        assert _output(ended) == expected
+        events = await here.events()
+        assert sum(each.event == "started" for each in events) == 41
+        assert sum(each.event == "completed" for each in events) == 41
+        assert (await here.event_names(id)).count("resumed") == 2
+
+
+async def test_a_child_that_fails_fails_its_parent(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        await here.define("child", {"type": "fail"})
+        ended = await _run(here, [{"pipeline": "child"}])
+        assert ended.status == "failed"
+        assert ended.note == "1 of 1 children did not succeed"
+        assert _output(ended)[0]["status"] == "failed"
+
+
+async def test_a_single_child_gives_its_output_and_no_items_need_no_child(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        await here.define("child", {"type": "double"})
+        assert _output(await _run(here, [{"pipeline": "child"}], {"value": 4})) == {"value": 8}
+        await here.define("none", {"pipeline": "child", "for_each": "items"})
+        ended = await here.ended(await here.start("none", {"items": []}))
+        assert ended.status == "success"
+        bad = await here.ended(await here.start("none", {"items": 3}))
+        assert bad.status == "internal-error"
+
+
+async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        await here.define("child", {"type": "double"}, node_group="other")
+        await here.define("p", {"pipeline": "child"})
+        id = await here.start("p", {"value": 1})
+        async with running_node(here.ground):
+            await here.reaches(id, "sleeping")
+            assert (await here.state(f"{id}.0-1")).status == "queued"
+        settings = here.ground.settings
+        other = settings.transactions.model_copy(update={"node_groups": ("other", "default")})
+        here.ground.settings = settings.model_copy(update={"transactions": other})
+        async with running_node(here.ground):
+            assert _output(await here.ended(id)) == {"value": 2}
+
+
+async def test_old_transactions_finish_on_the_version_they_started_with(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        assert await here.define("p", {"type": "add"}) == 1
+        old = await here.start("p", {"sum": 0})
+        assert await here.define("p", {"type": "add", "parameters": {"n": 100}}) == 2
+        new = await here.start("p", {"sum": 0})
+        chosen = await here.start("p", {"sum": 0}, version=1)
+        async with running_node(here.ground):
+            sums = [_output(await here.ended(id))["sum"] for id in (old, new, chosen)]
+        assert sums == [1, 100, 1]
+
+
+async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here, running_node(here.ground):
+        await here.define("p", {"type": "for_ever"})
+        id = await here.start("p")
+        await here.reaches(id, "running")
+
+        async def asked() -> bool:
+            # Again until the node is in the step: a mark between steps is seen at the next one.
+            if not (await here.state(id)).status.final:
+                assert await here.client.cancel(id) == "cancelling"
+            return (await here.state(id)).status == "cancelled"
+
+        await eventually(asked, 30)
+
+
+async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
+    redis_url: str,
+) -> None:
+    settings = {"node_grace_ms": 50, "node_concurrency": 3}
+    async with room(redis_url, transactions=settings) as here:
+        await here.define("p", {"type": "for_ever"})
+        ids = [await here.start("p") for _ in range(5)]
+        async with running_node(here.ground):
+            for id in ids[:3]:
+                await here.reaches(id, "running")
+        assert {(await here.state(id)).status.value for id in ids} == {"queued"}
+        assert (await here.reading.watch(["default"], 1)).nodes == []
+        taken = [each.id for each in await here.take()]
+        assert set(taken[:3]) == set(ids[:3])
+        assert taken[3:] == ids[3:]
+
+
+async def test_a_progress_report_is_kept_and_told(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        ended = await _run(here, [{"type": "progress"}])
+        assert msgspec.json.decode(ended.progress) == {"percent": 50}
+        assert "progressed" in await here.event_names(ended.id)
+
+
+async def test_the_step_key_is_the_same_when_a_step_runs_again(redis_url: str) -> None:
+    from angarium import Angarium
+    from angarium.transactions import Outcome, Step
+
+    keys: list[str] = []
+    app = Angarium()
+
+    @app.step("keyed")
+    async def keyed(step: Step) -> Outcome:
+        keys.append(step.key)
+        return step.succeeded() if step.retry else step.retry_later(seconds=0)
+
+    async with room(redis_url) as here, running_node(here.ground, app):
+        await here.define("p", {"type": "keyed"}, {"type": "keyed"})
+        id = await here.start("p")
+        await here.ended(id)
+    assert keys == [f"{id}:0", f"{id}:0", f"{id}:1", f"{id}:1"]

@@ -1,0 +1,654 @@
+"""Every script of the room, called directly: what it does, each refusal, and its repeat."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from angarium.core import keyspace as keys
+from angarium.core.errors import LimitExceeded
+from angarium.core.lease import GrantStatus
+from angarium.transactions.errors import (
+    PipelineUnknown,
+    TransactionFinished,
+    TransactionUnknown,
+    VersionTaken,
+)
+from angarium.transactions.model import Start, Status, Taken
+from angarium.transactions.statistics import Level
+from angarium.transactions.store import WebhookResult
+from angarium.transactions.store.life import ENQUEUE
+from tests.kit.clock import FakeClock
+from tests.transactions.room import Room, room
+
+HOOK = "https://example.org/hook"
+
+
+# enqueue_transactions
+
+
+async def test_a_start_saves_queues_and_tells(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        id = await here.start("one", {"a": 1}, owner="ann", external_id="x")
+        found = await here.state(id)
+        assert (found.status, found.owner, found.external_id) == ("queued", "ann", "x")
+        assert msgspec.json.decode(found.data) == {"a": 1}
+        assert await here.event_names(id) == ["started"]
+        (taken,) = await here.take()
+        assert taken.id == id
+
+
+async def test_a_refused_start_does_not_burn_its_external_id(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        with pytest.raises(PipelineUnknown):
+            await here.start("missing", external_id="x")
+        with pytest.raises(PipelineUnknown):
+            await here.start("one", external_id="x", version=7)
+        with pytest.raises(LimitExceeded):
+            await here.start("one", "x" * 2_000_000, external_id="x")
+        assert await here.store.find_external("default", "x") is None
+        id = await here.start("one", external_id="x")
+        assert await here.store.find_external("default", "x") == id
+
+
+async def test_a_repeated_external_id_answers_with_the_first_transaction(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url) as here:
+        first = await here.store.start(Start("one", owner="ann", external_id="x"))
+        again = await here.store.start(Start("two", owner="ann", external_id="x"))
+        other = await here.store.start(Start("one", owner="bob", external_id="x"))
+        assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
+        assert not other.duplicate
+        assert [each.event for each in await here.events()].count("started") == 2
+
+
+async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        name, places = here.ground.keyspace.name, here.store.places
+        state = name(keys.STATE, 0, "tx")
+        names = [
+            *places.statistics(0), places.stem(keys.QUEUE_IN, 0), places.stem(keys.PIPELINE, 0),
+            state, state,
+        ]  # fmt: skip
+        args = (*places.channels, 1000, 1000, 1, "tx", "one", "", "ann", "", "{}", "", "", "")
+        assert await here.ground.run(ENQUEUE, 0, names, args) == [b"started"]
+        assert await here.ground.run(ENQUEUE, 0, names, args) == [b"already_queued"]
+        await here.take()
+        assert await here.ground.run(ENQUEUE, 0, names, args) == [b"exists"]
+        assert await here.event_names("tx") == ["started", "taken"]
+
+
+# dequeue_transactions
+
+
+async def test_admin_goes_before_out_and_out_before_in(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        new, going_on, admin = [await here.start() for _ in range(3)]
+        name = here.ground.keyspace.name
+        for key, id in ((keys.QUEUE_OUT, going_on), (keys.QUEUE_ADMIN, admin)):
+            await here.ground.redis.call("LREM", name(keys.QUEUE_IN, 0, "default"), 0, id)
+            await here.ground.redis.call("RPUSH", name(key, 0, "default"), id)
+        assert [each.id for each in await here.take(count=2)] == [admin, going_on]
+        assert [each.id for each in await here.take()] == [new]
+
+
+async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
+    redis_url: str,
+) -> None:
+    async with room(redis_url) as here:
+        queue = here.ground.keyspace.name(keys.QUEUE_ADMIN, 0, "default")
+        cancelled, good = await here.start(), await here.start()
+        await here.store.cancel(cancelled)
+        await here.ground.redis.call("RPUSH", queue, "ghost")
+        haul = await here.store.dequeue(0, "n1", ["default"], 10)
+        assert [each.id for each in haul.taken] == [good]
+        assert haul.refused == 2
+        assert await here.event_names("ghost") == ["dropped"]
+
+
+async def test_only_the_groups_asked_for_are_served(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        await here.define("p", {"type": "echo"}, node_group="g2")
+        id = await here.start("p")
+        assert await here.take() == []
+        assert [each.id for each in await here.take(group="g2")] == [id]
+
+
+# complete_transactions
+
+
+@pytest.mark.parametrize(
+    ("status", "event"),
+    [
+        ("success", "completed"), ("failed", "completed"), ("aborted", "completed"),
+        ("internal-error", "completed"), ("timeout", "expired"), ("cancelled", "cancelled"),
+    ],
+)  # fmt: skip
+async def test_a_running_transaction_completes(any_redis_url: str, status: str, event: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        taken = await here.taken()
+        assert await here.store.complete(taken, status, b'{"x":1}', "so") == ("completed")
+        found = await here.state(taken.id)
+        assert (found.status, found.note) == (status, "so")
+        assert found.completed_ms == clock.now_ms()
+        assert await here.event_names(taken.id) == ["started", "taken", event]
+        assert await here.score(keys.PROCESSING, taken.id) is None
+        assert await here.score(keys.TO_ARCHIVE, taken.id) == clock.now_ms() + 1_200_000
+        assert await here.score(keys.WEBHOOKS, taken.id) is None
+
+
+async def test_a_completion_is_refused_by_name(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        complete, queued = here.store.complete, await here.start()
+        ghost = Taken("ghost", "1", b"1", "default|one|default", "1", b"", 1)
+        assert await complete(ghost, "success") == "no_state"
+        assert await complete(replace(ghost, id=queued), "success") == "not_running"
+        (taken,) = await here.take()
+        assert await complete(taken, "splendid") == "bad_status"
+        assert await complete(taken, "running") == "bad_status"
+        assert await complete(replace(taken, place=b"7"), "success") == "stale_run"
+        assert await complete(taken, "success") == "completed"
+        assert await complete(taken, "success") == "completed"
+        assert await complete(taken, "failed") == "not_running"
+        assert await here.event_names(taken.id) == ["started", "taken", "completed"]
+
+
+async def test_two_outcomes_in_one_batch_end_a_transaction_once(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        taken = await here.taken()
+        answers = await asyncio.gather(
+            here.store.complete(taken, "timeout"), here.store.complete(taken, "success")
+        )
+        assert [*answers] == ["completed", "not_running"]
+        assert await here.event_names(taken.id) == ["started", "taken", "expired"]
+
+
+async def test_a_completion_makes_the_webhook_due(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        taken = await here.taken(webhook=HOOK)
+        await here.store.complete(taken, "success", b"", "")
+        assert await here.score(keys.WEBHOOKS, taken.id) == clock.now_ms()
+
+
+async def test_each_change_is_published(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        channel = here.client.notify_channel
+        async with here.ground.redis.subscribe(channel) as subscription:
+            await subscription.subscribed.wait()
+            taken = await here.taken()
+            await here.store.complete(taken, "success", b"", "")
+            heard: list[bytes] = []
+            async with asyncio.timeout(30):
+                while len(heard) < 2:
+                    for message in (await subscription.receive()).messages:
+                        heard += message.payload.split(b"\n")
+        words = [line.decode().split() for line in heard]
+        # Nobody can wait for a start: its id is not known yet.
+        assert words == [[taken.id, event] for event in ("taken", "completed")]
+
+
+# checkpoint_transactions, report_progress, return_transactions
+
+
+async def test_a_checkpoint_is_found_by_the_next_run(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        taken = await here.taken("two")
+        assert await here.store.checkpoint(taken.id, "1", 1, b'1 0 {"n":1}') == "saved"
+        assert await here.store.checkpoint(taken.id, "1", 1, b'1 0 {"n":1}') == "saved"
+        assert await here.store.return_to_queue(taken.id, "1") == "returned"
+        (again,) = await here.take()
+        assert (again.run, again.frame) == ("2", b'1 0 {"n":1}')
+        assert (await here.event_names(taken.id)).count("advanced") == 1
+
+
+async def test_what_is_not_ours_any_more_is_refused_by_name(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        store, queued = here.store, await here.start()
+        calls: list[Any] = [
+            lambda id, run: store.checkpoint(id, run, 1, b"1 0 x"),
+            lambda id, run: store.report_progress(id, run, b"1"),
+            store.return_to_queue,
+            lambda id, run: store.call_children(id, run, 0, b"", "one", [b"1"]),
+        ]
+        for call in calls:
+            assert await call("ghost", "1") == "no_state"
+            assert await call(queued, "") in ("not_running", "stale_run")
+        (taken,) = await here.take()
+        for call in calls:
+            assert await call(taken.id, "9") == "stale_run"
+        assert await store.sleep("ghost", "1", b"", 1, None) == "no_state"
+        assert await store.sleep(taken.id, "9", b"", 1, None) == "stale_run"
+        await store.complete(taken, "success", b"", "")
+        assert await store.sleep(taken.id, "1", b"", 1, None) == "not_running"
+        for call in calls:
+            assert await call(taken.id, "1") == "not_running"
+
+
+async def test_a_mark_of_cancellation_is_seen_at_every_transition(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        taken = await here.taken("two")
+        assert await here.store.cancel(taken.id) == "cancelling"
+        assert await here.store.cancel(taken.id) == "cancelling"
+        assert await here.store.checkpoint(taken.id, "1", 1, b"1 0 1") == "cancelled"
+        assert await here.store.sleep(taken.id, "1", b"", 1, None) == "cancelled"
+        assert await here.store.call_children(taken.id, "1", 0, b"", "one", [b"1"]) == "cancelled"
+        await here.store.return_to_queue(taken.id, "1")
+        (again,) = await here.take()
+        assert again.cancel
+        assert (await here.event_names(taken.id)).count("cancel_asked") == 1
+
+
+async def test_a_progress_report_makes_the_webhook_due_only_if_asked_for(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        silent = await here.taken(webhook=HOOK)
+        assert await here.store.report_progress(silent.id, "1", b'{"p":1}') == "reported"
+        assert await here.score(keys.WEBHOOKS, silent.id) is None
+        told = await here.taken(webhook=HOOK, progress_reports=True)
+        await here.store.report_progress(told.id, "1", b'{"p":1}')
+        assert await here.score(keys.WEBHOOKS, told.id) is not None
+
+
+# sleep_transactions, wake_transactions, set_switches
+
+
+async def test_a_sleeper_is_woken_by_its_time_once(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        taken = await here.taken()
+        assert await here.store.sleep(taken.id, "1", b"0 1 ", 5_000, None) == "sleeping"
+        assert await here.store.sleep(taken.id, "1", b"0 1 ", 5_000, None) == "sleeping"
+        assert (await here.state(taken.id)).wake_ms == clock.now_ms() + 5_000
+        assert await here.wake() == 0
+        await clock.advance(5)
+        assert await here.wake() == 1
+        assert await here.wake() == 0
+        (again,) = await here.take()
+        assert again.frame == b"0 1 "
+        assert (await here.event_names(taken.id)).count("woken") == 1
+
+
+async def test_nobody_sleeps_past_the_transactions_time_out(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        await here.define("p", {"type": "echo"}, timeout_ms=1_000)
+        await here.start("p")
+        (taken,) = await here.take()
+        assert taken.left_ms == 1_000
+        await here.store.sleep(taken.id, "1", b"", None, "never")
+        await clock.advance(1)
+        assert await here.wake() == 1
+        (again,) = await here.take()
+        assert again.left_ms == 0
+
+
+async def test_a_switch_set_before_going_to_sleep_is_not_missed(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        taken = await here.taken()
+        assert await here.store.set_switch(taken.id, "go", "1") == "set"
+        assert await here.store.set_switch(taken.id, "go", "2") == "set"
+        assert await here.store.sleep(taken.id, "1", b"", None, "other") == "sleeping"
+        assert await here.store.set_switch(taken.id, "other", "x") == "woken"
+        (again,) = await here.take()
+        assert msgspec.json.decode(again.switches) == {"go": "2", "other": "x"}
+        await here.store.set_switch(taken.id, "go", "3")
+        assert await here.store.sleep(taken.id, "2", b"", None, "go") == "awake"
+        (third,) = await here.take()
+        # Seen by this run: it sleeps until the switch is set anew.
+        assert await here.store.sleep(third.id, "3", b"", None, "go") == "sleeping"
+
+
+async def test_a_switch_is_refused_by_name(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        with pytest.raises(TransactionUnknown):
+            await here.store.set_switch("ghost", "go", "1")
+        taken = await here.taken()
+        await here.store.complete(taken, "success", b"", "")
+        with pytest.raises(TransactionFinished):
+            await here.store.set_switch(taken.id, "go", "1")
+
+
+# cancel_transactions
+
+
+async def test_what_waits_is_cancelled_at_once(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        asleep = await here.taken()
+        await here.store.sleep(asleep.id, "1", b"", None, "go")
+        queued = await here.start()
+        for id in (queued, asleep.id):
+            assert await here.store.cancel(id) == "cancelled"
+            assert (await here.state(id)).status == "cancelled"
+            with pytest.raises(TransactionFinished):
+                await here.store.cancel(id)
+        with pytest.raises(TransactionUnknown):
+            await here.store.cancel("ghost")
+        assert await here.score(keys.SLEEPING, asleep.id) is None
+        assert await here.take() == []
+
+
+async def test_a_cancelled_parent_takes_its_children_with_it(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        parent = await here.taken()
+        assert await here.store.call_children(parent.id, "1", 0, b"", "one", [b"1", b"2"]) == (
+            "called"
+        )
+        (child,) = await here.take(count=1)
+        assert await here.store.cancel(parent.id) == "cancelled"
+        assert (await here.state(f"{parent.id}.0-2")).status == "cancelled"
+        assert await here.store.checkpoint(child.id, "1", 1, b"1 0 1") == "cancelled"
+        await here.store.complete(child, "cancelled", b"", "")
+        assert (await here.state(parent.id)).status == "cancelled"
+
+
+# call_children
+
+
+async def test_a_parent_goes_on_when_the_last_child_has_ended(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        parent = await here.taken()
+        call = here.store.call_children
+        assert await call(parent.id, "1", 3, b"3 0 {}", "missing", [b"1"]) == "unknown_pipeline"
+        assert await call(parent.id, "1", 3, b"3 0 {}", "one", [b"1", b"2"]) == "called"
+        assert await call(parent.id, "1", 3, b"3 0 {}", "one", [b"1", b"2"]) == "called"
+        first, second = await here.take()
+        assert first.id == f"{parent.id}.3-1"
+        await here.store.complete(second, "success", b'"two"', "")
+        assert (await here.state(parent.id)).status == "sleeping"
+        await here.store.complete(first, "failed", b"", "oh")
+        await here.store.complete(first, "failed", b"", "oh")
+        (again,) = await here.take()
+        results = [msgspec.json.decode(each) for each in again.children]
+        assert [each["status"] for each in results] == ["failed", "success"]
+        assert results[1]["output"] == "two"
+        assert (await here.event_names(parent.id)).count("resumed") == 1
+
+
+# recover_orphans, touch_node
+
+
+async def test_a_silent_nodes_transactions_go_back_to_their_queue(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        taken = await here.taken("two")
+        await here.store.checkpoint(taken.id, "1", 1, b"1 0 7")
+        assert await here.recover() == 0
+        await clock.advance(7.9)
+        assert await here.recover() == 0
+        await clock.advance(0.2)
+        assert await here.recover() == 1
+        assert await here.recover() == 0
+        (again,) = await here.take(node="n2")
+        assert (again.run, again.frame) == ("2", b"1 0 7")
+        assert await here.store.complete(taken, "success", b"", "") == "stale_run"
+        assert "recovered" in await here.event_names(taken.id)
+
+
+async def test_a_node_that_gives_signs_of_life_keeps_its_work(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        await here.taken()
+        for _ in range(5):
+            await clock.advance(5)
+            for partition in here.store.places.partitions:
+                await here.store.touch_node(partition, "n1", ["default"], ["echo"])
+            assert await here.recover() == 0
+        for partition in here.store.places.partitions:
+            await here.store.touch_node(partition, "n1", leaving=True)
+        assert await here.recover() == 1
+
+
+async def test_what_a_lost_reply_gave_to_a_node_comes_back(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        for _ in range(2):
+            await here.start()
+        known, unknown = await here.take(node="n1")
+        await clock.advance(8.1)
+        for partition in here.store.places.partitions:
+            await here.store.touch_node(partition, "n1")
+        assert await here.recover("n1", (known.id,)) == 1
+        assert (await here.state(unknown.id)).status == "queued"
+        assert (await here.state(known.id)).status == "running"
+
+
+# get_states, reply_states
+
+
+async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
+    any_redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        taken = await here.taken(webhook=HOOK, poll_cancels_webhook=True)
+        kept = await here.taken(webhook=HOOK)
+        for each in (taken, kept):
+            found = await here.store.find(each.id, replying=True)
+            assert found is not None
+            assert found.notified_ms is None
+            await here.store.complete(each, "success", b"", "")
+            first_ms = clock.now_ms()
+            for _ in range(2):
+                found = await here.store.find(each.id, replying=True)
+                assert found is not None
+                assert found.notified_ms == first_ms
+                clock.jump(1_000)
+        assert await here.score(keys.WEBHOOKS, taken.id) is None
+        assert await here.score(keys.WEBHOOKS, kept.id) is not None
+        assert await here.store.find("ghost") is None
+        assert await here.store.find("ghost", replying=True) is None
+
+
+# transactions_to_archive
+
+
+async def _completed(here: Room, count: int = 1, **more: Any) -> list[str]:
+    ids = [await here.start(**more) for _ in range(count)]
+    for taken in await here.take(count=count):
+        await here.store.complete(taken, "success", b"{}", "")
+    return ids
+
+
+async def test_nothing_leaves_redis_before_it_is_said_to_be_stored(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        ids = await _completed(here, 3)
+        assert (await here.handout.to_archive(0, "a", [], 10)).transactions == []
+        await clock.advance(1_200)
+        for _ in range(2):
+            due = await here.handout.to_archive(0, "a", [], 10)
+            assert due.grant.may_ask_for_work
+            assert [each.id for each in due.transactions] == ids
+        other = await here.handout.to_archive(0, "b", [], 10)
+        assert (other.grant, list(other.transactions)) == (GrantStatus.REFUSED, [])
+        due = await here.handout.to_archive(0, "a", [*ids[:2], "ghost"], 10)
+        assert [each.id for each in due.transactions] == ids[2:]
+        assert await here.store.find(ids[0]) is None
+        assert await here.event_names(ids[0]) == ["started", "taken", "completed", "archived"]
+
+
+async def test_only_ended_transactions_can_be_said_to_be_stored(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        id = await here.start()
+        await here.handout.to_archive(0, "a", [id], 0)
+        assert (await here.state(id)).status == "queued"
+
+
+async def test_a_transaction_with_its_webhook_due_is_not_archived_away(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock, transactions={"delay_before_archiving": 0}) as here:
+        (id,) = await _completed(here, webhook=HOOK)
+        assert (await here.handout.to_archive(0, "a", [], 10)).transactions == []
+        due = await here.handout.webhooks(0, "w", [], 10)
+        await here.handout.webhooks(0, "w", [WebhookResult(id, due.webhooks[0].version)], 0)
+        await clock.advance(60)
+        assert [e.id for e in (await here.handout.to_archive(0, "a", [], 10)).transactions] == [id]
+
+
+# webhooks_to_process
+
+
+async def test_a_webhook_is_handed_out_with_its_next_attempt_written_down(
+    redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        (id,) = await _completed(here, webhook=HOOK)
+        pauses = []
+        for attempt in range(1, 9):
+            due = await here.handout.webhooks(0, "w", [], 10)
+            (webhook,) = due.webhooks
+            assert (webhook.url, webhook.attempt) == (HOOK, attempt)
+            assert (await here.handout.webhooks(0, "w", [], 10)).webhooks == []
+            score = await here.score(keys.WEBHOOKS, id)
+            assert score is not None
+            pauses.append((score - clock.now_ms()) / 15_000 / 1.8 ** (attempt - 1))
+            clock.jump(int(score) - clock.now_ms())
+        assert all(0.89 < pause < 1.11 for pause in pauses), pauses
+        due = await here.handout.webhooks(0, "w", [], 10)
+        assert [(each.what, each.transaction_id) for each in due.news] == [("given_up", id)]
+        assert await here.score(keys.WEBHOOKS, id) is None
+        assert (await here.state(id)).webhook_given_up_ms is not None
+
+
+async def test_a_delivered_webhook_goes_and_a_newer_report_stays(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        taken = await here.taken(webhook=HOOK, progress_reports=True)
+        await here.store.report_progress(taken.id, "1", b"1")
+        (first,) = (await here.handout.webhooks(0, "w", [], 10)).webhooks
+        await here.store.complete(taken, "success", b"", "")
+        done = [WebhookResult(taken.id, first.version)]
+        due = await here.handout.webhooks(0, "w", done, 10)
+        (second,) = due.webhooks
+        assert second.transaction.status == "success"
+        done = [WebhookResult(taken.id, second.version), WebhookResult("ghost", "1")]
+        assert (await here.handout.webhooks(0, "w", done, 10)).webhooks == []
+        assert (await here.state(taken.id)).webhook_delivered_ms is not None
+        assert (await here.event_names(taken.id)).count("webhook_delivered") == 1
+
+
+async def test_a_url_that_keeps_failing_is_left_alone_and_the_administrator_told(
+    redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        ids = await _completed(here, 12, webhook=HOOK)
+        due = await here.handout.webhooks(0, "w", [], 12)
+        results = [WebhookResult(each.transaction.id, each.version, "no") for each in due.webhooks]
+        news = (await here.handout.webhooks(0, "w", results[:9], 10)).news
+        assert news == []
+        news = (await here.handout.webhooks(0, "w", results[9:], 10)).news
+        assert [(each.what, each.url) for each in news] == [("disabled", HOOK)]
+        await clock.advance(30)
+        assert (await here.handout.webhooks(0, "w", [], 20)).webhooks == []
+        state = await here.state(ids[0])
+        assert (state.webhook_tries, state.webhook_error) == (1, "no")
+        score = await here.score(keys.WEBHOOKS, ids[0])
+        assert score is not None
+        assert score > clock.now_ms() + 200_000
+        (other,) = await _completed(here, webhook="https://example.org/other")
+        (webhook,) = (await here.handout.webhooks(0, "w", [], 20)).webhooks
+        assert webhook.transaction.id == other
+
+
+async def test_the_last_attempt_that_fails_is_told_to_the_administrator(redis_url: str) -> None:
+    settings = {"max_webhook_retries": 1}
+    async with room(redis_url, transactions=settings) as here:
+        (id,) = await _completed(here, webhook=HOOK)
+        (webhook,) = (await here.handout.webhooks(0, "w", [], 10)).webhooks
+        failed = [WebhookResult(id, webhook.version, "status 500")]
+        due = await here.handout.webhooks(0, "w", failed, 10)
+        assert [each.what for each in due.news] == ["given_up"]
+        assert (await here.handout.webhooks(0, "other", [], 10)).grant is GrantStatus.REFUSED
+
+
+# put_pipeline, read_pipelines
+
+
+async def test_a_version_never_changes(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        assert await here.define("p", {"type": "echo"}) == 1
+        assert await here.define("p", {"type": "echo"}) == 1
+        assert await here.define("p", {"type": "add"}) == 2
+        assert await here.define("p", {"type": "echo"}, version=1) == 1
+        with pytest.raises(VersionTaken):
+            await here.define("p", {"type": "add"}, version=1)
+        assert await here.define("p", {"type": "add"}, version=9) == 9
+        assert sorted(await here.pipelines.versions("p")) == [1, 2, 9]
+        with pytest.raises(PipelineUnknown):
+            await here.pipelines.versions("missing")
+        newest, _ = await here.pipelines.all()
+        assert newest["p"].version == 9
+
+
+# list_transactions, read_statistics, read_watch
+
+
+async def test_transactions_are_listed_by_status_and_filtered(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        asleep = await here.taken(owner="ann")
+        await here.store.sleep(asleep.id, "1", b"", None, "go")
+        (done,) = await _completed(here)
+        running = await here.taken()
+        queued = await here.start(owner="bob")
+
+        async def ids(status: Status, **more: str) -> list[str]:
+            return [e.id for e in await here.reading.listed(status, ["default"], 10, **more)]
+
+        assert await ids(Status.QUEUED) == [queued]
+        assert await ids(Status.RUNNING) == [running.id]
+        assert await ids(Status.SLEEPING) == [asleep.id]
+        assert await ids(Status.SUCCESS) == [done]
+        assert await ids(Status.FAILED) == []
+        assert await ids(Status.QUEUED, owner="ann") == []
+        assert await ids(Status.SLEEPING, owner="ann", pipeline="one") == [asleep.id]
+
+
+async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        await here.start(owner="ann")
+        await here.start("two", {"sum": 1}, owner="bob")
+        for taken in await here.take():
+            await here.store.sleep(taken.id, "1", b"", 1_000, None)
+        await clock.advance(1)
+        await here.wake()
+        for taken in await here.take():
+            await here.store.complete(taken, "success", b"", "")
+        expected = {"started": 2, "taken": 4, "slept": 2, "woken": 2, "completed": 2}
+        for level in Level:
+            assert await here.counters(level) == expected
+        for partition in here.store.places.partitions:
+            await here.store.touch_node(partition, "n1", ["default"])
+        (interval, *rest) = await here.reading.statistics(Level.COARSE, 1)
+        assert rest == []
+        assert interval.node_groups["default"] == expected
+        assert interval.pipelines["two"]["taken"] == 2
+        assert interval.owners["ann"]["completed"] == 1
+        assert interval.owner_pipelines["bob|two"]["slept"] == 1
+        assert interval.queues["default"]["in"] == 0
+        await clock.advance(300)
+        await here.start()
+        assert len(await here.reading.statistics(Level.FINE, 100)) == 2
+
+
+async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        elder = await here.taken()
+        await clock.advance(60)
+        await here.start()
+        await clock.advance(5)
+        watch = await here.reading.watch(["default"], 5)
+        assert (watch.running, watch.sleeping) == (1, 0)
+        (found,) = watch.elders
+        assert (found.transaction_id, found.age_ms, found.node) == (elder.id, 65_000, "n1")
+        assert [(n.node, n.alive) for n in watch.nodes] == [("n1", False)]
+        queue = next(each for each in watch.queues if each.kind == "in")
+        assert (queue.length, queue.waiting_ms) == (1, 5_000)
