@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from angarium.cli import conversation as command
 from angarium.conversations import manager as manager_module
@@ -383,7 +384,7 @@ async def test_a_conversation_without_an_id_is_refused_over_http(redis_url: str)
 async def get_encoded(api: House, conversation_id: str) -> tuple[int, dict[str, object]]:
     async with aiohttp.ClientSession() as session:
         url = f"{api._url}/{quote(conversation_id, safe='')}"
-        async with session.get(aiohttp.client.URL(url, encoded=True)) as response:
+        async with session.get(URL(url, encoded=True)) as response:
             return response.status, await response.json(content_type=None)
 
 

@@ -54,7 +54,9 @@ def agent_python() -> Path:
             ["pip", "install", "-q", "--python", str(python), *PACKAGES],
         ):
             command = [str(uv), *arguments]
-            made = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
+            made = subprocess.run(
+                command, env=_environment(), capture_output=True, text=True, timeout=INSTALL_S
+            )
             if made.returncode != 0:
                 problem = f"no environment for ACA-Py: {made.stderr[-500:]}"
                 if os.environ.get("CI"):
@@ -62,6 +64,14 @@ def agent_python() -> Path:
                 pytest.skip(problem)
         done.write_text(repr(PACKAGES))
     return python
+
+
+def _environment() -> dict[str, str]:
+    """As tools/bootstrap does it: trust what the machine trusts, and follow pip's index."""
+    environment = {"UV_SYSTEM_CERTS": "true", "UV_PYTHON_DOWNLOADS": "never", **os.environ}
+    if index := environment.get("PIP_INDEX_URL"):
+        environment.setdefault("UV_DEFAULT_INDEX", index)
+    return environment
 
 
 class Agent:
