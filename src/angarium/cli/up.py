@@ -54,7 +54,7 @@ def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
         f"  {service.name:<10} {port_name} on port {port}"
         for service in services
         for port_name, port in service.ports.items()
-        if port_name != "http"
+        if service.name != "api"
     ]
     return [
         "",
