@@ -17,6 +17,7 @@ BENCHMARKS = (
     "dispatch_locks",
     "routing",
     "pickup",
+    "pickup_listeners",
     "transactions",
 )
 

@@ -221,7 +221,7 @@ async def latency(
             begun[queue].append(began + sent / per_s)
             writer.send(b"addMessage", add_params(queue), lambda _: None)
             sent += 1
-        await asyncio.sleep(0.0005 if per_s >= 1_000 else 0.002)
+        await asyncio.sleep(0.0005)
     for _ in range(3_000):
         if len(took) >= total:
             break

@@ -38,11 +38,11 @@ async def produce(send) -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         total = int(line)
 
-        async def some(count: int, total: int = total) -> None:
-            for _ in range(count):
+        async def some(first: int, total: int = total) -> None:
+            for _ in range(first, total, CONCURRENCY):
                 await send(total)
 
-        await asyncio.gather(*(some(total // CONCURRENCY) for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(some(first) for first in range(CONCURRENCY)))
 
 
 def produce_plainly(send) -> None:

@@ -144,7 +144,7 @@ class PickupStore:
         self._takes = ground.batched(TAKE, with_due, (self._sending_ms,))
         self._removes = ground.batched(
             REMOVE,
-            shared(keys.PICKUP_AGES, keys.PICKUP_MOVING, keys.PICKUP_BURIALS, keys.PICKUP_CHARTED),
+            shared(keys.PICKUP_MOVING, keys.PICKUP_BURIALS, keys.PICKUP_CHARTED),
             (self.hints,),
         )
         self._counts = ground.batched(COUNT, shared(keys.PICKUP_CHARTED, keys.PICKUP_MOVING))

@@ -35,6 +35,7 @@ QUEUES = Gauge(
 )
 
 _Waiting = asyncio.Future[bytes]
+_Table = defaultdict[str, set[_Waiting]]
 
 
 class Watcher(Service):
@@ -42,7 +43,9 @@ class Watcher(Service):
         super().__init__("transactions-watcher", clock=ground.clock)
         self._ground = ground
         self._transactions = transactions
-        self._waiting: dict[str, set[_Waiting]] = defaultdict(set)
+        # Those who wait for the end only, and those who want to hear of everything.
+        self._polls: _Table = defaultdict(set)
+        self._streams: _Table = defaultdict(set)
         # The last ends that were told of, for those who come to wait a moment later.
         self._ends: dict[str, None] = {}
         self._count = 0
@@ -71,7 +74,7 @@ class Watcher(Service):
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         while True:
-            waiting = self._register(transaction_id)
+            waiting = self._register(self._polls, transaction_id)
             try:
                 if fresh and transaction_id in self._ends:
                     waiting.set_result(b"completed")
@@ -93,13 +96,13 @@ class Watcher(Service):
                         return ended
                 fresh = False
             finally:
-                self._forget(transaction_id, waiting)
+                self._forget(self._polls, transaction_id, waiting)
 
     async def follow(self, transaction_id: str) -> AsyncIterator[tuple[str, Transaction | None]]:
         """What happens to it, from now until its end: event and state; None only says we live."""
         event = "state"
         while True:
-            waiting = self._register(transaction_id)
+            waiting = self._register(self._streams, transaction_id)
             try:
                 found = await self._transactions.get(transaction_id)
                 yield event, found
@@ -113,23 +116,23 @@ class Watcher(Service):
                 if not self.ready:
                     return
             finally:
-                self._forget(transaction_id, waiting)
+                self._forget(self._streams, transaction_id, waiting)
 
-    def _register(self, transaction_id: str) -> _Waiting:
+    def _register(self, table: _Table, transaction_id: str) -> _Waiting:
         if self._count >= self._count_max:
             raise Overloaded("transaction_longpolls_items_max", self._count_max)
         waiting: _Waiting = asyncio.get_running_loop().create_future()
-        self._waiting[transaction_id].add(waiting)
+        table[transaction_id].add(waiting)
         self._count += 1
         return waiting
 
-    def _forget(self, transaction_id: str, waiting: _Waiting) -> None:
+    def _forget(self, table: _Table, transaction_id: str, waiting: _Waiting) -> None:
         self._count -= 1
-        others = self._waiting.get(transaction_id)
+        others = table.get(transaction_id)
         if others is not None:
             others.discard(waiting)
             if not others:
-                del self._waiting[transaction_id]
+                del table[transaction_id]
 
     async def _listen(self) -> None:
         async with self._ground.redis.subscribe(self._transactions.notify_channel) as subscription:
@@ -140,21 +143,25 @@ class Watcher(Service):
                 for message in batch.messages:
                     for line in message.payload.split(b"\n"):
                         name, _, event = line.partition(b" ")
-                        id = name.decode()
-                        if event in ENDS:
-                            self._ends[id] = None
-                        others = self._waiting.get(id)
-                        if others:
-                            _wake(others, event)
+                        self._heard(name.decode(), event)
                 while len(self._ends) > ENDS_MAX:
                     del self._ends[next(iter(self._ends))]
+
+    def _heard(self, transaction_id: str, event: bytes) -> None:
+        if event in ENDS:
+            self._ends[transaction_id] = None
+            if transaction_id in self._polls:
+                _wake(self._polls[transaction_id], event)
+        if transaction_id in self._streams:
+            _wake(self._streams[transaction_id], event)
 
     async def _look_again(self) -> None:
         self._wake_all(b"state")
 
     def _wake_all(self, event: bytes) -> None:
-        for others in self._waiting.values():
-            _wake(others, event)
+        for table in (self._polls, self._streams):
+            for others in table.values():
+                _wake(others, event)
 
     async def _figures(self) -> None:
         watch = await self._transactions.watch(1)

@@ -45,7 +45,7 @@ PICKUP_BURIED = _pickup(
 PICKUP_AGES = _pickup(
     "pickup:ages",
     "zset",
-    meaning="Queues with messages in Redis, scored by the time of the oldest or earlier",
+    meaning="Queues with messages in Redis, or lately, scored by the time of the oldest or earlier",
 )
 PICKUP_DUE = _pickup(
     "pickup:due",

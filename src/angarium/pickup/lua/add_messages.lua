@@ -8,7 +8,7 @@
 -- items; per item: queue, id, recipient DIDs divided by spaces, payload
 -- Returns: per item {'sent', term, sequence, received_ms} | 'here' (its live session is the
 -- caller's) | 'elsewhere' | 'offline' | 'queue_full'
--- Events: accepted, sent (room pickup)
+-- Events: accepted, with status 'sent' where it went to its session at once (room pickup)
 -- Repeats: no, a message that was removed meanwhile would be there again; ask find_messages
 -- include: transition
 -- include: queue
@@ -32,14 +32,14 @@ local function add(queue, name, id, dids, payload)
   call('HSET', queue.messages, id, record)
   call('HSET', queue.meta, 'sequence', sequence, 'stored', stored + 1, 'bytes', bytes + #record)
   if stored == 0 then call('ZADD', KEYS[4], 'NX', now_ms, name) end
-  note('accepted', id, { k = name })
   local live = gateway and alive(KEYS[3], gateway, known)
   if live and gateway == actor
     and goes_at_once(queue, archived, tonumber(meta[5]) or 0, meta[8]) then
     call('ZADD', queue.sending, HELD + sequence, id)
-    note('sent', id, { k = name })
+    note('accepted', id, { k = name, t = 'sent' })
     return { 'sent', meta[7], sequence, now_ms }
   end
+  note('accepted', id, { k = name })
   call('ZADD', queue.pending, sequence, id)
   index(queue, 'ZADD', id, sequence, dids)
   if not live then return 'offline' end
