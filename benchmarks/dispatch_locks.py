@@ -37,7 +37,7 @@ KILLS = 6
 RATE = 2_000
 # After a kill and after a start, so that one does not fall into the other.
 SETTLE_S = 1.0
-# About half of what the same machine does at full speed; starved, it is more than it can do.
+# About a third of what two cores do at full speed.
 RATE_HEAVY = 15_000
 HEAVY_S = 10
 HOGS = 4

@@ -274,7 +274,7 @@ async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, Mail
 async def test_recipients_who_come_and_go_get_everything_in_order(
     redis_server: ServerProcess, tmp_path: Path
 ) -> None:
-    recipients, duration_s = rounds(100, 1_000), rounds(6, 60)
+    recipients, duration_s = rounds(100, 1_000), rounds(4, 60)
     env = environment(redis_server.url, tmp_path)
     async with (
         RoleProcess(["serve", "gateway"], env) as one,

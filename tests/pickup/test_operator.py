@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import pytest
 
+from angarium.cli.main import main
 from angarium.core.figures import read_processes
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
@@ -18,23 +20,25 @@ from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of
 DEADLINE_S = 60
 
 
-async def test_the_command_line_shows_and_drains(redis_url: str, tmp_path: Path) -> None:
+async def test_the_command_line_shows_and_drains(
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     database = sqlite(tmp_path)
     async with gateway(redis_url, database) as service, connected(service) as (client, _):
         for did in (DID, DID, OTHER_DID):
             await client.add_message("c1", [did], 1)
         await client.add_live_session("c2", "s1")
-        env = {
-            "ANGARIUM_REDIS_URL": redis_url,
-            "ANGARIUM_DATABASE_URL": database,
-            "ANGARIUM_PREFIX": service._ground.settings.prefix,
-        }
+        monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
+        monkeypatch.setenv("ANGARIUM_DATABASE_URL", database)
+        monkeypatch.setenv("ANGARIUM_PREFIX", service._ground.settings.prefix)
 
-        async def run(*arguments: str) -> tuple[int, list[str], list[str]]:
-            role = RoleProcess(["pickup", *arguments], env, ready_lines=0)
-            async with role as command:
-                code = await asyncio.to_thread(command.wait, DEADLINE_S)
-                return code, command.lines(), command.stderr()
+        async def run(*arguments: str) -> tuple[int, list[str], str]:
+            code = await asyncio.to_thread(main, ["pickup", *arguments])
+            printed = capsys.readouterr()
+            return code, printed.out.splitlines(), printed.err
 
         code, lines, _ = await run("show", "c1", "--json")
         shown = json.loads(lines[0])
@@ -42,6 +46,8 @@ async def test_the_command_line_shows_and_drains(redis_url: str, tmp_path: Path)
         assert (shown["pending"], shown["sending"], shown["live"]) == (3, 0, False)
         code, lines, _ = await run("show", "c2")
         assert f"session    s1 at {service.store.gateway}" in lines
+        code, lines, _ = await run("show")
+        assert lines[0] == f"{service.store.gateway} 1 live"
         code, lines, _ = await run("show", "--json")
         overview = json.loads(lines[0])
         assert overview["queues"] == 1
@@ -52,9 +58,12 @@ async def test_the_command_line_shows_and_drains(redis_url: str, tmp_path: Path)
         assert json.loads(lines[0]) == {"removed": 2}
         code, lines, _ = await run("drain", "c1", "--yes")
         assert lines == ["1 messages removed"]
-        code, _, errors = await run("show", "c1")
+        code, _, error = await run("show", "c1")
         assert code == 1
-        assert "has no messages and no session" in errors[-1]
+        assert "has no messages and no session" in error
+        code, _, error = await run("show", "a b")
+        assert code == 1
+        assert "must be a word" in error
 
 
 async def test_the_api_shows_and_drains(redis_url: str, tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def test_both_stores_are_one_exact_queue_whatever_happens(
     Pickup.seen = {}
     run_state_machine_as_test(
         Pickup,
-        settings=settings(max_examples=rounds(10, 200), stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=rounds(8, 200), stateful_step_count=30, deadline=None),
     )
     wanted = ("taken", "pulled", "taken over", "moved", "crashed", "sent at once")
     missing = [each for each in wanted if not Pickup.seen.get(each)]
