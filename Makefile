@@ -2,7 +2,7 @@
 # it does. Nothing has to be prepared but a Python of 3.11 or newer.
 
 # Extras that `make up` and the tests need; a part that brings an extra adds it here: lake,postgres
-EXTRAS ?=
+EXTRAS ?= lake
 # More arguments for the command behind a target: make test ARGS="-k lease -x"
 ARGS ?=
 
