@@ -35,6 +35,15 @@ async def test_what_is_published_stands_in_the_stream_once(any_redis_url: str) -
         assert results[0]["deep"] == '{"a":[1]}'
 
 
+async def test_a_worker_on_all_addresses_tells_one_that_can_be_dialled(any_redis_url: str) -> None:
+    async with hall(any_redis_url) as ours:
+        await ours.add_dispatcher()
+        worker = await ours.add_worker(worker_host="0.0.0.0")
+        assert worker.consumer == f"127.0.0.1:{worker.ports['worker']}"
+        await ours.publish(b'{"n":1}')
+        assert len(await ours.processed(1)) == 1
+
+
 async def test_a_senders_own_message_id_moves_aside(redis_url: str) -> None:
     async with hall(redis_url) as ours:
         await ours.add_dispatcher()

@@ -43,6 +43,7 @@ from angarium.dispatch.protocol import (
 from angarium.dispatch.store import DispatchStore
 
 MEMBERS_S = 1.0
+WILDCARDS = ("", "0.0.0.0", "::")
 # One that Redis works on, one that is prepared meanwhile.
 IN_FLIGHT_MAX = 2
 # A function that never waits for anything would otherwise keep the loop from hearing the network.
@@ -107,7 +108,7 @@ class Worker(Service):
         port = int(listener.getsockname()[1])
         self.ports = {"worker": port}
         address = self._ground.settings.dispatch.worker_address
-        self.consumer = address or f"{self._ground.settings.dispatch.worker_host}:{port}"
+        self.consumer = address or f"{await self._host()}:{port}"
         self._server = await asyncio.get_running_loop().create_server(
             self._connection, sock=listener, ssl=self._tls
         )
@@ -264,6 +265,16 @@ class Worker(Service):
     @property
     def partitions(self) -> int:
         return self._store.partitions
+
+    async def _host(self) -> str:
+        """Where dispatchers dial. A wildcard is no such address, and the one under which Redis
+        knows this machine is, unless something in between rewrites addresses."""
+        host = self._ground.settings.dispatch.worker_host
+        if host not in WILDCARDS:
+            return host
+        info: bytes = await self._ground.redis.call("CLIENT", "INFO")
+        fields = dict(field.partition("=")[::2] for field in info.decode().split())
+        return fields["addr"].rpartition(":")[0]
 
     # Signs of life ------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class DispatchSettings(Group):
     worker_address: str | None = Field(
         None,
         description="`host:port` under which dispatchers reach this worker, when it is not the "
-        "one it listens on.",
+        "one it listens on; a worker on all addresses tells the one that Redis sees.",
     )
     worker_concurrency: Positive = Field(
         100, description="Messages a worker works on at the same time."
