@@ -24,11 +24,11 @@ demo:
 	@echo "this version has no demo yet: 'make up' starts what exists, 'make test' shows that it holds" >&2; exit 1
 
 test: ## all tests, on servers they start themselves; ARGS="-k word" picks some
-	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
+	@tools/bootstrap --extras "$(EXTRAS)" --groups dev --browser
 	@$(BIN)/python -m pytest $(ARGS)
 
 # Runs every step even when one fails, so that one run shows everything there is to mend.
-check: ## lint, format, types, import layers, generated docs
+check: ## lint, format, types, import layers, generated docs, security
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
 	@failed=; \
 	step() { echo "· $$*"; "$(BIN)/$$@" || failed="$$failed [$$*]"; }; \
@@ -37,6 +37,8 @@ check: ## lint, format, types, import layers, generated docs
 	step mypy; \
 	step lint-imports; \
 	step python tools/reference.py --check; \
+	step bandit -q -ll -c pyproject.toml -r src; \
+	step python tools/audit.py; \
 	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
 
 bench: ## the benchmarks; ONLY=name runs one

@@ -18,6 +18,7 @@ from angarium import __version__
 from angarium.cli.conversation import conversation_commands
 from angarium.cli.dispatch import dispatch_commands
 from angarium.cli.doctor import doctor
+from angarium.cli.journal import journal_commands
 from angarium.cli.pickup import pickup_commands
 from angarium.cli.publish import publish
 from angarium.cli.route import route_commands
@@ -67,6 +68,7 @@ def application() -> typer.Typer:
     app.add_typer(tx_commands(), name="tx")
     app.add_typer(pickup_commands(), name="pickup")
     app.add_typer(pipeline_commands(), name="pipeline")
+    app.add_typer(journal_commands(), name="journal")
     return app
 
 

@@ -25,6 +25,7 @@ from angarium.core.limits import Limits
 from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.core.sockets import listen
+from angarium.core.trace import IN_HAND, InHand
 from angarium.core.wire import Argument
 from angarium.dispatch import security
 from angarium.dispatch.counts import WorkerCounts
@@ -219,6 +220,8 @@ class Worker(Service):
     async def _handle(self, message_id: bytes, payload: bytes) -> None:
         try:
             message = _decode(payload)
+            # For the function's own use: its message's id, and the trace that it carries on.
+            IN_HAND.set(InHand(message_id, message, is_message=True))
             if self._is_async:
                 result = await self._handler.function(message)
             else:

@@ -1,0 +1,98 @@
+"""`angarium journal …`: how full each partition's journal is, and who holds it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.core.journal import JournalStatus
+
+
+def journal_commands() -> typer.Typer:
+    commands = typer.Typer(
+        help="Look at the journal and its readers.", no_args_is_help=True, rich_markup_mode=None
+    )
+    commands.command()(show)
+    commands.command()(forget)
+    return commands
+
+
+def show(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> int:
+    """Print each partition's journal: what it holds, what was dropped, who reads it."""
+    import msgspec
+    import uvloop
+
+    partitions = uvloop.run(_look())
+    if as_json:
+        print(msgspec.json.encode(partitions).decode())
+        return 0
+    rows = [_row(number, status) for number, status in enumerate(partitions)]
+    if sys.stdout.isatty():
+        _print_table(rows)
+    else:
+        for row in rows:
+            print("partition {} entries {} events {} dropped {} readers {}".format(*row))
+    return 0
+
+
+def forget(
+    reader: Annotated[str, typer.Argument(help="Name of the reader, as `show` prints it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> int:
+    """Let the journal be trimmed past a reader that is gone for good."""
+    import json
+
+    import uvloop
+
+    uvloop.run(_forget(reader))
+    print(json.dumps({"forgotten": reader}) if as_json else f"forgotten: {reader}")
+    return 0
+
+
+async def _look() -> list[JournalStatus]:
+    from angarium.core.ground import Ground
+    from angarium.core.journal import Journal
+    from angarium.core.settings import load
+
+    async with Ground.open(load()) as ground:
+        journal = Journal(ground)
+        return [await journal.status(number) for number in range(ground.settings.partitions)]
+
+
+async def _forget(reader: str) -> None:
+    from angarium.core.errors import NotFound
+    from angarium.core.ground import Ground
+    from angarium.core.journal import Journal
+    from angarium.core.settings import load
+
+    async with Ground.open(load()) as ground:
+        journal = Journal(ground)
+        partitions = range(ground.settings.partitions)
+        known = {name for number in partitions for name in (await journal.status(number)).readers}
+        if reader not in known:
+            names = ", ".join(sorted(known)) or "there are none"
+            raise NotFound(f"no reader {reader!r} holds the journal; readers: {names}")
+        await journal.forget(reader)
+
+
+def _row(number: int, status: JournalStatus) -> tuple[Any, ...]:
+    readers = ", ".join(f"{name} at {at or '-'}" for name, at in sorted(status.readers.items()))
+    return number, status.entries, status.events, status.dropped_events, readers or "none"
+
+
+def _print_table(rows: list[tuple[Any, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("Partition", "Entries", "Events ever", "Dropped", "Readers"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console().print(table)
