@@ -1,0 +1,113 @@
+"""What the pages tell people to type: every command exists with its options, and the first five
+minutes of README run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from angarium.cli.main import application
+from angarium.core.ground import Ground
+from angarium.core.settings import load
+from tests.kit.eventually import eventually
+from tests.kit.roles import ROOT, RoleProcess
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+# A command stands at the start of a line or behind variables; a comment or a wide gap ends it.
+COMMAND = re.compile(r"^(?:[$] )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?angarium +(.*)$")
+END = re.compile(r"\s+#|\s{3,}| &$|…| \| | > ")
+
+
+def commands(page: Path) -> Iterator[str]:
+    text = page.read_text()
+    lines = [line for block in BLOCK.findall(text) for line in block.splitlines()]
+    lines += INLINE.findall(BLOCK.sub("", text))
+    for line in lines:
+        match = COMMAND.match(line.strip())
+        if match is not None:
+            yield END.split(match[1], maxsplit=1)[0].strip()
+
+
+def problem(words: list[str]) -> str | None:
+    """What is wrong with a command line, without running it."""
+    command: Any = typer.main.get_command(application())
+    while hasattr(command, "commands"):
+        words = [word for word in words if word != "--debug"]
+        if not words or words[0].startswith("-"):
+            return None
+        name = words[0].split("|")[0]
+        if name not in command.commands:
+            return f"there is no command {words[0]!r}"
+        command, words = command.commands[name], words[1:]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
+    unknown = [word for word in unknown if word not in ("--help", "--")]
+    return f"unknown option {unknown[0]}" if unknown else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
+    wrong = []
+    for line in commands(page):
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            words = line.split()
+        found = problem(words)
+        if found is not None:
+            wrong.append(f"angarium {line}: {found}")
+    assert wrong == []
+
+
+def test_a_command_that_does_not_exist_would_be_found() -> None:
+    assert problem(["publish", "--durable", "x"]) is None
+    assert problem(["publsh"]) == "there is no command 'publsh'"
+    assert problem(["publish", "--never"]) == "unknown option --never"
+    assert list(commands(ROOT / "README.md")) != []
+
+
+async def test_the_first_five_minutes_of_readme_run_as_written(tmp_path: Path) -> None:
+    (script,) = [
+        block
+        for block in BLOCK.findall((ROOT / "README.md").read_text())
+        if "cat > work.py" in block
+    ]
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    settings = {
+        "ANGARIUM_HOME": str(tmp_path / "home"),
+        "ANGARIUM_HTTP__PORT": "0",
+        "ANGARIUM_DISPATCH__ACK_PORT": "0",
+    }
+    async with RoleProcess(["serve", "dispatcher", "api"], settings, ready_lines=2):
+        # The worker stays in the background, and is ended with the shell that started it.
+        shell = subprocess.Popen(
+            ["bash", "-ec", f"{script}\nwait"],
+            cwd=tmp_path,
+            env={**os.environ, **settings},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            async with Ground.open(load(home=settings["ANGARIUM_HOME"])) as ground:
+
+                async def results() -> list[Any]:
+                    return list(await ground.redis.call("XRANGE", "messages:processed", "-", "+"))
+
+                ((_, fields),) = await eventually(results, deadline_s=60)
+                assert b"hello, Xerxes" in fields
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
