@@ -9,7 +9,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check bench faults docs lock clean
+.PHONY: help up demo test check bench faults fuzz docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ bench: ## the benchmarks; ONLY=name runs one
 faults: ## the long runs: processes killed and paused under load, properties searched anew
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
 	@FAULTS=long $(BIN)/python -m pytest tests/faults tests/properties --timeout=3600 -s $(ARGS)
+
+fuzz: ## every parser of foreign bytes under a fuzzer; ARGS="--seconds 600 frames" for one
+	@tools/bootstrap --extras "$(EXTRAS)" --groups dev,fuzz
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 docs: ## the documentation as a site, into site/
 	@tools/bootstrap --groups docs

@@ -1,0 +1,57 @@
+"""`python -m tests.fuzz [NAME…] [--seconds N]`: each parser under atheris, guided by coverage.
+
+What was reached is kept in `.cache/fuzz/NAME`, so that the next search begins there. A finding
+ends the run with exit 1; its input lies beside, to become a seed of the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+CACHE = Path(".cache") / "fuzz"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seconds", type=int, default=30, help="for each parser")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        _search(given.one, given.seconds)
+        return 0
+    from tests.fuzz.targets import TARGETS
+
+    failed = []
+    for name in given.names or TARGETS:
+        print(f"· {name}: {given.seconds} s", flush=True)
+        command = [sys.executable, "-m", "tests.fuzz", "--one", name]
+        ended = subprocess.run([*command, "--seconds", str(given.seconds)], check=False)
+        if ended.returncode:
+            failed.append(name)
+    print("findings in:", ", ".join(failed) if failed else "none")
+    return 1 if failed else 0
+
+
+def _search(name: str, seconds: int) -> None:
+    # A process of its own for each: libFuzzer ends the process it runs in.
+    import atheris
+
+    with atheris.instrument_imports(include=["angarium"]):
+        from tests.fuzz.targets import TARGETS
+    folder = CACHE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(TARGETS[name].seeds):
+        (folder / f"seed-{number}").write_bytes(seed)
+    flags = [f"-max_total_time={seconds}", "-max_len=4096", "-print_final_stats=1", "-verbosity=0"]
+    atheris.Setup(
+        [sys.argv[0], str(folder), f"-artifact_prefix={CACHE}/{name}-", *flags], TARGETS[name].run
+    )
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Everything that reads bytes from strangers, as functions that a fuzzer can call.
+
+A target takes any bytes and returns; only the errors its protocol documents are caught here, so
+whatever else comes out is a finding. Seeds are inputs that reach the inner parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from angarium.conversations.model import read_task
+from angarium.core.errors import InputInvalid, LimitExceeded
+from angarium.core.journal import EntryUnreadable, decode_entry
+from angarium.core.limits import Limits
+from angarium.core.urls import (
+    database_url_problem,
+    host_port_problem,
+    http_url_problem,
+    lake_url_problem,
+    redacted,
+    redis_url_problem,
+)
+from angarium.dispatch.errors import FrameInvalid
+from angarium.dispatch.frames import Command, FrameReader, encode, encode_messages
+from angarium.dispatch.protocol import Broken, DispatcherSide, Greeting, WorkerSide, hello
+from angarium.pickup import jsonrpc, methods
+from angarium.routing import items
+from angarium.routing.envelope import read_envelope
+from angarium.routing.errors import ItemInvalid
+from angarium.routing.http1 import Refused, RequestReader
+from angarium.transactions.pipeline import read_pipelines
+
+LIMITS = Limits()
+REFUSED = (InputInvalid, LimitExceeded)
+SMALL = 4_096
+
+
+@dataclass(frozen=True)
+class Target:
+    run: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """The same bytes in two reads; the first one says where the cut is."""
+    place = data[0] if data else 0
+    return [data[:place], data[place:]]
+
+
+def frames(data: bytes) -> None:
+    reader = FrameReader(SMALL)
+    with contextlib.suppress(FrameInvalid):
+        for piece in _cut(data):
+            reader.feed(piece)
+
+
+def dispatch_protocol(data: bytes) -> None:
+    for side in (DispatcherSide(SMALL, "secret"), WorkerSide(SMALL, None)):
+        for piece in _cut(data):
+            if any(isinstance(event, Broken) for event in side.receive(piece)):
+                break
+
+
+def http_requests(data: bytes) -> None:
+    reader = RequestReader(SMALL)
+    with contextlib.suppress(Refused):
+        for piece in _cut(data):
+            reader.feed(piece)
+            while (request := reader.next_request()) is not None:
+                assert len(request.body) <= SMALL
+
+
+def envelopes(data: bytes) -> None:
+    with contextlib.suppress(*REFUSED):
+        assert read_envelope(data, SMALL).recip_key
+
+
+def routing_items(data: bytes) -> None:
+    with contextlib.suppress(ItemInvalid):
+        items.decode_inbound(data, "key")
+    with contextlib.suppress(ItemInvalid):
+        items.decode_response(data)
+    with contextlib.suppress(ItemInvalid):
+        outbound, _ = items.decode_outbound(data)
+        items.name_of(outbound)
+        items.decode_outbound(items.encode_outbound(items.retried(outbound)))
+
+
+def json_rpc(data: bytes) -> None:
+    for entry in jsonrpc.parse(data, 10).entries:
+        if isinstance(entry, jsonrpc.Refusal):
+            msgspec.json.decode(entry.answer)
+
+
+def pickup_parameters(data: bytes) -> None:
+    for read in (methods.read_take, methods.read_add, methods.read_remove):
+        with contextlib.suppress(*REFUSED):
+            read(data, LIMITS)
+    with contextlib.suppress(*REFUSED):
+        methods.read_session(data, LIMITS, needs_id=True)
+    with contextlib.suppress(*REFUSED):
+        methods.read_events(data)
+
+
+def pipelines(data: bytes) -> None:
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data.decode()
+        for toml in (False, True):
+            with contextlib.suppress(*REFUSED):
+                read_pipelines(text, toml=toml)
+
+
+def journal_entries(data: bytes) -> None:
+    fields = data.split(b"\x00")
+    with contextlib.suppress(EntryUnreadable):
+        decode_entry(b"1-0", fields)
+
+
+def conversation_tasks(data: bytes) -> None:
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        read_task(data)
+
+
+def urls(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    redacted(text)
+    host_port_problem(text)
+    for problem in (redis_url_problem, database_url_problem, http_url_problem, lake_url_problem):
+        told = problem(text)
+        # A malformed address may hold a password, so what is told never repeats its rest.
+        assert told is None or len(told) < 120
+
+
+ENVELOPE = b'{"protected":"eyJyZWNpcGllbnRzIjpbeyJoZWFkZXIiOnsia2lkIjoiayJ9fV19","ciphertext":"x"}'
+TARGETS: Mapping[str, Target] = {
+    "frames": Target(
+        frames,
+        (encode_messages([(b"i" * 36, b'{"a":1}')]), encode(Command.HEARTBEAT), b"\x03\x00\x00"),
+    ),
+    "dispatch_protocol": Target(
+        dispatch_protocol,
+        (hello(Greeting(token="secret")), encode_messages([(b"i" * 36, b"1")])),
+    ),
+    "http_requests": Target(
+        http_requests,
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2;a=b\r\nhi\r\n0\r\n\r\n",
+            b"GET /x?y HTTP/1.0\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n",
+        ),
+    ),
+    "envelopes": Target(
+        envelopes, (ENVELOPE, b'{"recipients":[{"header":{"kid":"k"}}],"protected":"e30"}')
+    ),
+    "routing_items": Target(
+        routing_items,
+        (
+            items.encode_inbound(b"payload", "ws", "t.1").encode(),
+            b'{"service":{"url":"http://a/"},"payload":"aGk=","retries":2}',
+            b'{"txn_id":"a","response_data":{"content_type":"b","payload":"aGk="}}',
+        ),
+    ),
+    "json_rpc": Target(
+        json_rpc,
+        (
+            b'{"jsonrpc":"2.0","method":"addMessage","params":{"connectionId":"c"},"id":1}',
+            b'[{"jsonrpc":"2.0","method":"a","id":"x"},1,{"jsonrpc":"2.0","method":"b"}]',
+        ),
+    ),
+    "pickup_parameters": Target(
+        pickup_parameters,
+        (
+            b'{"connectionId":"c","recipientDids":["did:a"],"payload":{"x":1},"id":"i"}',
+            b'{"connectionId":"c","recipientDid":"did:a","limit":3,"deleteMessages":true}',
+            b'{"connectionId":"c","messageIds":["a","b"]}',
+            b'["messageReceive"]',
+        ),
+    ),
+    "pipelines": Target(
+        pipelines,
+        (
+            b'{"name":"p","steps":[{"type":"noop","name":"a"}]}',
+            b'name = "p"\n[[steps]]\ntype = "noop"\n',
+        ),
+    ),
+    "journal_entries": Target(
+        journal_entries,
+        (
+            b"v\x001\x00room\x00x\x00at\x001\x00by\x00me\x00n\x001\x00seq\x001\x00end\x001"
+            b'\x00rows\x00{"e":"a","s":"b"}',
+        ),
+    ),
+    "conversation_tasks": Target(conversation_tasks, (b'{"taskId":"a"}',)),
+    "urls": Target(
+        urls,
+        (
+            b"redis+sentinel://user:pass@a:1,b:2/primary/0?x=1",
+            b"postgresql://u:p@[::1]:5432/db",
+            b"sqlite:////tmp/x",
+        ),
+    ),
+}
