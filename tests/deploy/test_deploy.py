@@ -35,10 +35,12 @@ def environments() -> Iterator[tuple[str, Mapping[str, str], list[str]]]:
     """Who, its variables, its command."""
     compose = documents(DEPLOY / "compose.yaml")[0]
     for name, service in compose["services"].items():
-        if service.get("image") == "angarium":
+        if service.get("image") == "angarium" and "entrypoint" not in service:
             yield f"compose {name}", service["environment"], service["command"]
     (settings,) = documents(DEPLOY / "kubernetes" / "settings.yaml")
     for deployment in documents(DEPLOY / "kubernetes" / "roles.yaml"):
+        if deployment["kind"] != "Deployment":
+            continue
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         yield f"kubernetes {container['name']}", settings["data"], container["args"]
 
