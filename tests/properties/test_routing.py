@@ -25,6 +25,7 @@ from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.routing.kit import STALE_MS, events, routing
 
+pytestmark = pytest.mark.timeout(rounds(120, 1_800))
 UIDS = st.sampled_from(["u1", "u2", "u3"])
 KEYS = st.sampled_from(["k1", "k2", "k3", "k4", "k5"])
 

@@ -10,8 +10,9 @@ import pytest
 
 from angarium.core.errors import SettingInvalid
 from angarium.routing import acapy
-from angarium.routing.acapy.config import EVENT_LISTS, read_config
+from angarium.routing.acapy.config import EVENT_LISTS, PluginConfig, read_config
 from angarium.routing.acapy.events import event_body
+from angarium.routing.acapy.link import Link
 
 
 def config(**section: Any) -> dict[str, Any]:
@@ -59,6 +60,20 @@ def test_a_configuration_of_the_published_plugin_is_understood() -> None:
 def test_a_configuration_that_can_not_be_used_is_refused(settings: Any, word: str) -> None:
     with pytest.raises(SettingInvalid, match=word):
         read_config(settings)
+
+
+async def test_the_connection_stays_until_the_last_transport_has_stopped(redis_url: str) -> None:
+    """An agent stops its transports side by side; the inbound one has mail to give back."""
+    link = Link(PluginConfig(redis_url, prefix="link-test:"))
+    await link.enter()  # inbound
+    await link.enter()  # outbound
+    floor = await link.floor()
+    await link.leave()
+    assert await link.floor() is floor
+    assert await (await link.routing()).touch("a")
+    await (await link.routing()).retire("a")
+    await link.leave()
+    assert link._floor is None
 
 
 class Record:

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from aiohttp import web
+
 from angarium.core.ground import Ground
 from angarium.routing.deliverer import Deliverer, receiver_of
 from angarium.routing.items import RETRY_DELAYS_MS
@@ -90,6 +92,18 @@ async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str)
         assert await store.settle(end(again[0])) == b"gone", "a loan ends once"
 
 
+async def test_a_loan_outlasts_the_time_that_a_delivery_may_take(redis_url: str) -> None:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock) as ground:
+        store = OutboundStore(ground, "native", delivery_timeout_ms=60_000)
+        await store.push("http://example.org", b"x", {})
+        assert len(await store.take(0, 10)) == 1
+        clock.jump(2 * 60_000)
+        assert await store.take(0, 10) == [], "a second deliverer would deliver it twice"
+        clock.jump(60_000)
+        assert len(await store.take(0, 10)) == 1
+
+
 async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> None:
     clock = FakeClock()
     async with sample_ground(redis_url, clock=clock) as ground:
@@ -136,6 +150,83 @@ async def test_a_receiver_that_hangs_does_not_hold_up_the_others(redis_url: str)
         for writer in hanging:
             writer.close()
         server.close()
+
+
+async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_tried_again(
+    redis_url: str,
+) -> None:
+    async def no_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path == "/redirects":
+            return web.Response(status=302, headers={"location": "/takes"})
+        peer = web.WebSocketResponse(autoclose=False, max_msg_size=0)
+        await peer.prepare(request)
+        if request.path == "/complains":
+            await peer.receive()
+            await peer.close(code=1011)
+        elif request.path == "/takes":
+            async for _ in peer:
+                pass
+        else:
+            await hold.wait()
+        return peer
+
+    hold = asyncio.Event()
+    server = await asyncio.start_server(no_handshake, "127.0.0.1", 0)
+    app = web.Application()
+    app.router.add_get("/{path}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with delivering(redis_url, routing={"delivery_timeout_ms": 2_000}) as (
+            ground,
+            store,
+            _,
+        ):
+            url = f"ws://127.0.0.1:{runner.addresses[0][1]}"
+            urls = [f"{url}/redirects", f"{url}/complains", f"{url}/never-closes"]
+            urls.append(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/no-handshake")
+            for each in urls:
+                await store.push(each, b"x", {})
+
+            async def all_failed() -> bool:
+                found = await events(ground, "outbound_retried")
+                assert {event.key for event in found} == set(urls)
+                return True
+
+            await eventually(all_failed, DEADLINE_S)
+            # More than the buffers between the two hold; by itself, for it takes its time.
+            urls.append(f"{url}/never-reads")
+            await store.push(urls[-1], b"x" * 8_000_000, {})
+            await eventually(all_failed, DEADLINE_S)
+            found = await events(ground, "outbound_retried")
+            reasons = {event.key: event.detail for event in found if event.attempt == 1}
+            assert "302" in str(reasons[f"{url}/redirects"])
+            assert "1011" in str(reasons[f"{url}/complains"])
+            assert await events(ground, "outbound_delivered", "outbound_dead") == []
+    finally:
+        hold.set()
+        server.close()
+        await runner.cleanup()
+
+
+async def test_secrets_of_a_url_reach_the_receiver_and_not_the_journal(redis_url: str) -> None:
+    async with delivering(redis_url) as (ground, store, _), sink({}) as (url, came):
+        secret = url.replace("://", "://user:hidden@") + "/in?token=hidden&a=b"
+        await store.push(secret, b"x", {})
+        await eventually(lambda: len(came) == 1, DEADLINE_S)
+
+        async def ended() -> bool:
+            return len(await events(ground, "outbound_delivered")) == 1
+
+        await eventually(ended, DEADLINE_S)
+        noted = {str(event.key) for event in await events(ground)}
+        assert len(noted) == 1
+        assert "hidden" not in noted.pop()
 
 
 def test_a_receiver_is_scheme_host_and_port() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import aiohttp
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from angarium.core import keyspace as keys
 from angarium.routing.outbound_store import OutboundStore
+from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
 from tests.routing.kit import post, routing
 from tests.routing.test_roles import environment
@@ -61,3 +66,27 @@ async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: s
             assert loan.item == b'{"retries":0}'
             page = await (await client.get("/openapi.json")).json()
             assert "/v1/routing/instances" in page["paths"]
+
+
+def test_every_operation_keeps_to_the_page_whatever_it_is_asked(redis_url: str) -> None:
+    env = {"ANGARIUM_REDIS_URL": redis_url, "ANGARIUM_PREFIX": "routing-page:"}
+    with RoleProcess(["serve", "api"], {**env, "ANGARIUM_HTTP__PORT": "0"}) as role:
+        url = f"http://127.0.0.1:{role.ports['http']}"
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json").include(tag="routing")
+        names = []
+        for found in schema.get_all_operations():
+            operation: Any = found.ok()  # type: ignore[union-attr]
+            names.append(operation.label)
+
+            @settings(
+                max_examples=rounds(10, 300),
+                suppress_health_check=list(HealthCheck),
+                deadline=None,
+            )
+            @given(case=operation.as_strategy())
+            def hold(case: Any) -> None:
+                # That a URL must lead to a public address is more than a page can say.
+                case.call_and_validate(excluded_checks=[positive_data_acceptance])
+
+            hold()
+        assert len(names) == 6

@@ -81,6 +81,23 @@ async def test_lists_of_any_length_come_through_both_ways(
         ]
 
 
+async def test_names_of_any_letters_are_written_as_json_dumps_does(
+    redis_server: ServerProcess,
+) -> None:
+    names = ["did:sov:a/b", 'quo"te', "back\\slash", "ключ", "鍵", "🔑", "naïve, “two”"]
+    async with routing(redis_server.url, layout="acapy") as (ground, store):
+        await store.touch("a")
+        assert await store.assign_recip_key_to_new_uid(names) == ["a"] * len(names)
+        place = f"{ground.settings.prefix}uid_recip_keys_map"
+        encoded = redis_server.client().hget(place, "a")
+        assert encoded == write_keys(names).encode()
+        assert await store.assign_recip_key_to_new_uid(names) == ["a"] * len(names)
+        await post(store, "🔑", b"x")
+        claim = await store.claim("a", 0, 10)
+        assert claim is not None
+        assert [*claim.again, *claim.fresh] == ["🔑"]
+
+
 async def test_dates_are_right_for_centuries(redis_server: ServerProcess) -> None:
     moment = datetime(1999, 12, 28, 23, 59, 58, tzinfo=UTC)
     async with routing(redis_server.url, layout="acapy", clock=FakeClock(0)) as (ground, _):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from angarium.core.errors import OutcomeUnknown, RedisUnavailable
 from angarium.core.ground import Ground
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.floor import PlainFloor, PlainSettings
@@ -109,6 +110,99 @@ async def test_a_damaged_item_is_buried(redis_url: str) -> None:
             await eventually(lambda: take.got == [b"1", b"2"], DEADLINE_S)
             await eventually(lambda: settled(ground), DEADLINE_S)
             assert len(await subjects(ground, "dead")) == 1
+
+
+async def test_an_answer_that_can_not_be_written_is_not_the_end_of_the_handlers(
+    redis_url: str,
+) -> None:
+    async with routing(redis_url) as (ground, store):
+        got: list[bytes] = []
+
+        async def handle(message: Message) -> object:
+            got.append(message.payload)
+            return object()
+
+        async with mailbox(store, handle, handlers=2) as box:
+            for number in range(6):
+                await store.process_payload_recip_key("k", b"%d" % number, "http", "relay1.7")
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert box.figures.handled == 6
+        assert got == [b"0", b"1", b"2", b"3", b"4", b"5"], "none is handled again for it"
+
+
+async def test_a_handler_cancelled_from_inside_has_failed_like_any_other(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        take = Taking()
+
+        async def handle(message: Message) -> Any:
+            if message.payload == b"cancelled":
+                raise asyncio.CancelledError
+            return await take(message)
+
+        async with mailbox(store, handle, handlers=2, attempts_max=2) as box:
+            for number in range(4):
+                await post(store, f"c{number}", b"cancelled")
+            await post(store, "k", b"1")
+            await eventually(lambda: take.got == [b"1"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            assert box.figures.dead == 4
+
+
+async def test_keys_of_a_lost_claim_are_found_even_if_the_next_look_fails(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis ran the claim, the reply was lost, and at the next look Redis was away."""
+    async with routing(redis_url) as (ground, store):
+        faults: list[Exception] = [OutcomeUnknown("lost"), RedisUnavailable("away")]
+        claim = store.claim
+
+        async def faulty(uid: str, partition: int, keys_max: int, *, again: bool = False) -> Any:
+            if not faults or not (again or await counts(ground)):
+                return await claim(uid, partition, keys_max, again=again)
+            if isinstance(faults[0], OutcomeUnknown):
+                found = await claim(uid, partition, keys_max, again=again)
+                assert found is not None
+                if not found.fresh:
+                    return found
+            raise faults.pop(0)
+
+        take = Taking()
+        async with mailbox(store, take):
+            monkeypatch.setattr(store, "claim", faulty)
+            await post(store, "k", b"1")
+            await eventually(lambda: take.got == [b"1"], DEADLINE_S)
+            assert faults == []
+
+
+async def test_slow_keys_in_layout_acapy_do_not_hide_the_others(redis_url: str) -> None:
+    async with routing(redis_url, layout="acapy") as (_, store):
+        go, got = asyncio.Event(), Signal()
+
+        async def handle(message: Message) -> None:
+            if message.recip_key.startswith("slow"):
+                await go.wait()
+            else:
+                got.fire()
+
+        async with mailbox(store, handle, keys_max=4):
+            for key in ("slow1", "slow2"):
+                await post(store, key, b"x")
+            await post(store, "quick", b"x")
+            await got.wait(1, DEADLINE_S)
+            go.set()
+
+
+async def test_a_list_that_somebody_deleted_is_not_looked_for_without_end(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        await store.touch("a")
+        await post(store, "k", b"1", b"2")
+        name = f"{ground.settings.prefix}acapy_inbound_k"
+        await ground.redis.call("DEL", name, key=name)
+        take = Taking()
+        async with mailbox(store, take, "a"):
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            await post(store, "k", b"3")
+            await eventually(lambda: take.got == [b"3"], DEADLINE_S)
 
 
 async def test_keys_are_handled_side_by_side(redis_url: str) -> None:

@@ -160,24 +160,27 @@ async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it
         assert len(await events(ground, "outbound_accepted")) == 8
 
 
-async def test_failures_are_tried_again_and_private_addresses_are_refused(
-    redis_server: ServerProcess,
-) -> None:
-    async with routing(redis_server.url) as (ground, _):
+async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, _):
         store = OutboundStore(ground, "native")
         env = environment(ground.settings, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
-        witness = redis_server.client()
-        retries = f"{ground.settings.prefix}acapy_outbound_retry"
         statuses = {"/500": 500, "/302": 302, "/404": 404}
         async with RoleProcess(["serve", "deliverer"], env), sink(statuses) as (url, came):
             for path in statuses:
                 await store.push(url + path, b"x", {})
             await store.push("http://127.0.0.1:1/refused", b"x", {})
-            await eventually(lambda: witness.zcard(retries) == 4, DEADLINE_S)
+
+            async def all_failed() -> bool:
+                # By what was noted: on a busy machine the first is back from its pause before
+                # the last has failed, so that they never wait together.
+                found = await events(ground, "outbound_retried")
+                first = {event.key: event.detail for event in found if event.attempt == 1}
+                assert len(first) == 4, first
+                answers = {str(detail) for detail in first.values()}
+                return {"answered 500", "answered 302", "answered 404"} < answers
+
+            await eventually(all_failed, DEADLINE_S)
             assert {path for path, _ in came} == set(statuses), "redirects are not followed"
-            for item, score in witness.zrange(retries, 0, -1, withscores=True):
-                assert json.loads(item)["retries"] == 1
-                assert score > 1_700_000_000
         env = environment(ground.settings)
         async with RoleProcess(["serve", "deliverer"], env), sink({}) as (url, came):
             await store.push(f"{url}/private", b"x", {})

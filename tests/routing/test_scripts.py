@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -182,6 +183,59 @@ async def test_the_keys_of_a_stale_instance_move_in_pieces(redis_url: str) -> No
         while (await store.sweep()).again:
             pass
         assert [(each.uid, each.keys) for each in (await store.instances())[0]] == [("b", 35)]
+
+
+async def test_a_batch_for_a_stale_instance_moves_its_other_keys_only_once(redis_url: str) -> None:
+    """A batch of many keys of an instance that owned a million must not move them all at once."""
+    clock = FakeClock()
+    async with routing(redis_url, clock=clock, moves_max=3) as (ground, store):
+        await store.touch("a")
+        await store.assign_recip_key_to_new_uid([f"k{number}" for number in range(40)])
+        await post(store, "k0", b"1")
+        clock.jump(16_000)
+        await store.touch("b")
+        batch = [store.process_payload_recip_key(f"k{number}", b"x") for number in range(8)]
+        assert set(await asyncio.gather(*batch)) == {b"queued"}
+        moved = len(await events(ground, "reassigned"))
+        # Those of the batch in at most two calls, and in each of them three others.
+        assert 8 <= moved <= 8 + 2 * 3
+        swept = await store.sweep()
+        assert swept.moved == 3
+        assert swept.again
+
+
+async def test_one_sweep_moves_only_so_many_keys_whoever_they_were_of(redis_url: str) -> None:
+    clock = FakeClock()
+    async with routing(redis_url, clock=clock, moves_max=3) as (_, store):
+        for uid in ("a", "b", "c", "d"):
+            await store.touch(uid)
+        for number in range(12):
+            await post(store, f"k{number}")
+        clock.jump(16_000)
+        await store.touch("e")
+        swept = await store.sweep()
+        assert (swept.moved, swept.again) == (3, True)
+        while swept.again:
+            swept = await store.sweep()
+        assert [each.keys for each in (await store.instances())[0]] == [12]
+
+
+@LAYOUTS
+async def test_a_clock_set_back_does_not_keep_the_keys_of_a_dead_instance(
+    redis_url: str, layout: str
+) -> None:
+    clock = FakeClock()
+    async with routing(redis_url, layout=layout, clock=clock) as (_, store):
+        await store.touch("dead")
+        await post(store, "k", b"1", b"2")
+        clock.jump(-3_600_000)
+        await store.touch("b")
+        await store.sweep()
+        assert await owner(store, "k") == "dead", "nobody knows yet"
+        clock.jump(16_000)
+        await store.touch("b")
+        await store.sweep()
+        assert await owner(store, "k") == "b"
 
 
 async def test_one_that_comes_back_in_the_middle_keeps_what_it_still_has(redis_url: str) -> None:

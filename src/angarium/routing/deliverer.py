@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,13 @@ from angarium.routing.errors import ItemInvalid
 from angarium.routing.lanes import Lanes
 from angarium.routing.listening import check_layout
 from angarium.routing.mailbox import Pass
-from angarium.routing.outbound_store import Loan, OutboundStore, Settlement, is_foreign
+from angarium.routing.outbound_store import (
+    Loan,
+    OutboundStore,
+    Settlement,
+    is_foreign,
+    shown_url,
+)
 from angarium.routing.status import Status, StatusDesk, status_socket
 from angarium.routing.store import partition_in
 
@@ -64,7 +71,8 @@ class Deliverer(Service):
     def __init__(self, ground: Ground) -> None:
         super().__init__("deliverer", clock=ground.clock)
         self._ground = ground
-        self._store = OutboundStore(ground, ground.settings.routing.layout.value)
+        routing = ground.settings.routing
+        self._store = OutboundStore(ground, routing.layout.value, routing.delivery_timeout_ms)
         self._deliveries_max = ground.settings.limits.deliveries_max
         self._work: asyncio.Queue[_Delivery] = asyncio.Queue()
         self._lanes: Lanes[_Delivery] = Lanes()
@@ -196,6 +204,12 @@ class Deliverer(Service):
             await self._send(item, delivery.payload)
         except OutboundFailed as error:
             return self._failed(loan, item, error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something inside the client was cancelled, not this task.
+            return self._failed(loan, item, OutboundFailed("cancelled from inside"))
         except Exception as error:
             # A fault of ours with one message must not end the deliveries of all others.
             self.log.error("delivery_broken", id=items.name_of(item), exc_info=error)
@@ -213,13 +227,21 @@ class Deliverer(Service):
 
     async def _send_websocket(self, url: str, payload: bytes, headers: dict[str, str]) -> None:
         socket = await self._outbound.open_websocket(url, headers)
+        timeout_s = self._ground.settings.routing.delivery_timeout_ms / 1000
         try:
-            async with asyncio.timeout(self._ground.settings.routing.delivery_timeout_ms / 1000):
+            async with asyncio.timeout(timeout_s):
                 await socket.send_bytes(payload)
                 # Its close frame comes back when the other side has read what was before it.
                 await socket.close()
-        except (TimeoutError, ConnectionError, RuntimeError) as error:
+        except TimeoutError:
+            raise OutboundFailed(f"not taken within {timeout_s:g} s") from None
+        except (ConnectionError, RuntimeError) as error:
             raise OutboundFailed(f"{type(error).__name__}: {error}") from None
+        finally:
+            # Without any patience: only what is still open here gives its connection back.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await socket.close()
         if socket.close_code not in (1000, 1001, 1005):
             raise OutboundFailed(f"closed with {socket.close_code}")
 
@@ -227,7 +249,7 @@ class Deliverer(Service):
         reason = str(error)[:REASON_LETTERS_MAX]
         final = isinstance(error, AddressRefused) or item.failures >= len(items.RETRY_DELAYS_MS)
         self.log.warning(
-            "delivery_failed", id=items.name_of(item), url=item.url[:200], reason=reason,
+            "delivery_failed", id=items.name_of(item), url=shown_url(item.url), reason=reason,
             attempt=item.failures + 1, final=final,
         )  # fmt: skip
         if final:

@@ -5,13 +5,15 @@ InputInvalid
 └── ItemInvalid          an item of a queue can't be read
 NotFound
 └── RecipientUnknown     nobody has ever written to this recipient key
+AngariumError
+└── HandlerCancelled     a handler ended as cancelled, and nobody had asked it to
 Conflict
 └── InstancesFull        no number is left for another instance
 """
 
 from __future__ import annotations
 
-from angarium.core.errors import Conflict, InputInvalid, NotFound
+from angarium.core.errors import AngariumError, Conflict, InputInvalid, NotFound
 
 
 class EnvelopeInvalid(InputInvalid):
@@ -20,6 +22,10 @@ class EnvelopeInvalid(InputInvalid):
 
 class ItemInvalid(InputInvalid):
     code = "item_invalid"
+
+
+class HandlerCancelled(AngariumError):
+    code = "handler_cancelled"
 
 
 class RecipientUnknown(NotFound):

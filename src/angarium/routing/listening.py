@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 
 from angarium.core.errors import SettingInvalid
 from angarium.core.settings import Layout, Settings
@@ -26,6 +27,23 @@ def check_layout(settings: Settings) -> None:
             f"'acapy' can't be spread over {settings.partitions} partitions",
             "use one partition on a server that is no cluster, or the layout native",
         )
+
+
+def server_tls(settings: Settings) -> ssl.SSLContext | None:
+    """For the relay's listeners, all of them, when a certificate is set."""
+    routing, setting = settings.routing, "ANGARIUM_ROUTING__TLS_CERTIFICATE"
+    if routing.tls_certificate is None:
+        if routing.tls_key is not None:
+            raise SettingInvalid(setting, "is missing", "name the certificate file")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A key that asks for a password would have the role wait for somebody to type one.
+        context.load_cert_chain(routing.tls_certificate, routing.tls_key, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        problem = f"the certificate can't be used: {error}"
+        raise SettingInvalid(setting, problem, "name readable PEM files") from None
+    return context
 
 
 def listen(host: str, port: int, setting: str) -> socket.socket:

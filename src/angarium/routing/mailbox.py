@@ -16,9 +16,9 @@ from typing import Any
 
 from angarium.core.backoff import Backoff
 from angarium.core.clock import Clock
-from angarium.core.errors import AngariumError, OutcomeUnknown
+from angarium.core.errors import OutcomeUnknown
 from angarium.core.service import Loop, Service
-from angarium.routing.errors import ItemInvalid
+from angarium.routing.errors import HandlerCancelled, ItemInvalid
 from angarium.routing.items import Message, decode_inbound, id_of, response_to
 from angarium.routing.store import Finished, RoutingStore, partition_in
 
@@ -183,13 +183,15 @@ class Mailbox(Service):
         try:
             for number, partition in enumerate(self._partitions):
                 if not self._trusted:
+                    self._lost_track |= lost_track
                     self._beating.wake()
                     return Pass()
                 # One poll looks at all; between them only where a hint pointed.
                 if partition.hot or partition.later or lost_track:
                     again |= await self._read_partition(number, lost_track)
-        except OutcomeUnknown:
-            self._lost_track = True
+        except BaseException as error:
+            # A look that failed has found nothing again: the next one has to.
+            self._lost_track |= lost_track or isinstance(error, OutcomeUnknown)
             raise
         if not again:
             for partition in self._partitions:
@@ -201,8 +203,10 @@ class Mailbox(Service):
         if room <= 0 and not partition.later:
             return False  # whoever makes room wakes us
         partition.hot = False
-        wanted = min(room, CLAIM_KEYS_MAX)
-        found = await self._store.claim(self.uid, number, max(0, wanted), again=lost_track)
+        wanted = max(0, min(room, CLAIM_KEYS_MAX))
+        # Layout `acapy` can't mark what was named: what is in hand is named again, and first.
+        asked = wanted + len(self._in_hand) if wanted and self._store.acapy else wanted
+        found = await self._store.claim(self.uid, number, asked, again=lost_track)
         if found is None:
             self._beating.wake()  # removed while we were not looking
             return False
@@ -217,7 +221,7 @@ class Mailbox(Service):
         keys, partition.later = partition.later + keys, []
         if keys:
             await self._take(number, keys)
-        return bool(keys) and len(found.again) + len(found.fresh) >= wanted
+        return bool(keys) and len(found.again) + len(found.fresh) >= asked
 
     async def _take(self, number: int, keys: list[str]) -> None:
         each_max = max(1, min(LINE_MESSAGES_MAX, TAKE_MESSAGES_MAX // len(keys)))
@@ -283,7 +287,7 @@ class Mailbox(Service):
                 self._bury(id_of(item), line.recip_key, str(error), endings)
                 continue
             try:
-                answer = await self._handle(message)
+                answer = await self._call_handler(message)
             except Exception as error:
                 failure, answer = await self._try_again(message, error)
                 if failure is not None:
@@ -310,18 +314,29 @@ class Mailbox(Service):
             if not self._trusted or not self._taking_work():
                 return error, None
             try:
-                return None, await self._handle(message)
+                return None, await self._call_handler(message)
             except Exception as again:
                 error = again
         return error, None
 
+    async def _call_handler(self, message: Message) -> Any:
+        try:
+            return await self._handle(message)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something that it awaited was cancelled: its failure, not the end of this task.
+            raise HandlerCancelled("the handler was cancelled from inside") from None
+
     async def _respond(self, message: Message, answer: Any) -> None:
-        response = response_to(message, answer)
-        if response is not None:
-            try:
+        try:
+            response = response_to(message, answer)
+            if response is not None:
                 await self._store.post_response(response)
-            except AngariumError as error:  # its caller runs into the time-out
-                self.log.warning("response_lost", id=message.id, error=str(error))
+        except Exception as error:
+            # Redis did not take it, or it can't be written: the caller runs into its time-out.
+            self.log.warning("response_lost", id=message.id, error=repr(error))
 
     def _bury(self, message_id: str, key: str, reason: str, endings: list[tuple[str, str]]) -> None:
         self.figures.dead += 1

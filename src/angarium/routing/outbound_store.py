@@ -15,6 +15,7 @@ from angarium.core import keyspace as keys
 from angarium.core.ids import time_ordered_id
 from angarium.core.scripts import load_script
 from angarium.core.subscription import Subscription
+from angarium.core.urls import redacted
 from angarium.core.wire import Argument
 from angarium.routing.floor import Floor
 from angarium.routing.items import Outbound, encode_outbound, name_of, new_outbound
@@ -26,8 +27,10 @@ TAKE_OUTBOUND = load_script(_PACKAGE, "take_outbound")
 SETTLE_OUTBOUND = load_script(_PACKAGE, "settle_outbound")
 REVIVE_OUTBOUND = load_script(_PACKAGE, "revive_outbound")
 
-# Three attempts' time: a deliverer that has not said anything by then is gone.
+# A deliverer that has not said anything by then is gone. A WebSocket may use its time-out twice,
+# and a message waits for its turn before.
 LOAN_MS = 30_000
+LOAN_TIMEOUTS = 3
 # A URL is the key of an outbound message's events; its beginning tells enough.
 URL_LETTERS_MAX = 200
 
@@ -55,8 +58,9 @@ class Settlement:
 
 
 class OutboundStore:
-    def __init__(self, floor: Floor, layout: str) -> None:
+    def __init__(self, floor: Floor, layout: str, delivery_timeout_ms: int = 0) -> None:
         self._floor = floor
+        self._loan_ms = max(LOAN_MS, LOAN_TIMEOUTS * delivery_timeout_ms)
         self._acapy = layout == ACAPY
         self.partitions = floor.keyspace.partitions
         self._wake = floor.keyspace.global_name(keys.OUTBOUND_WAKE)
@@ -75,7 +79,7 @@ class OutboundStore:
         item = new_outbound(url, payload, headers, message_id)
         encoded = encode_outbound(item)
         partition = self._floor.keyspace.partition_of(name_of(item))
-        entry = ((), (message_id, url[:URL_LETTERS_MAX], encoded))
+        entry = ((), (message_id, shown_url(url), encoded))
         return self._push[partition].submit(partition, entry, None, len(encoded))
 
     async def take(self, partition: int, messages_max: int) -> list[Loan]:
@@ -86,7 +90,8 @@ class OutboundStore:
             name(keys.OUTBOUND_TAKEN, partition),
             name(keys.OUTBOUND_LOANS, partition),
         ]
-        reply = await self._floor.run(TAKE_OUTBOUND, partition, names, (messages_max, LOAN_MS))
+        args = (messages_max, self._loan_ms)
+        reply = await self._floor.run(TAKE_OUTBOUND, partition, names, args)
         return [Loan(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)]
 
     def settle(self, end: Settlement) -> asyncio.Future[Any]:
@@ -95,7 +100,7 @@ class OutboundStore:
             end.loan.number,
             end.outcome + ("+" if end.foreign else ""),
             end.name,
-            end.url[:URL_LETTERS_MAX],
+            shown_url(end.url),
             end.attempt,
             end.message,
             end.delay_ms,
@@ -137,6 +142,11 @@ class OutboundStore:
                 keys.OUTBOUND_DEAD,
             )
         ]
+
+
+def shown_url(url: str) -> str:
+    """As the journal and logs may have it: without secrets, and not longer than it helps."""
+    return (redacted(url) if "@" in url or "?" in url else url)[:URL_LETTERS_MAX]
 
 
 def is_foreign(item: Outbound) -> bool:

@@ -24,7 +24,7 @@ from angarium.routing.callers import Callers
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import DirectResponse, decode_response
-from angarium.routing.listening import check_layout, listen, rules_of
+from angarium.routing.listening import check_layout, listen, rules_of, server_tls
 from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
 from angarium.routing.status import Status, StatusDesk, status_socket
@@ -46,6 +46,7 @@ MESSAGES = Counter(
 def check(settings: Settings, app: Angarium) -> None:
     """Ports that are taken are found before Redis is touched."""
     check_layout(settings)
+    server_tls(settings)
     for _, host, port in settings.routing.inbound:
         listen(host, port, SETTING).close()
     if settings.routing.status_host is not None and settings.routing.status_port is not None:
@@ -92,9 +93,13 @@ class Desk:
             answer: asyncio.Future[DirectResponse | None] = relay.loop_.create_future()
         else:
             txn_id, answer = relay.callers.expect()
-            queued = relay.store.process_payload_recip_key(
-                envelope.recip_key, body, self._transport, txn_id
-            )
+            try:
+                queued = relay.store.process_payload_recip_key(
+                    envelope.recip_key, body, self._transport, txn_id
+                )
+            except AngariumError:
+                answer.cancel()  # its place is free again
+                raise
 
         def done(future: asyncio.Future[Any]) -> None:
             error = None if future.cancelled() else future.exception()
@@ -128,6 +133,7 @@ class Relay(Service):
         self.status = Status(ground, lambda: self.ready)
         self.queued = 0
         self._reported = 0
+        self._tls = server_tls(ground.settings)
         self._desks: list[Desk] = []
         self._servers: list[asyncio.Server] = []
         self._status_desk = StatusDesk(self.status)
@@ -173,12 +179,21 @@ class Relay(Service):
     async def _open(self, transport: str, host: str, port: int) -> None:
         desk = Desk(self, transport)
         listener = listen(host, port, SETTING)
+        tls = self._tls
+        handshake_s = None if tls is None else HANDSHAKE_S_MAX
         if transport == "http":
-            server = await self.loop_.create_server(lambda: HttpConnection(desk), sock=listener)
+            server = await self.loop_.create_server(
+                lambda: HttpConnection(desk),
+                sock=listener,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_s,
+            )
         else:
             server = await ws_create_server(
                 listener_of(desk),
                 sock=listener,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_s,
                 websocket_handshake_timeout=HANDSHAKE_S_MAX,
                 enable_auto_ping=True,
                 auto_ping_idle_timeout=WS_IDLE_S,
@@ -211,7 +226,7 @@ class Relay(Service):
         self._status_desk.sweep()
         for desk in self._desks:
             for connection in list(desk.connections):
-                if isinstance(connection, HttpConnection) and connection.overdue:
+                if connection.overdue:
                     connection.give_up()
 
     async def _report(self) -> None:

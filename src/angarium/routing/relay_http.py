@@ -2,7 +2,8 @@
 
 Requests of a connection are answered one after the other, in the order they came. No task is
 made for a message: it joins the next batch, and the batch's end writes the answer. A peer that
-sends slowly, says too much or connects too often is told so and let go.
+sends slowly, says too much or connects too often is told so and let go; one that does not read
+its answers gets no further ones, and is cut off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ REQUEST_S_MAX = 30.0
 IDLE_S_MAX = 75.0
 # Unsent bytes of answers; a peer that does not read them is not worth more memory.
 UNREAD_BYTES_MAX = 256 * 1024
+# How long a refused peer may go on sending: closing at once would reset the connection, and the
+# peer would lose the answer that says why. And how long one that has ended its side is answered.
+LINGER_S_MAX = 5.0
 
 
 class Desk(Protocol):
@@ -45,13 +49,15 @@ class Desk(Protocol):
 
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
-        "_busy",
         "_closing",
         "_desk",
         "_ended_by_peer",
+        "_lingering",
         "_loop",
         "_reader",
         "_transport",
+        "_unread",
+        "_waiting",
         "since",
     )
 
@@ -60,72 +66,101 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = http1.RequestReader(desk.body_bytes_max)
         self._transport: asyncio.Transport | None = None
-        self._busy = False
+        self._waiting: asyncio.Future[DirectResponse | None] | None = None
         self._closing = False
         self._ended_by_peer = False
+        self._lingering = False
+        self._unread = False
         self.since = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
         if not self._desk.enter(self):
-            self._refuse(503, "too many connections; try again later")
+            self._say_refused(503, "too many connections; try again later")
+            self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
         self._desk.leave(self)
+        if self._waiting is not None:
+            self._waiting.cancel()  # nobody is left to hear the answer; the message is queued
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        if not self._reader.midway:
-            self.since = self._loop.time()
+        was_idle = not self._reader.midway
         self._reader.feed(data)
-        if not self._busy:
+        if self._waiting is None and not self._unread:
             self._go_on()
         elif self._transport is not None:
             # Requests behind the one in work wait in the kernel, not here.
             self._transport.pause_reading()
+        if was_idle and self._reader.midway:
+            self.since = self._loop.time()
 
     def eof_received(self) -> bool:
-        # A peer that only stopped writing still gets its answers, and then the end.
+        # A peer that only stopped writing still gets its answers, and then the end. Most have
+        # gone altogether, so this is not waited for as long as by others.
         self._ended_by_peer = True
-        return self._busy
+        self.since = self._loop.time()
+        return self._waiting is not None and not self._tls
 
     def pause_writing(self) -> None:
-        self.close()
+        self._unread = True
+        self.since = self._loop.time()
 
     def resume_writing(self) -> None:
-        return
+        self._unread = False
+        self.since = self._loop.time()
+        if not self._closing and self._waiting is None:
+            self._resume()
 
     @property
     def overdue(self) -> bool:
-        """It took too long to say what it wants, or has been idle for too long."""
-        if self._busy:
+        """It took too long to ask, to read its answer or to go, or has been idle for too long."""
+        if self._waiting is not None and not self._unread and not self._ended_by_peer:
             return False
-        limit_s = REQUEST_S_MAX if self._reader.midway else IDLE_S_MAX
+        if self._lingering or self._ended_by_peer:
+            limit_s = LINGER_S_MAX
+        elif self._closing:
+            limit_s = REQUEST_S_MAX
+        else:
+            limit_s = REQUEST_S_MAX if self._reader.midway or self._unread else IDLE_S_MAX
         return self._loop.time() - self.since > limit_s
 
     def give_up(self) -> None:
-        if self._reader.midway and not self._busy:
+        if self._closing or self._unread or self._ended_by_peer:
+            # Closing would wait until the peer has read everything.
+            self._closing = True
+            if self._transport is not None:
+                self._transport.abort()
+        elif self._reader.midway:
             self._refuse(408, "the request took too long")
         else:
             self.close()
 
     def quiet(self) -> None:
         """No further request: close now, or after the answer that is due."""
-        if not self._busy:
+        if self._waiting is None:
             self.close()
         self._closing = True
 
+    @property
+    def _tls(self) -> bool:
+        """Where half a connection can't be closed."""
+        return self._transport is not None and not self._transport.can_write_eof()
+
     def close(self) -> None:
+        if not self._closing:
+            self.since = self._loop.time()
         self._closing = True
         if self._transport is not None:
             self._transport.close()
 
     def _go_on(self) -> None:
         try:
-            while not self._busy and not self._closing:
+            while self._waiting is None and not self._closing and not self._unread:
                 request = self._reader.next_request()
                 if request is None:
                     if self._reader.waits_for_leave:
@@ -143,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
                 self._write(_problem(error, keep_alive=request.keep_alive))
                 self._ended(request.keep_alive)
                 return
-            self._busy = True
+            self._waiting = future
             future.add_done_callback(self._answered if request.keep_alive else self._answered_last)
             return
         if request.method in ("GET", "HEAD"):
@@ -157,19 +192,26 @@ class HttpConnection(asyncio.Protocol):
         self._ended(request.keep_alive)
 
     def _answered(self, future: asyncio.Future[DirectResponse | None]) -> None:
+        self._waiting = None
         self._write(_answer_of(future))
-        self._busy = False
         self._ended(not self._closing)
-        if not self._closing and self._transport is not None:
-            self._transport.resume_reading()
-            if self._reader.midway:
-                self._go_on()
-            if self._ended_by_peer and not self._busy:
-                self.close()
+        if not self._closing and not self._unread:
+            self._resume()
 
     def _answered_last(self, future: asyncio.Future[DirectResponse | None]) -> None:
+        self._waiting = None
         self._write(_answer_of(future))
         self.close()
+
+    def _resume(self) -> None:
+        """What the peer sent meanwhile."""
+        if self._transport is None:
+            return
+        self._transport.resume_reading()
+        if self._reader.midway:
+            self._go_on()
+        if self._ended_by_peer and self._waiting is None:
+            self.close()
 
     def _ended(self, keep_alive: bool) -> None:
         self.since = self._loop.time()
@@ -177,9 +219,18 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def _refuse(self, status: int, problem: str) -> None:
+        """Say why, and wait for the peer to have read it: it may still be sending."""
+        self._say_refused(status, problem)
+        self._closing = self._lingering = True
+        self.since = self._loop.time()
+        if self._ended_by_peer:
+            self.close()
+        elif self._transport is not None and not self._tls:
+            self._transport.write_eof()
+
+    def _say_refused(self, status: int, problem: str) -> None:
         detail = {"title": problem, "status": status, "code": "http_refused"}
         self._write(http1.response(status, msgspec.json.encode(detail), PROBLEM, keep_alive=False))
-        self.close()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from angarium.core.errors import AngariumError
+from angarium.core.errors import AngariumError, NotFound
 from angarium.core.ground import Ground
 from angarium.routing import http1
 from angarium.routing.items import DirectResponse
@@ -93,7 +93,7 @@ class StatusDesk:
         self._connections.discard(connection)
 
     def take(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
-        raise AngariumError("messages are not taken at the status endpoints")
+        raise NotFound("messages are not taken at the status endpoints")
 
     def status(self, path: str, headers: dict[bytes, bytes]) -> bytes | None:
         return self._status.answer(path, headers) or http1.response(404)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
@@ -31,6 +32,12 @@ class RoutingSettings(Group):
         (("http", "127.0.0.1", 8071), ("ws", "127.0.0.1", 8081)),
         description="Where the relay listens: a JSON list of transport, host and port.",
     )
+    tls_certificate: Path | None = Field(
+        None,
+        description="File with the relay's certificate chain, PEM; with it all its listeners use "
+        "TLS.",
+    )
+    tls_key: Path | None = Field(None, description="File with the key of that certificate, PEM.")
     topic_prefix: Annotated[Name, Former("TOPIC_PREFIX")] = Field(
         keyspace.TOPIC_PREFIX,
         description="Beginning of the names of the inbound and outbound lists.",

@@ -38,6 +38,7 @@ class AngariumInbound(_Base):  # type: ignore[misc]
     async def start(self) -> None:
         link = Link.of(self.root_profile)
         options = MailboxOptions(handlers=HANDLERS, keys_max=link.limits.inbox_keys_max)
+        await link.enter()
         store = await link.routing()
         self._mailbox = Mailbox(store, link.uid, self._handle, options, name="acapy")
         await self._mailbox.start()
@@ -46,7 +47,7 @@ class AngariumInbound(_Base):  # type: ignore[misc]
     async def stop(self) -> None:
         if self._mailbox is not None:
             await self._mailbox.stop(STOP_S)
-            await Link.of(self.root_profile).close()
+            await Link.of(self.root_profile).leave()
 
     async def _handle(self, message: Message) -> bytes | str | None:
         waits = message.txn_id is not None

@@ -25,6 +25,7 @@ class Link:
         self.uid = str(uuid4())
         self._stack = AsyncExitStack()
         self._lock = asyncio.Lock()
+        self._users = 0
         self._floor: PlainFloor | None = None
         self._routing: RoutingStore | None = None
         self._outbound: OutboundStore | None = None
@@ -37,6 +38,17 @@ class Link:
             link = cls(read_config(profile.settings))
             profile.context.injector.bind_instance(cls, link)
         return link  # type: ignore[no-any-return]
+
+    async def enter(self) -> None:
+        """One transport more that needs the connection until it leaves."""
+        self._users += 1
+        await self.floor()
+
+    async def leave(self) -> None:
+        """The last one closes it: transports stop side by side, and mail has to be given back."""
+        self._users = max(0, self._users - 1)
+        if self._users == 0:
+            await self.close()
 
     async def floor(self) -> PlainFloor:
         async with self._lock:

@@ -28,10 +28,10 @@ class AngariumOutbound(_Base):  # type: ignore[misc]
         self.root_profile = root_profile
 
     async def start(self) -> None:
-        await Link.of(self.root_profile).floor()
+        await Link.of(self.root_profile).enter()
 
     async def stop(self) -> None:
-        await Link.of(self.root_profile).close()
+        await Link.of(self.root_profile).leave()
 
     async def handle_message(
         self,

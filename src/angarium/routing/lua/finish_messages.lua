@@ -83,7 +83,8 @@ for item = 1, items do
   else
     local taken, field = take(key, list, n, place), uid .. '_' .. key
     local left = redis.call('HINCRBY', KEYS[3], field, -taken)
-    if left < 0 then
+    -- Messages that somebody deleted would be looked for without end.
+    if left < 0 or (left > 0 and not acapy and redis.call('EXISTS', list) == 0) then
       redis.call('HSET', KEYS[3], field, 0)
       left = 0
     end

@@ -24,7 +24,12 @@ for _, key in ipairs(kept) do
 end
 if assigned == moves_max then more = 1 end
 for _, uid in ipairs(book.uids()) do
-  if is_stale(uid) then
+  -- Heard of in the future: the clock was set back since. Those that live say so again soon.
+  if (book.silent_ms(uid) or 0) < 0 then book.touch(uid) end
+  if moved >= moves_max then
+    more = 1
+    break
+  elseif is_stale(uid) then
     local count, left = reassign_uid(uid)
     moved = moved + count
     if left then more = 1 end

@@ -174,11 +174,22 @@ function acapy.ready(uid, key)
   end
 end
 
+-- A character outside ASCII as json.dumps writes it.
+local function escaped(character)
+  local code = string.byte(character)
+  code = code - (code >= 240 and 240 or code >= 224 and 224 or 192)
+  for i = 2, #character do code = code * 64 + string.byte(character, i) - 128 end
+  if code < 65536 then return string.format('\\u%04x', code) end
+  code = code - 65536
+  return string.format('\\u%04x\\u%04x', 55296 + math.floor(code / 1024), 56320 + code % 1024)
+end
+
 function acapy.flush()
   for uid in pairs(dirty) do
     local quoted = {}
     for i, key in ipairs(acapy.list(uid).keys) do
-      quoted[i] = string.gsub(cjson.encode(key), '\\/', '/')
+      local text = string.gsub(cjson.encode(key), '\\/', '/')
+      quoted[i] = string.gsub(text, '[\192-\255][\128-\191]*', escaped)
     end
     redis.call('HSET', keys_key, uid, base64_encode('[' .. table.concat(quoted, ', ') .. ']'))
   end

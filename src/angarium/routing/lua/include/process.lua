@@ -10,6 +10,7 @@ end
 
 -- Whether a silent owner is stale is asked for each message, for the one before may have made
 -- it so. Its other keys move once in a call; each key that is written to moves at once.
+local emptied = {}
 local function owner_for(key)
   local uid = owner_of(key)
   if not uid then return assign_recip_key_to_new_uid(key) end
@@ -21,7 +22,10 @@ local function owner_for(key)
   if active or not is_stale(uid) then return uid end
   local new = reassign_recip_key_to_uid(uid, key)
   if not new then return uid end
-  reassign_uid(uid)
+  if not emptied[uid] then
+    emptied[uid] = true
+    reassign_uid(uid)
+  end
   return new
 end
 

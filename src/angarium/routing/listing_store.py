@@ -1,0 +1,64 @@
+"""What people page through in this room: recipient keys with their owners, and queue lengths.
+
+Beside `store.py` and `outbound_store.py` the only file of the room that knows key names. It only
+reads, and a page costs the same whether there are ten keys or a million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+
+
+@dataclass(frozen=True)
+class RoutingLengths:
+    """All partitions together. `keys_with_mail` have messages that were not handled yet."""
+
+    keys: int
+    keys_with_mail: int
+    outbound: int
+    retrying: int
+    in_hand: int
+    dead_inbound: int
+    dead_outbound: int
+
+
+class RoutingListing:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._name = ground.keyspace.name
+        self.partitions = ground.settings.partitions
+
+    async def owned(self, partition: int, cursor: int, count: int) -> tuple[list[str], int]:
+        """Some keys that have an owner, and where to go on; 0 when this was the last page.
+
+        `count` is what Redis aims at; a small map comes whole. A key may come twice if the map
+        grows between two pages.
+        """
+        name = self._name(keys.RECIP_KEY_UID, partition)
+        after, found = await self._ground.redis.call(
+            "HSCAN", name, cursor, "COUNT", count, key=name
+        )
+        return [each.decode(errors="replace") for each in found[::2]], int(after)
+
+    async def lengths(self) -> RoutingLengths:
+        sums = [0] * 7
+        for partition in range(self.partitions):
+            name = self._name
+            replies = await self._ground.redis.execute(
+                [
+                    ("HLEN", name(keys.RECIP_KEY_UID, partition)),
+                    ("ZCARD", name(keys.MAIL, partition)),
+                    ("LLEN", name(keys.OUTBOUND, partition)),
+                    ("ZCARD", name(keys.OUTBOUND_RETRY, partition)),
+                    ("ZCARD", name(keys.OUTBOUND_LOANS, partition)),
+                    ("LLEN", name(keys.INBOUND_DEAD, partition)),
+                    ("LLEN", name(keys.OUTBOUND_DEAD, partition)),
+                ],
+                key=name(keys.MAIL, partition),
+                repeatable=True,
+            )
+            sums = [one + int(other) for one, other in zip(sums, replies, strict=True)]
+        return RoutingLengths(*sums)
