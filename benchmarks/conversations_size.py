@@ -1,13 +1,16 @@
 """The cost of a reply among ten and among a million open conversations, in Redis' own time.
 
-A conversation is open while one of its replies waits. So many are opened first, then replies of
-other conversations go through all their five steps.
+A conversation is open while one of its replies waits. Each size has a server of its own, on which
+so many are opened first. Then replies of other conversations go through all their five steps, on
+one server after the other in each round: what else the machine does meanwhile hits all sizes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
+from dataclasses import dataclass
 from typing import Any
 
 import uvloop
@@ -19,12 +22,19 @@ from angarium.conversations.model import MinMessageInfo
 from angarium.conversations.store import ConversationStore
 from angarium.core import keyspace as keys
 from benchmarks.conversations import TASK, Ours, spread
-from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _redis_figures, _steal_since
+from benchmarks.measure import (
+    ATTEMPTS_MAX,
+    STEAL_MAX,
+    Contender,
+    _cpu_times,
+    _redis_figures,
+    _steal_since,
+)
 
 SIZES = (10, 1_000, 100_000, 1_000_000)
 REPLIES = 5_000
-ROUNDS = 5
-WARM_UP = 50_000
+ROUNDS = 7
+WARM_UP = 30_000
 HOUR_MS = 3_600_000
 # Nothing may expire while it is measured.
 SETTINGS = {"message_ttl": HOUR_MS, "awaited_message_ttl": HOUR_MS}
@@ -35,42 +45,57 @@ def main() -> None:
 
 
 async def _main() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        beds = [await _prepare(stack, size) for size in SIZES]
+        costs: dict[int, list[float]] = {size: [] for size in SIZES}
+        for _ in range(ROUNDS):
+            for bed in beds:
+                costs[bed.size].append(await _cost(bed.replies, bed.witness))
+                bed.witness.delete(bed.journal)
     print("| open conversations | Redis CPU µs per reply | spread | bytes per open conversation |")
     print("|---:|---:|---:|---:|")
-    with ServerProcess() as server:
-        witness = server.client(decode_responses=True)
-        off = {"enabled": False}
-        async with (
-            sample_ground(server.url, conversations=SETTINGS) as ground,
-            sample_ground(
-                server.url, conversations=SETTINGS, journal=off, prefix=ground.settings.prefix
-            ) as beside,
-        ):
-            # What is opened beside needs no journal, and is there sooner without.
-            store, replies = ConversationStore(beside), spread(Ours(ground).reply)
-            journal = ground.keyspace.name(keys.JOURNAL)
-            # Requests outlive their replies. Without those of a while ago, the first size would
-            # be measured in the processor's caches and the others not.
-            await replies(WARM_UP)
-            witness.delete(journal)
-            opened = 0
-            for size in SIZES:
-                before = int(witness.info("memory")["used_memory"])
-                await _open(store, opened, size)
-                used = int(witness.info("memory")["used_memory"]) - before
-                # A few are lost in what the server frees and takes meanwhile.
-                each = f"{used // (size - opened):,}" if size > 1_000 else ""
-                opened = size
-                costs = [await _cost(replies, witness) for _ in range(ROUNDS)]
-                witness.delete(journal)
-                print(
-                    f"| {size:,} | {statistics.median(costs):.1f} "
-                    f"| {min(costs):.1f}–{max(costs):.1f} | {each} |",
-                    flush=True,
-                )
+    for bed in beds:
+        found = costs[bed.size]
+        # Of a few, what the server takes and frees meanwhile says more than they do.
+        each = f"{bed.used_bytes // bed.size:,}" if bed.size > 1_000 else ""
+        spread_text = f"{min(found):.1f}–{max(found):.1f}"
+        print(f"| {bed.size:,} | {statistics.median(found):.1f} | {spread_text} | {each} |")
 
 
-async def _cost(replies: Any, witness: Any) -> float:
+@dataclass(frozen=True)
+class _Bed:
+    size: int
+    witness: Any
+    replies: Contender
+    journal: str
+    used_bytes: int
+
+
+async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> _Bed:
+    server = stack.enter_context(ServerProcess())
+    ground = await stack.enter_async_context(sample_ground(server.url, conversations=SETTINGS))
+    # What is opened beside needs no journal, and is there sooner without.
+    beside = await stack.enter_async_context(
+        sample_ground(
+            server.url,
+            conversations=SETTINGS,
+            journal={"enabled": False},
+            prefix=ground.settings.prefix,
+        )
+    )
+    witness, replies = server.client(decode_responses=True), spread(Ours(ground).reply)
+    journal = ground.keyspace.name(keys.JOURNAL)
+    # Requests outlive their replies. Without those of a while ago, the smallest size would be
+    # measured in the processor's caches and the others not.
+    await replies(WARM_UP)
+    witness.delete(journal)
+    before = int(witness.info("memory")["used_memory"])
+    await _open(ConversationStore(beside), size)
+    used = int(witness.info("memory")["used_memory"]) - before
+    return _Bed(size, witness, replies, journal, used)
+
+
+async def _cost(replies: Contender, witness: Any) -> float:
     for _ in range(ATTEMPTS_MAX):
         before, stolen = _redis_figures(witness), _cpu_times()
         await replies(REPLIES)
@@ -80,7 +105,7 @@ async def _cost(replies: Any, witness: Any) -> float:
     return cost
 
 
-async def _open(store: ConversationStore, opened: int, size: int) -> None:
+async def _open(store: ConversationStore, size: int) -> None:
     async def one(number: int) -> None:
         info = MinMessageInfo(f"open{number}", "", f"open{number}")
         await store.create_request(info, "bench", 1, "")
@@ -88,5 +113,5 @@ async def _open(store: ConversationStore, opened: int, size: int) -> None:
             NewReply(info.conversation_id, info.request_id, f"open{number}", 1, TASK, held=True)
         )
 
-    for start in range(opened, size, 5_000):
+    for start in range(0, size, 5_000):
         await asyncio.gather(*(one(n) for n in range(start, min(size, start + 5_000))))

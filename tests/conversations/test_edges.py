@@ -270,10 +270,12 @@ async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: 
         await it.request("A")
         with pytest.raises(InputInvalid, match="timestamp"):
             await it.manager.mark_pending_conversation_register(
+                "",
                 "c",
                 "A",
-                "a1",
                 task(),
+                "",
+                "a1",
                 response_timestamp=wrong,  # type: ignore[arg-type]
             )
 
@@ -294,8 +296,11 @@ class Rude(BaseException):
     pass
 
 
-@pytest.mark.parametrize("kind", [Rude, SystemExit, asyncio.CancelledError])
-@pytest.mark.parametrize("way", ["async", "sync"])
+KINDS = [Rude, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["async", "sync", "thread"])
 async def test_a_sender_may_raise_anything(
     redis_url: str, kind: type[BaseException], way: str
 ) -> None:
@@ -310,7 +315,10 @@ async def test_a_sender_may_raise_anything(
     async def send_async(reply: Reply) -> None:
         send(reply)
 
-    app.reply_sender()(send if way == "sync" else send_async)
+    async def send_thread(reply: Reply) -> None:
+        await asyncio.to_thread(send, reply)
+
+    app.reply_sender()({"sync": send, "async": send_async, "thread": send_thread}[way])
     async with instance(redis_url, app) as bridge:
         for name in ("bad", "good"):
             await bridge.request(name, name, "whatsapp")

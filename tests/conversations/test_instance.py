@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -288,23 +287,6 @@ async def test_a_reply_without_a_sender_is_awaited(redis_url: str) -> None:
         await bridge.request("c", "A", "web")
         await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
         await eventually(lambda: bridge.awaited == 1, DEADLINE_S)
-
-
-async def test_replies_far_apart_and_replies_of_one_moment_leave_in_order(redis_url: str) -> None:
-    """1 ms and 11 s apart by their timestamps, and a thousand of the same."""
-    client = Client()
-    async with instance(redis_url, client.app) as bridge:
-        await bridge.request("gate", "G", "whatsapp")
-        await bridge.request("gate", "A", "whatsapp")
-        base = time.time_ns() // 1_000_000
-        for number, offset in enumerate([1, 9_900, 11_000, 20_001]):
-            await bridge.reply("gate", "A", f"a{number}", task(), response_timestamp=base + offset)
-        for number in range(1_000):
-            await bridge.reply("gate", "A", f"s{number}", task(), response_timestamp=base)
-        await bridge.reply("gate", "G", "g", task())
-        await client.wait(1_005)
-        expected = ["g", *(f"a{n}" for n in range(4)), *(f"s{n}" for n in range(1_000))]
-        assert client.sent == expected
 
 
 async def test_the_role_reports_its_figures(redis_url: str) -> None:

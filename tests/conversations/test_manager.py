@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
+import msgspec
 import pytest
 
 from angarium.conversations.awaited import first_turn_in_s
-from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
+from angarium.conversations.errors import AckUnknown, IdRefused, ReplyUnknown, RequestUnknown
 from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import (
+    CanSend,
     MinMessageInfo,
     SyncMessageOptions,
     TaskItem,
@@ -44,6 +47,39 @@ SEED_NAMES = [
 ]
 
 
+# What each method takes, in this order; ours may take more behind it.
+TAKES = {
+    "create_conversation_register": "origin conversation_id request_id corr request_timestamp",
+    "get_init_default_values": "origin conversation_id request_id request_timestamp",
+    "mark_pending_conversation_register": (
+        "origin conversation_id request_id task_item corr response_id"
+    ),
+    "mark_sent_conversation_register": (
+        "conversation_id request_id corr response_id async_response_id"
+    ),
+    "can_send_conversation_message": "conversation_id request_id corr",
+    "get_first_conversation_message": "conversation_id",
+    "delete_conversation_message": "options",
+    "delete_conversation_register": "all_origin_except status request_info",
+    "get_conversation_message": "options projection",
+    "set_awaited_by_response_id": "options",
+    "get_awaited_messages": "n_messages corr",
+    "set_error_by_id": "options",
+    "update_awaited_expires": "response_id corr",
+    "remove_request_message": "options remove_owner corr",
+    "get_all_siblings": "response_id_key corr",
+    "remove_all_siblings": "group corr",
+    "remove_all_references_at_time": "options delay_s corr",
+}
+
+
+@pytest.mark.parametrize("name", TAKES)
+def test_every_method_takes_what_it_took(name: str) -> None:
+    takes = list(inspect.signature(getattr(MessageSyncManager, name)).parameters)[1:]
+    wanted = TAKES[name].split()
+    assert takes[: len(wanted)] == wanted
+
+
 def by(response_id: str) -> SyncMessageOptions:
     return SyncMessageOptions(response_id=response_id)
 
@@ -64,14 +100,16 @@ async def test_a_reply_goes_through_its_life(any_redis_url: str) -> None:
         manager = it.manager
         status, request = await manager.create_conversation_register("web", "c", "A", "x", 7)
         assert (status, request.status, request.request_timestamp) == ("created", "WAITING", 7)
-        accepted = await manager.mark_pending_conversation_register("c", "A", "a1", task("hi"))
+        accepted = await manager.mark_pending_conversation_register(
+            "web", "c", "A", task("hi"), "x", "a1"
+        )
         assert not accepted.duplicate
         verdict = await manager.can_send_conversation_message("c", "A")
         assert (verdict.status, verdict.first_response_id) == ("send", "a1")
         first = await manager.get_first_conversation_message("c")
         assert first is not None
         assert first.response_id == "a1"
-        sent = await manager.mark_sent_conversation_register("c", "A", "a1", "x", "ack")
+        sent = await manager.mark_sent_conversation_register("c", "A", "x", "a1", "ack")
         assert sent == "sent"
         found = await manager.get_conversation_message(SyncMessageOptions(async_response_id="ack"))
         assert (found["status"], found["asyncResponseId"]) == ("SENT", "ack")
@@ -144,8 +182,9 @@ async def test_an_error_cancels_a_reply_and_its_siblings(any_redis_url: str) -> 
 async def test_siblings_can_be_removed_without_the_reply_itself(redis_url: str) -> None:
     async with room(redis_url) as it:
         first, second = await two_replies(it)
-        group = await it.manager.get_all_siblings(first)
-        assert list(group.siblings) == [first, second]
+        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
+        group = await it.manager.get_all_siblings(name)
+        assert (group.info, list(group.siblings)) == (first, [first, second])
         assert await it.manager.remove_request_message(by("a1"), remove_owner=False) == 1
         assert await it.verdict(first) == "send"
         assert await it.manager.remove_request_message(by("a1"), remove_owner=True) == 1
@@ -156,10 +195,47 @@ async def test_a_register_is_deleted_whole_or_in_part(redis_url: str) -> None:
     async with room(redis_url) as it:
         await two_replies(it)
         manager = it.manager
-        kept = await manager.delete_conversation_register("c", "A", all_origin_except="whatsapp")
-        assert kept == 0
-        assert await manager.delete_conversation_register("c", "A", status="AWAITED") == 0
-        assert await manager.delete_conversation_register("c", "A") == 2
+        await manager.mark_pending_conversation_register("sms", "c", "A", task(), "", "a3")
+        assert await manager.delete_conversation_register("whatsapp", None, info("A")) == 1
+        assert await manager.delete_conversation_register(None, "AWAITED", info("A")) == 0
+        assert await manager.delete_conversation_register(None, None, info("A")) == 2
+
+
+async def test_a_reply_has_the_origin_it_names_and_else_that_of_its_request(
+    any_redis_url: str,
+) -> None:
+    async with room(any_redis_url) as it:
+        await it.request("A")
+        for origin, name in (("sms", "a1"), ("", "a2")):
+            await it.manager.mark_pending_conversation_register(
+                origin, "c", "A", task(), "corr", name
+            )
+        found = [await it.manager.get_conversation_message(by(name)) for name in ("a1", "a2")]
+        assert [each["origin"] for each in found] == ["sms", "whatsapp"]
+        with pytest.raises(IdRefused):
+            await it.manager.mark_pending_conversation_register(
+                "x" * 513, "c", "A", task(), "", "a3"
+            )
+
+
+async def test_siblings_are_listed_by_the_name_of_a_reply_in_redis(any_redis_url: str) -> None:
+    async with room(any_redis_url) as it:
+        first, second = await two_replies(it)
+        partition = it.store.partition_of("c")
+        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, partition, "a2")
+        group = await it.manager.get_all_siblings(name)
+        assert (group.info, list(group.siblings)) == (second, [first, second])
+        with pytest.raises(ReplyUnknown):
+            await it.manager.get_all_siblings(f"{name}x")
+        request = it.ground.keyspace.name(keys.CONVERSATION_REQUEST, partition, "A")
+        for wrong in (request, "a2", ""):
+            with pytest.raises(IdRefused):
+                await it.manager.get_all_siblings(wrong)
+
+
+def test_what_can_send_answers_has_its_former_names_when_written() -> None:
+    written = msgspec.to_builtins(CanSend("wait_response", "a1"))
+    assert (written["canSendStatus"], written["firstResponseId"]) == ("wait_response", "a1")
 
 
 async def test_a_group_larger_than_one_call_leaves_whole(redis_url: str) -> None:
@@ -186,7 +262,9 @@ async def test_a_task_that_json_cannot_hold_is_refused(redis_url: str) -> None:
     async with room(redis_url) as it:
         await it.request("A")
         with pytest.raises(InputInvalid):
-            await it.manager.mark_pending_conversation_register("c", "A", "a1", task(object()))
+            await it.manager.mark_pending_conversation_register(
+                "", "c", "A", task(object()), "", "a1"
+            )
 
 
 async def test_late_callbacks_reuse_the_request(any_redis_url: str) -> None:

@@ -201,6 +201,38 @@ async def test_a_sent_reply_is_found_by_the_id_of_its_ack(any_redis_url: str) ->
         assert await it.store.find_ack("ack1", None) is None
 
 
+async def test_the_id_of_an_ack_stays_with_the_first_that_waits_for_it(redis_url: str) -> None:
+    async with room(redis_url) as it:
+        for name in "xyz":
+            await it.request(name, name)
+        first, second, third = [await it.reply(name, name, name) for name in "xyz"]
+        assert await it.store.report_sent(first, "same") == "sent"
+        assert await it.store.report_sent(second, "same") == "ack_taken"
+        assert await it.store.find_ack("same", None) == first
+        assert await it.store.find_ack("same", "y") is None
+        stored = await it.store.read_reply("y", "y")
+        assert stored is not None
+        assert (stored.status, stored.async_response_id) == ("SENT", None)
+        # The first ends otherwise, and leaves the id behind: nobody waits for it any more.
+        assert (await it.store.finish(first, "deleted"))[0] == "delivered"
+        assert await it.store.report_sent(third, "same") == "sent"
+        assert await it.store.find_ack("same", None) == third
+        it.clock.jump(5_000)
+        assert await it.verdict(second) == "gone"
+        assert await it.count("sent") == 3
+
+
+async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str) -> None:
+    """A process died after it reported; nothing of that is another reply's."""
+    async with room(redis_url) as it:
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        name = it.ground.keyspace.name(keys.ASYNC_REQUEST, 0, "same")
+        await it.ground.redis.call("SET", name, reply.key())
+        assert await it.store.report_sent(reply, "same") == "sent"
+        assert await it.store.find_ack("same", None) == reply
+
+
 async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
     async with room(redis_url) as it:
         await it.request("A")

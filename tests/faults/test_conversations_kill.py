@@ -53,6 +53,15 @@ FAULT_EVERY_S = (0.2, 1.0) if not LONG else (1.0, 4.0)
 # A drain that makes no progress for this long has lost something.
 STILL_S = 60.0
 
+CLOCKS_APART_S = 60
+AHEAD = """
+import runpy, time
+read, read_ns = time.time, time.time_ns
+time.time = lambda: read() + {0}
+time.time_ns = lambda: read_ns() + {0} * 10**9
+runpy.run_module("tests.faults.conversation_instance", run_name="__main__")
+"""
+
 
 class Conversation:
     """Requests g (the gate), a, b, c; replies g0, a0…a2, b0…b2, c0…c2."""
@@ -88,7 +97,10 @@ class Conversation:
 
 
 class Fleet:
-    """Processes of the role, replaced as they die; each has a history of its own."""
+    """Processes of the role, replaced as they die; each has a history of its own.
+
+    Every second one has a wall clock that is a minute ahead of the others'.
+    """
 
     def __init__(self, env: dict[str, str], folder: Path) -> None:
         self._env = env
@@ -102,7 +114,8 @@ class Fleet:
         self._serial += 1
         name = f"i{self._serial}"
         path = self._folder / f"{name}.jsonl"
-        args = ["-m", "tests.faults.conversation_instance", name, str(path)]
+        ahead_s = CLOCKS_APART_S * (self._serial % 2)
+        args = ["-c", AHEAD.format(ahead_s), name, str(path)]
         role = RoleProcess(args, self._env, deadline_s=120)
         await role.__aenter__()
         self.running.append((name, role))

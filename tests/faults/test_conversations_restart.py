@@ -51,7 +51,7 @@ async def test_the_role_sends_again_after_every_restart_of_redis() -> None:
                     await manager.create_conversation_register("web", name, name)
                     for index in range(3):
                         await manager.mark_pending_conversation_register(
-                            name, name, f"{name}.{index}", task(callback_url=client.url)
+                            "", name, name, task(callback_url=client.url), "", f"{name}.{index}"
                         )
                     # Before some of them left, perhaps: what was accepted must leave anyway.
                     server.kill()

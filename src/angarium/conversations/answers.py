@@ -28,6 +28,7 @@ class NewReply:
     task: bytes
     corr: str = ""
     held: bool = False
+    origin: str = ""  # '': that of its request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Taken:
     score: int
     left_ms: int
     reply: Reply
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> Taken:
         sent_attempts=int(attempts),
         corr=corr.decode(),
     )
-    return Taken(info, int(score), int(left_ms), taken)
+    return Taken(info, int(score), int(left_ms), taken, len(text or b""))
 
 
 def read_queued(

@@ -120,7 +120,7 @@ class _Operations:
         options = MessageOptions(body.payload, body.sender, body.callback_url)
         task = TaskItem(options, body.response_id, body.conversation_id, corr=body.corr)
         accepted = await self._manager.mark_pending_conversation_register(
-            body.conversation_id, body.request_id, body.response_id, task, body.corr,
+            "", body.conversation_id, body.request_id, task, body.corr, body.response_id,
             response_timestamp=body.response_timestamp,
         )  # fmt: skip
         status: Literal["accepted", "duplicate"] = "accepted"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from angarium.conversations.answers import Accepted, Taken
+from angarium.conversations.answers import Accepted, NewReply, Taken
 from angarium.conversations.awaited import AwaitedAgent
 from angarium.conversations.errors import (
     Fatal,
@@ -35,6 +35,7 @@ from angarium.conversations.model import (
     MinMessageInfo,
     Reply,
     TaskItem,
+    encode_task,
 )
 from angarium.conversations.senders import Sender, Senders
 from angarium.conversations.store import ConversationStore
@@ -96,6 +97,9 @@ class ConversationsInstance(Service):
         settings, limits = ground.settings.conversations, ground.settings.limits
         self._settings = settings
         self._tasks_max = limits.conversation_queue_replies_max
+        self._bytes_max = limits.conversation_queue_bytes_max
+        # Of replies that will be held here when Redis has accepted them.
+        self._coming = self._coming_bytes = 0
         self._threads_max = settings.concurrent + limits.conversation_slow_sends_max
         # Sending must be over while the reply is still surely ours.
         self._hold_s = (settings.max_pending_ttl - settings.max_pending_ttl_margin) / 1000
@@ -146,20 +150,23 @@ class ConversationsInstance(Service):
         corr: str = "",
         response_timestamp: int | None = None,
     ) -> Accepted:
-        """Accept a reply and send it from here, when it is its turn."""
+        """Accept a reply and send it from here, when it is its turn.
+
+        A process whose memory is full leaves it to the first that has room.
+        """
         responded = wall_clock_ms() if response_timestamp is None else response_timestamp
-        accepted = await self.manager.mark_pending_conversation_register(
-            conversation_id,
-            request_id,
-            response_id,
-            task_item,
-            corr,
-            response_timestamp=responded,
-            held=self._room() > 0,
-        )
+        task, held = encode_task(task_item), self._room() > 0
+        new = NewReply(conversation_id, request_id, response_id, responded, task, corr, held)
+        self._coming += held
+        self._coming_bytes += held * len(task)
+        try:
+            accepted = await self.store.accept_reply(new)
+        finally:
+            self._coming -= held
+            self._coming_bytes -= held * len(task)
         if accepted.held:
             # What the sender gets beside the task comes from the request.
-            self._enqueue_own(accepted, task_item, corr, responded)
+            self._enqueue_own(accepted, task_item, new)
         return accepted
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
@@ -208,8 +215,14 @@ class ConversationsInstance(Service):
     # Getting replies
 
     def _room(self) -> int:
-        """How many more may come in; none when this process is on its way out."""
-        return self._tasks_max - len(self.queue) if self.ready else 0
+        """How many more may come in; none when this process is on its way out.
+
+        In bytes it is over the limit by what one call brings, at most: a single reply that is
+        larger than the whole limit has to go, too.
+        """
+        if not self.ready or self.queue.size_bytes + self._coming_bytes >= self._bytes_max:
+            return 0
+        return max(0, self._tasks_max - len(self.queue) - self._coming)
 
     async def _fetch_new(self) -> _Pass:
         again = False
@@ -225,25 +238,24 @@ class ConversationsInstance(Service):
 
     def _enqueue(self, taken: Sequence[Taken]) -> None:
         for each in taken:
-            self._add(each.info, each.reply, each.score, each.left_ms / 1000)
+            self._add(each)
 
-    def _enqueue_own(
-        self, accepted: Accepted, task: TaskItem, corr: str, response_timestamp: int
-    ) -> None:
-        info = accepted.info
+    def _enqueue_own(self, accepted: Accepted, task: TaskItem, new: NewReply) -> None:
         reply = Reply(
-            info.conversation_id,
-            info.request_id,
-            info.response_id,
+            new.conversation_id,
+            new.request_id,
+            new.response_id,
             accepted.origin,
             task,
             accepted.request_timestamp,
-            response_timestamp,
-            corr=corr,
+            new.response_timestamp,
+            corr=new.corr,
         )
-        self._add(info, reply, accepted.score, self._settings.awaited_message_ttl / 1000)
+        left_ms = self._settings.awaited_message_ttl
+        self._add(Taken(accepted.info, accepted.score, left_ms, reply, len(new.task)))
 
-    def _add(self, info: MinMessageInfo, reply: Reply, score: int, left_s: float) -> None:
+    def _add(self, taken: Taken) -> None:
+        info, reply = taken.info, taken.reply
         self.queue.add(
             Task(
                 execution_task=self._send,
@@ -254,10 +266,11 @@ class ConversationsInstance(Service):
                 task_group=info.conversation_id,
                 ts_input=reply.request_timestamp,
                 ts_output=reply.response_timestamp,
-                time_in_queue=min(self._hold_s, left_s),
+                time_in_queue=min(self._hold_s, taken.left_ms / 1000),
+                size_bytes=taken.size_bytes,
                 message_options=(info, reply),
                 corr=reply.corr,
-                order=score,
+                order=taken.score,
             )
         )
 
@@ -322,7 +335,8 @@ class ConversationsInstance(Service):
                 await self.store.finish(info, "unasked")
                 return None
             try:
-                await self.store.report_sent(info, ack_id)
+                if await self.store.report_sent(info, ack_id) == "ack_taken":
+                    self.log.warning("ack_id_taken", reply=info.response_id, ack=ack_id)
             except IdRefused as error:
                 self.log.warning("ack_id_refused", reply=info.response_id, error=str(error))
                 await self.store.finish(info, "unasked")
@@ -353,6 +367,7 @@ class ConversationsInstance(Service):
     async def _report(self) -> None:
         figures: dict[str, float | str] = {
             "queue": len(self.queue),
+            "queue_bytes": self.queue.size_bytes,
             "parked": self.queue.parked,
             "executing": self.queue.in_execution,
             "sent": self.sent,

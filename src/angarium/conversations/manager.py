@@ -20,7 +20,7 @@ from angarium.conversations.model import (
     Message,
     MinMessageInfo,
     RequestStatus,
-    ResponsesByRequest,
+    ResponsesIdByRequestId,
     SyncMessageOptions,
     TaskItem,
     encode_task,
@@ -93,22 +93,24 @@ class MessageSyncManager:
 
     async def mark_pending_conversation_register(
         self,
+        origin: str,
         conversation_id: str,
         request_id: str,
-        response_id: str,
         task_item: TaskItem,
-        corr: str = "",
+        corr: str,
+        response_id: str,
         *,
         response_timestamp: int | None = None,
-        held: bool = False,
     ) -> Accepted:
-        """Accept a reply to an open request; its origin is the request's.
+        """Accept a reply to an open request; without an origin ('') it has the request's.
 
-        `held`: the calling process sends it, too. Otherwise the next process that asks gets it.
+        The next process that asks for replies gets it.
         """
         responded = wall_clock_ms() if response_timestamp is None else response_timestamp
         task = encode_task(task_item)
-        new = NewReply(conversation_id, request_id, response_id, responded, task, corr, held)
+        new = NewReply(
+            conversation_id, request_id, response_id, responded, task, corr, origin=origin
+        )
         return await self._store.accept_reply(new)
 
     # Leaving
@@ -129,11 +131,15 @@ class MessageSyncManager:
         self,
         conversation_id: str,
         request_id: str,
+        corr: str,
         response_id: str,
-        corr: str = "",
         async_response_id: str | None = None,
     ) -> str:
-        """'sent' | 'repeated' | 'gone'. It counts as delivered with its ACK or after its time."""
+        """'sent' | 'ack_taken' | 'repeated' | 'gone'.
+
+        It counts as delivered with its ACK or after its time. 'ack_taken': another reply waits
+        for an ACK of this id, so that only its time can end this one.
+        """
         info = MinMessageInfo(request_id, response_id, conversation_id)
         return await self._store.report_sent(info, async_response_id)
 
@@ -163,10 +169,7 @@ class MessageSyncManager:
             if info is None:
                 raise AckUnknown(f"nobody waits for the ACK {options.async_response_id!r}")
             return info
-        message = await self._message(options)
-        return MinMessageInfo(
-            message.request_id, message.response_id or "", message.conversation_id
-        )
+        return _info(await self._message(options))
 
     async def get_conversation_message(
         self, options: SyncMessageOptions, projection: Mapping[str, int] | None = None
@@ -190,8 +193,14 @@ class MessageSyncManager:
                 return await self._store.read_reply(each.response_id, conversation_id)
         return None
 
-    async def get_all_siblings(self, info: MinMessageInfo, corr: str = "") -> ResponsesByRequest:
-        return ResponsesByRequest(info, await self._store.siblings(info, AWAIT_MAX))
+    async def get_all_siblings(
+        self, response_id_key: str, corr: str = ""
+    ) -> ResponsesIdByRequestId:
+        """Of the reply whose hash has this name in Redis."""
+        message = await self._store.read_named(response_id_key)
+        if message is None:
+            raise ReplyUnknown(f"no reply {response_id_key!r} is in flight")
+        return await self._siblings(_info(message))
 
     @staticmethod
     def generate_unique_min_info_key(info: MinMessageInfo) -> str:
@@ -270,15 +279,10 @@ class MessageSyncManager:
         return await self._cancel_all(info, Cancelling(why=why))
 
     async def delete_conversation_register(
-        self,
-        conversation_id: str,
-        request_id: str,
-        *,
-        all_origin_except: str | None = None,
-        status: str | None = None,
+        self, all_origin_except: str | None, status: str | None, request_info: MinMessageInfo
     ) -> int:
         """Remove the replies of a request, or those of a status or not of an origin."""
-        info = MinMessageInfo(request_id, "", conversation_id)
+        info = MinMessageInfo(request_info.request_id, "", request_info.conversation_id)
         what = Cancelling(
             close=status is None and all_origin_except is None,
             status=status or "",
@@ -291,15 +295,18 @@ class MessageSyncManager:
         return await self._cancel(info, group, what)
 
     async def remove_request_message(
-        self, options: SyncMessageOptions, *, remove_owner: bool, corr: str = ""
+        self,
+        options: SyncMessageOptions,
+        remove_owner: bool,
+        corr: str = "",
     ) -> int:
         """Remove a reply's siblings, and with `remove_owner` itself and its request."""
         info = await self.find(options)
         if remove_owner:
             return await self._cancel_all(info, Cancelling(why="removed"))
-        return await self.remove_all_siblings(await self.get_all_siblings(info))
+        return await self.remove_all_siblings(await self._siblings(info))
 
-    async def remove_all_siblings(self, group: ResponsesByRequest, corr: str = "") -> int:
+    async def remove_all_siblings(self, group: ResponsesIdByRequestId, corr: str = "") -> int:
         """Remove those that were listed, but not the reply they were listed for."""
         others = [each for each in reversed(group.siblings) if each != group.info]
         return await self._cancel(group.info, others, Cancelling(close=False, why="removed"))
@@ -319,6 +326,9 @@ class MessageSyncManager:
         if message is None:
             raise ReplyUnknown(f"no reply {response_id!r} is in flight")
         return message
+
+    async def _siblings(self, info: MinMessageInfo) -> ResponsesIdByRequestId:
+        return ResponsesIdByRequestId(info, await self._store.siblings(info, AWAIT_MAX))
 
     async def _cancel_all(self, info: MinMessageInfo, what: Cancelling) -> int:
         """The last part first: the head of the group stands in the way until all have gone."""
@@ -373,3 +383,7 @@ class MessageSyncManager:
     removeAllSiblings = remove_all_siblings  # noqa: N815
     generateUniqueMinInfoKey = generate_unique_min_info_key  # noqa: N815
     removeAllReferencesAtTime = remove_all_references_at_time  # noqa: N815
+
+
+def _info(message: Message) -> MinMessageInfo:
+    return MinMessageInfo(message.request_id, message.response_id or "", message.conversation_id)

@@ -62,6 +62,7 @@ class Task:
     error_task: ErrorTask | None = None
     internal_id: int = 0
     time_in_queue: float | None = None  # seconds it may stay
+    size_bytes: int = 0
     message_options: Any = None
     corr: str = ""
     order: int = 0
@@ -126,6 +127,7 @@ class MemoryQueue:
         self._parked: dict[str, _Group] = {}  # the longest parked first
         self._aging: dict[int, Task] = {}  # by internal id, the oldest first
         self._known: set[str] = set()
+        self._bytes = 0
         self._in_execution = 0
         self._slow = 0
         self._slots = asyncio.Semaphore(limits.concurrent)
@@ -137,6 +139,10 @@ class MemoryQueue:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
 
     @property
     def parked(self) -> int:
@@ -163,6 +169,7 @@ class MemoryQueue:
         if task.task_id in self._known:
             return False
         self._known.add(task.task_id)
+        self._bytes += task.size_bytes
         task.internal_id = next(self._ids)
         task.entered_s = self._clock.monotonic()
         self.figures.added += 1
@@ -261,6 +268,7 @@ class MemoryQueue:
     def _leave(self, task: Task) -> None:
         self._aging.pop(task.internal_id, None)
         self._known.discard(task.task_id)
+        self._bytes -= task.size_bytes
 
     # Execution
 
@@ -268,6 +276,12 @@ class MemoryQueue:
         done, left_s = True, None
         try:
             done, left_s = await self._attempt(task)
+        except BaseException as error:
+            if _cancelled_from_outside():
+                raise
+            # A task may raise anything; that ends the task, not the queue or the process. It is
+            # caught here because what is below can't go on after a GeneratorExit.
+            await self._fail(task, RuntimeError(f"the task raised {error!r}"))
         finally:
             if done:
                 self._drop(group, task)
@@ -313,12 +327,6 @@ class MemoryQueue:
             return True, left_s
         except Exception as error:
             await self._fail(task, error)
-            return True, None
-        except BaseException as error:
-            if _cancelled_from_outside():
-                raise
-            # A task may raise anything; that ends the task, not the queue or the process.
-            await self._fail(task, RuntimeError(f"the task raised {error!r}"))
             return True, None
 
     async def _execute(self, task: Task) -> float | None:

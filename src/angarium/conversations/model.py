@@ -69,10 +69,12 @@ _encode = msgspec.json.Encoder().encode
 _decode_info = msgspec.json.Decoder(MinMessageInfo).decode
 
 
-class CanSend(msgspec.Struct, frozen=True):
+class CanSend(msgspec.Struct, frozen=True, rename="camel"):
     """Whether a reply may go, and if not, what stands before it and how long at the most."""
 
-    status: Literal["send", "wait_request", "wait_response", "gone"]
+    status: Literal["send", "wait_request", "wait_response", "gone"] = msgspec.field(
+        name="canSendStatus"
+    )
     first_response_id: str | None = None
     request_key: str | None = None
     left_ms: int | None = None
@@ -91,7 +93,7 @@ class SyncMessageOptions(msgspec.Struct, frozen=True, rename="camel"):
     conversation_id: str | None = None
 
 
-class ResponsesByRequest(msgspec.Struct, frozen=True):
+class ResponsesIdByRequestId(msgspec.Struct, frozen=True):
     """A reply and all replies in flight of the same request, itself among them."""
 
     info: MinMessageInfo
@@ -166,6 +168,8 @@ class MessageOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     payload: Any = None
     sender: str | None = None
     callback_url: str | None = None
+    address: Any = None
+    """Where to, in the sender's own words: a connection, a push token."""
 
 
 class TaskItem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -213,6 +213,8 @@ class ConversationStore:
         partition = self.partition_of(new.conversation_id)
         self.check_id("request", new.request_id)
         self.check_id("response", new.response_id)
+        if new.origin:
+            self.check_id("origin", new.origin)
         self.check_timestamp("response", new.response_timestamp)
         self.check_corr(new.corr)
         info = MinMessageInfo(new.request_id, new.response_id, new.conversation_id)
@@ -236,6 +238,7 @@ class ConversationStore:
                 info.key(),
                 of_request.key(),
                 1 if new.held else 0,
+                new.origin,
             ),
         )
         reply = await self._accept.submit(partition, item, conversation_id, len(new.task))
@@ -282,7 +285,7 @@ class ConversationStore:
         return CanSend("gone")
 
     async def report_sent(self, info: MinMessageInfo, ack_id: str | None) -> str:
-        """'sent' | 'repeated' | 'gone'."""
+        """'sent' | 'ack_taken': sent, but the ACK's id is another's | 'repeated' | 'gone'."""
         if ack_id is not None:
             self.check_id("ACK", ack_id)
         partition = self.partition_of(info.conversation_id)
@@ -458,6 +461,14 @@ class ConversationStore:
         self.check_id("request", request_id)
         found = await self._ask(keys.CONVERSATION_REQUEST, request_id, conversation_id)
         return self._of_conversation(found, conversation_id)
+
+    async def read_named(self, key: str) -> Message | None:
+        """The reply whose hash has this name in Redis."""
+        found = self._ground.keyspace.explain(key)
+        if found is None or found.key is not keys.CONVERSATION_RESPONSE:
+            raise IdRefused(f"{key!r} is not the name of a reply in Redis")
+        item: BatchItem = ((key,), ())
+        return read_message(await self._read.submit(found.partition, item))
 
     async def find_ack(self, ack_id: str, conversation_id: str | None) -> MinMessageInfo | None:
         self.check_id("ACK", ack_id)

@@ -5,7 +5,8 @@
 -- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, response, requests,
 -- responses, order
 -- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, request id,
--- response id, response timestamp, task, correlator, MinMessageInfo, that of the request, hold
+-- response id, response timestamp, task, correlator, MinMessageInfo, that of the request, hold,
+-- origin or '' for the request's
 -- Returns: per item {'accepted', score, held, origin, request timestamp} | {'duplicate'} |
 -- {'taken'} | {'request_unknown'} | {'wrong_conversation'} | {'full'}
 -- Events: accepted, answered with the first reply of a request (room conversations)
@@ -19,6 +20,7 @@ local function accept(k, a, found, ahead)
   local conversation, request_id, response_id = ARGV[a], ARGV[a + 1], ARGV[a + 2]
   local member, held = ARGV[a + 6], ARGV[a + 8] == '1' and ahead < WINDOW
   local counter = found[5] + 1
+  local origin = ARGV[a + 9] ~= '' and ARGV[a + 9] or found[2]
   local score, until_ms = found[4] * SPAN + counter, now_ms + awaited_ttl
   local due = seconds(math.min(now_ms + pending_ttl, until_ms))
   local expires = seconds(until_ms)
@@ -26,7 +28,7 @@ local function accept(k, a, found, ahead)
   redis.call('HSET', request, 'status', 'PENDING', 'responseIdCounter', counter,
     'expiresAtTS', expires, 'x' .. response_id, 1)
   redis.call('PEXPIRE', request, awaited_ttl)
-  redis.call('HSET', response, 'conversationId', conversation, 'origin', found[2],
+  redis.call('HSET', response, 'conversationId', conversation, 'origin', origin,
     'requestId', request_id, 'responseId', response_id, 'requestTimestamp', found[3],
     'responseTimestamp', ARGV[a + 3], 'status', held and 'PENDING' or 'WAITING',
     'expiresAtTS', expires, 'awaitedToDateTS', due, 'awaitedRetries', 0,
@@ -54,13 +56,13 @@ local function accept(k, a, found, ahead)
     redis.call('RPUSH', KEYS[5], member)
     new_replies = true
   end
-  note('accepted', response_id, { k = conversation, o = found[2], d = request_id })
-  return { 'accepted', whole(score), held and 1 or 0, found[2], found[3] }
+  note('accepted', response_id, { k = conversation, o = origin, d = request_id })
+  return { 'accepted', whole(score), held and 1 or 0, origin, found[3] }
 end
 
 local answers = {}
 for item = 1, items do
-  local k, a = 1 + 5 * item, 3 + 9 * item
+  local k, a = 1 + 5 * item, 2 + 10 * item
   local conversation, request_id = ARGV[a], ARGV[a + 1]
   local known = redis.call('HMGET', KEYS[k + 1], 'requestId', 'conversationId', 'expiresAtTS')
   local found = redis.call('HMGET', KEYS[k], 'conversationId', 'origin', 'requestTimestamp',

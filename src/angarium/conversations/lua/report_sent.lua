@@ -1,15 +1,26 @@
 #!lua
 -- Guarantee: a reply that left is SENT, whoever reports it: that is a fact. It stands before the
--- others until it is acknowledged or `sent_ttl` is over.
+-- others until it is acknowledged or `sent_ttl` is over. An ACK's id stays with the first reply
+-- that waits for it: what a client says of one must not end another.
 -- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order,
 -- ack
 -- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, response id,
 -- MinMessageInfo, id of the ACK to come or ''
--- Returns: per item {'sent'} | {'repeated'} | {'gone'}
+-- Returns: per item {'sent'} | {'ack_taken'} sent, and no ACK can end it | {'repeated'} | {'gone'}
 -- Events: sent (room conversations)
 -- Repeats: safe, the second call answers 'repeated'
 -- include: transition
 -- include: conversation
+
+-- Whether this reply is the one that the ACK will end.
+local function keep_ack(ack, member)
+  if redis.call('SET', ack, member, 'NX', 'PX', sent_ttl) then return true end
+  local other = redis.call('GET', ack)
+  if other ~= member and redis.call('ZSCORE', KEYS[3], other) then return false end
+  redis.call('SET', ack, member, 'PX', sent_ttl)
+  return true
+end
+
 local answers = {}
 for item = 1, items do
   local k, a = 2 + 4 * item, 8 + 4 * item
@@ -23,8 +34,9 @@ for item = 1, items do
     answers[item] = { 'repeated' }
   else
     local attempt, until_ms = found[2] + 1, now_ms + sent_ttl
+    local kept = ack_id == '' or keep_ack(KEYS[k + 3], member)
     redis.call('HSET', response, 'status', 'SENT', 'sentAttempt', attempt,
-      'asyncRequestId', ack_id, 'awaitedToDateTS', seconds(until_ms),
+      'asyncRequestId', kept and ack_id or '', 'awaitedToDateTS', seconds(until_ms),
       'expiresAtTS', seconds(until_ms), 'lastAccess', seconds(now_ms))
     redis.call('PEXPIRE', response, sent_ttl)
     if tonumber(found[3]) * 1000 < until_ms then
@@ -32,11 +44,10 @@ for item = 1, items do
       redis.call('PEXPIRE', responses, sent_ttl, 'GT')
       redis.call('PEXPIRE', order, sent_ttl, 'GT')
     end
-    if ack_id ~= '' then redis.call('SET', KEYS[k + 3], member, 'PX', sent_ttl) end
     redis.call('ZADD', KEYS[3], seconds(until_ms), member)
     place(order, score, until_ms, 'S', actor)
     note('sent', ARGV[a + 1], { k = ARGV[a], a = attempt })
-    answers[item] = { 'sent' }
+    answers[item] = { kept and 'sent' or 'ack_taken' }
   end
 end
 journal_append('conversations')

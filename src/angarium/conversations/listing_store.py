@@ -1,0 +1,44 @@
+"""What people page through in this room: conversations in which something waits.
+
+Beside `store.py` the only file of the room that knows key names. It only reads, a page at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from angarium.conversations.answers import read_infos
+from angarium.conversations.model import MinMessageInfo
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+
+Kind = Literal["replies", "requests"]
+_KEYS = {"replies": keys.PENDING_MESSAGES, "requests": keys.OPEN_REQUESTS}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A reply in flight, and from when on it may be claimed; or a request without a reply, and
+    when its time is over."""
+
+    info: MinMessageInfo
+    at_ms: int
+
+
+class ConversationListing:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self.partitions = ground.settings.partitions
+
+    async def waiting(self, kind: Kind, partition: int, first: int, count: int) -> list[Waiting]:
+        """By time, the earliest first; fewer than `count` when there are no more."""
+        name = self._ground.keyspace.name(_KEYS[kind], partition)
+        found = await self._ground.redis.call(
+            "ZRANGE", name, first, first + count - 1, "WITHSCORES", key=name
+        )
+        return [
+            Waiting(info, int(float(score) * 1000))
+            for member, score in zip(found[::2], found[1::2], strict=True)
+            for info in read_infos([member])
+        ]
