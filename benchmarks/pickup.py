@@ -148,11 +148,21 @@ def _print_latency(role: RoleProcess) -> None:
     print("| sessions | messages/s | p50 ms | p99 ms | received |\n|---:|---:|---:|---:|---:|")
     for sessions, per_s in ((1, 100), (100, 100), (1_000, 100), (100, 1_000), (100, 5_000)):
         options = {"sessions": sessions, "per_s": per_s, "seconds": 10 if per_s == 100 else 6}
-        found = _drive(role, "latency", options)
+        found = _undisturbed(role, options)
         print(
             f"| {sessions:,} | {per_s:,} | {found['p50_ms']:.2f} | {found['p99_ms']:.2f} "
             f"| {found['received']:,} of {found['sent']:,} |"
         )
+
+
+def _undisturbed(role: RoleProcess, options: Mapping[str, Any]) -> dict[str, Any]:
+    """One stall of another machine would be the whole of a p99."""
+    for _ in range(ATTEMPTS_MAX):
+        stolen = _cpu_times()
+        found = _drive(role, "latency", options)
+        if _steal_since(stolen) <= STEAL_MAX:
+            break
+    return found
 
 
 def _print_crowd() -> None:

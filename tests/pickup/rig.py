@@ -47,9 +47,11 @@ class Rig:
     status: str = ""
     numbers: Any = field(default_factory=lambda: itertools.count(1))
 
-    async def add(self, queue: str = QUEUE, did: str = DID, payload: bytes = b'"x"') -> str:
+    async def add(
+        self, queue: str = QUEUE, did: str = DID, payload: bytes = b'"x"', push: bytes = b""
+    ) -> str:
         message_id = f"m{next(self.numbers):06d}{secrets.token_hex(2)}"
-        status = status_of(await self.store.add(queue, message_id, did, payload))
+        status = status_of(await self.store.add(queue, message_id, did, payload, push))
         assert status in ("sent", "here", "elsewhere", "offline"), status
         self.status = status
         return message_id
@@ -80,9 +82,9 @@ class Rig:
             status = status_of(reply)
             if status == "archived":
                 seen = reply[1].decode()
-                more, _ = await self.mailbox.pull_archived(queue, term)
-                found += more
-                seen = "" if more else seen
+                claimed = await self.mailbox.pull_archived(queue, term, reply[2])
+                found += claimed.messages
+                seen = "" if claimed.messages or claimed.torn else seen
             elif status == "pulled":
                 found += messages_of(reply[2:])
                 if not reply[1]:

@@ -15,10 +15,9 @@ import pytest
 from angarium.core.errors import SettingInvalid
 from angarium.core.settings import load
 from angarium.pickup import access
-from angarium.pickup.client import CallRefused, PickupClient, SyncPickupClient
+from angarium.pickup.client import CallRefused, PickupClient
 from tests.kit.eventually import eventually
-from tests.kit.roles import RoleProcess
-from tests.pickup.rig import DID, OTHER_DID, Inbox, all_done, connected, gateway, sqlite, url_of
+from tests.pickup.rig import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
 
 
 class Raw:
@@ -428,6 +427,24 @@ async def test_a_message_in_several_frames_counts_as_one(redis_url: str, tmp_pat
         writer.close()
 
 
+@pytest.mark.parametrize("heads", [(0x00,), (0x80,), (0x01, 0x01), (0x01, 0x81)])
+async def test_frames_that_belong_to_no_message_close_with_1002(
+    redis_url: str, tmp_path: Path, heads: tuple[int, ...]
+) -> None:
+    async with gateway(redis_url, sqlite(tmp_path)) as service:
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.ports["gateway"])
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        for each in heads:
+            writer.write(bytes([each, 0x82]) + bytes(4) + b"{}")
+        answer = await asyncio.wait_for(reader.read(200), 30)
+        assert answer[:4] == b"\x88\x02" + (1002).to_bytes(2, "big")
+        writer.close()
+
+
 async def test_other_paths_and_plain_http_are_refused(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         url = url_of(service)
@@ -564,57 +581,3 @@ async def test_a_client_certificate_names_the_tenant(redis_url: str, tmp_path: P
         with pytest.raises((aiohttp.ClientError, OSError)):
             async with raw(url, ssl=stranger) as one:
                 await one.ask("ping")
-
-
-# Clients and processes
-
-
-async def test_the_client_comes_back_with_its_sessions(redis_url: str, tmp_path: Path) -> None:
-    env = {
-        "ANGARIUM_REDIS_URL": redis_url,
-        "ANGARIUM_PREFIX": f"t{tmp_path.name}:",
-        "ANGARIUM_DATABASE_URL": sqlite(tmp_path),
-        "ANGARIUM_PICKUP__GRACE_MS": "100",
-        "ANGARIUM_PICKUP__LEASE_MS": "1000",
-        "ANGARIUM_PICKUP__PORT": "0",
-    }
-    inbox = Inbox()
-    async with RoleProcess(["serve", "gateway"], env) as role:
-        port = role.ports["gateway"]
-        env["ANGARIUM_PICKUP__PORT"] = str(port)
-        async with PickupClient(f"ws://127.0.0.1:{port}/", on_messages=inbox) as client:
-            await client.add_live_session("c1", "s1")
-            first = await client.add_message("c1", [DID], 1)
-            await inbox.has(first)
-            await client.remove_messages("c1", [first])
-            assert await asyncio.to_thread(role.terminate) == 0
-            async with RoleProcess(["serve", "gateway"], env):
-                await eventually(lambda: client.connections == 2, 60)
-                second = await client.add_message("c1", [DID], 2)
-                await inbox.has(second)
-                assert inbox.ids == [first, second]
-
-
-async def test_the_sync_client_does_the_same(redis_url: str, tmp_path: Path) -> None:
-    async with gateway(redis_url, sqlite(tmp_path)) as service:
-        url = url_of(service)
-
-        def use() -> None:
-            with SyncPickupClient(url) as client:
-                assert client.ping() == "pong"
-                message = client.add_message("c1", [DID], {"a": 1})
-                assert client.get_available_message_count("c1") == 1
-                client.add_live_session("c1", "s1")
-                delivery = next(client.deliveries(timeout_s=30))
-                assert [each.id for each in delivery.messages] == [message]
-                assert delivery.messages[0].encrypted_message == {"a": 1}
-                client.remove_messages("c1", [message])
-                assert client.get_live_session("c1")
-                assert client.remove_live_session("c1")
-                assert client.take_from_queue("c1") == []
-                client.remove_all_messages("c1", DID)
-                with pytest.raises(CallRefused) as error:
-                    client.get_available_message_count("a b")
-                assert error.value.rpc_code == -32602
-
-        await asyncio.to_thread(use)

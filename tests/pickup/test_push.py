@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiohttp import web
 
-from angarium.core.errors import InputInvalid
+from angarium.core.errors import InputInvalid, SettingInvalid
 from angarium.core.settings import load
 from angarium.pickup.client import PushToken
 from angarium.pickup.methods import PushToken as Token
-from angarium.pickup.push import HttpSender, Pushes
+from angarium.pickup.push import HttpSender, Push, Pushes, make_sender
 from tests.kit.eventually import eventually
 from tests.pickup.rig import DID, connected, gateway, rig, sqlite
 
@@ -103,9 +103,7 @@ async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
         try:
             phone.status = 503
             for number in range(3):
-                push = pushes.push_for(Token("t"), None, f"m{number}")
-                assert push is not None
-                await pushes.schedule(push)
+                await made.add(push=pushes.note_for(Token("t"), None, f"m{number}"))
             for tries in range(1, 7):
                 await pushes.run_once()
                 await pushes.run_once()
@@ -116,9 +114,7 @@ async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
             assert {each["messageId"] for each in phone.got} == {"m2"}, "the newest"
             assert (pushes.sent, pushes.failed) == (0, 1)
             phone.status = 410
-            last = pushes.push_for(Token("t"), None, "m9")
-            assert last is not None
-            await pushes.schedule(last)
+            await made.add(push=pushes.note_for(Token("t"), None, "m9"))
             for _ in range(3):
                 await pushes.run_once()
                 await made.clock.advance(100)
@@ -133,13 +129,64 @@ async def test_a_uri_of_the_clients_has_to_be_allowed(redis_url: str, tmp_path: 
         sender = HttpSender()
         pushes = Pushes(made.store, settings, sender)
         try:
-            assert pushes.push_for(Token("t"), None, "m1") is None, "there is no other URL"
+            assert pushes.note_for(Token("t"), None, "m1") == b"", "there is no other URL"
             with pytest.raises(InputInvalid):
-                pushes.push_for(Token("t"), "http://127.0.0.1:1/elsewhere", "m1")
-            push = pushes.push_for(Token("t"), phone.url, "m1")
-            assert push is not None
-            await pushes.schedule(push)
+                pushes.note_for(Token("t"), "http://127.0.0.1:1/elsewhere", "m1")
+            await made.add(push=pushes.note_for(Token("t"), phone.url, "m1"))
             await pushes.run_once()
             assert phone.got == [{"token": "t", "messageId": "m1", "type": "fcm"}]
+        finally:
+            await sender.close()
+
+
+class Pager:
+    """A sender of the operator's own."""
+
+    pushes: ClassVar[list[Push]] = []
+
+    async def send(self, push: Push) -> None:
+        self.pushes.append(push)
+
+
+async def test_another_sender_may_stand_in_the_place_of_http(
+    redis_url: str, tmp_path: Path
+) -> None:
+    Pager.pushes.clear()
+    own = "tests.pickup.test_push:Pager"
+    async with (
+        gateway(redis_url, sqlite(tmp_path), push_sender=own) as service,
+        connected(service) as (client, _),
+    ):
+        message = await client.add_message("away", [DID], 1, push=PushToken("t", "apns"))
+        await eventually(lambda: service._pushes.sent == 1, SOON)
+        assert [(each.token, each.message_id, each.type) for each in Pager.pushes] == [
+            ("t", message, "apns")
+        ]
+
+
+@pytest.mark.parametrize("name", ["nowhere:Pager", "tests.pickup.test_push:Nobody", "json:dumps"])
+def test_a_sender_that_can_not_be_used_is_refused_before_the_start(name: str) -> None:
+    with pytest.raises(SettingInvalid) as error:
+        make_sender(load(pickup={"push_sender": name}).pickup)
+    assert "PUSH_SENDER" in str(error.value)
+
+
+async def test_one_token_of_several_connections_gets_one_notification_in_its_interval(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with receiver() as phone, rig(any_redis_url, sqlite(tmp_path)) as made:
+        sender = HttpSender()
+        pushes = Pushes(made.store, load(pickup={"push_url": phone.url}).pickup, sender)
+        try:
+            for number in range(8):
+                note = pushes.note_for(Token("t"), None, f"m{number}")
+                await made.add(f"default:c{number}", push=note)
+            waiting = len({made.store.partition_of(f"default:c{each}") for each in range(8)})
+            for turn in range(waiting):
+                await pushes.run_once()
+                assert len(phone.got) == turn + 1
+                await made.clock.advance(5.1)
+            await pushes.run_once()
+            assert len(phone.got) == waiting, "the newest of each partition, and no more"
         finally:
             await sender.close()

@@ -501,26 +501,34 @@ async def test_a_token_gets_one_notification_in_its_interval(
 ) -> None:
     async with rig(any_redis_url, sqlite(tmp_path)) as made:
         store, token = made.store, "token"
-        partition = store.partition_of(token)
+        partition = store.partition_of(QUEUE)
 
         async def claim() -> list[tuple[str, int, bytes]]:
             return await store.claim_pushes(partition, 30_000, 10)
 
-        assert await store.schedule_push(token, b"one", "m1") == "scheduled"
-        assert await store.schedule_push(token, b"two", "m2") == "joined"
+        async def settle(note: bytes, outcome: str, ms: int | None = None, tries: int = 0) -> str:
+            return await store.settle_push(partition, token, note, "m1", outcome, ms, tries)
+
+        await made.add(push=b"token one")
+        await made.add(push=b"token two")
         assert await claim() == [(token, 0, b"two")]
         assert await claim() == [], "it is somebody's"
-        assert await store.schedule_push(token, b"three", "m3") == "joined"
-        assert await store.settle_push(token, b"two", "m2", "pushed") == "newer"
+        await made.add(push=b"token three and more")
+        assert await settle(b"two", "pushed") == "newer"
         assert await claim() == []
         await made.clock.advance(5.1)
-        assert await claim() == [(token, 0, b"three")]
-        assert await store.settle_push(token, b"three", "m3", "retry", 7_000) == "retried"
+        assert await claim() == [(token, 0, b"three and more")]
+        assert await settle(b"three and more", "retry", 7_000) == "later"
         await made.clock.advance(6)
         assert await claim() == []
         await made.clock.advance(1.1)
-        assert await claim() == [(token, 1, b"three")]
-        assert await store.settle_push(token, b"three", "m3", "push_failed") == "settled"
+        assert await claim() == [(token, 1, b"three and more")]
+        assert await settle(b"three and more", "wait", 1_000, 1) == "later"
+        assert await settle(b"three and more", "wait", 1_000, 1) == "later"
+        await made.clock.advance(1.1)
+        assert await claim() == [(token, 1, b"three and more")], "it was not tried"
+        assert await settle(b"three and more", "push_failed") == "settled"
+        assert await settle(b"three and more", "push_failed") == "settled", "and told once"
         await made.clock.advance(60)
         assert await claim() == []
         assert [e for e in await names(made) if e.startswith("push")] == [
@@ -532,7 +540,126 @@ async def test_a_token_gets_one_notification_in_its_interval(
 
 async def test_a_claim_whose_holder_died_goes_to_another(redis_url: str, tmp_path: Path) -> None:
     async with rig(redis_url, sqlite(tmp_path)) as made:
-        await made.store.schedule_push("t", b"one", "m1")
+        await made.add(push=b"t one")
         assert len(await made.store.claim_pushes(0, 30_000, 10)) == 1
         await made.clock.advance(31)
         assert await made.store.claim_pushes(0, 30_000, 10) == [("t", 1, b"one")]
+
+
+async def test_a_tokens_interval_holds_for_all_partitions(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        assert await made.store.grant_push("t") == 0
+        await made.clock.advance(2)
+        assert 2_000 < await made.store.grant_push("t") <= 3_000
+        assert await made.store.grant_push("u") == 0
+        await made.clock.advance(3.1)
+        assert await made.store.grant_push("t") == 0
+
+
+async def test_a_notification_is_scheduled_with_its_message_if_nobody_is_there(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path), direct=True) as made:
+        partition = made.store.partition_of(QUEUE)
+        await made.open()
+        await made.add(push=b"t one")
+        assert made.status == "sent"
+        assert await made.store.claim_pushes(partition, 30_000, 10) == []
+        await made.clock.advance(LEASE_S + 1)
+        await made.add(push=b"t two")
+        assert made.status == "offline", "its gateway's lease ran out"
+        assert await made.store.claim_pushes(partition, 30_000, 10) == [("t", 0, b"two")]
+
+
+async def test_rows_of_an_earlier_life_of_a_queue_are_not_removed_twice(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        ids = await made.add_many(1)
+        await made.archive_all()
+        reply = await made.store.remove(QUEUE, "delivered", ids)
+        rows = await made.archive.sizes(QUEUE, ids)
+        await made.mailbox.remove(QUEUE, ids)
+        await made.persist()
+        assert await made.store.show(QUEUE) is None, "its last message is gone"
+        assert status_of(await made.store.bury(QUEUE, "delivered", reply[2], rows)) == "again"
+        newer = await made.add_many(1)
+        await made.archive_all()
+        assert status_of(await made.store.bury(QUEUE, "delivered", reply[2], rows)) == "again"
+        assert await made.count() == 1
+        assert await made.take() == newer
+        assert (await names(made)).count("delivered") == 1
+
+
+async def test_rows_that_were_deleted_meanwhile_are_not_given_to_anybody(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        ids = await made.add_many(2)
+        await made.archive_all()
+        term = await made.open()
+        reply = await made.store.pull(QUEUE, term, again=False)
+        rows = await made.archive.page(QUEUE, "", 0, 10)
+        assert status_of(reply) == "archived"
+        assert [row[0] for row in rows] == ids
+        await made.mailbox.remove(QUEUE, ids[:1])
+        await made.persist()
+        claim = made.store.claim
+        assert status_of(await claim(QUEUE, term, rows, 10, 1_000, reply[2])) == "again"
+        assert await made.pull(term) == ids[1:]
+        assert await made.count() == 0
+
+
+async def test_a_persister_of_an_older_term_deletes_nothing(redis_url: str, tmp_path: Path) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        ids = await made.add_many(1)
+        await made.archive_all()
+        await made.archive.fence(0, 7)
+        with pytest.raises(LeaseLost):
+            await made.archive.delete(0, 6, ids)
+        assert await made.archive.sizes(QUEUE, ids) != []
+
+
+async def test_a_session_that_another_gateway_ended_is_not_restored(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    clock, database = FakeClock(), sqlite(tmp_path)
+    async with rig(any_redis_url, database, clock=clock, actor="g1") as one:
+        prefix = one.ground.settings.prefix
+        async with rig(any_redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
+            term = await one.open()
+            closing = two.store.close_session(QUEUE, gateway="g1", session="s1")
+            assert status_of(await closing) == "closed"
+            assert status_of(await one.store.open_session(QUEUE, "s1", "k1", term)) == "taken"
+            mending = one.store.close_session(QUEUE, gateway="g1", term=term)
+            assert status_of(await mending) == "none"
+            assert await one.store.sessions_of(one.store.partition_of(QUEUE), "g1", 10) == []
+            assert await one.store.show(QUEUE) is None, "it leaves nothing behind"
+
+
+async def test_what_a_dead_gateway_was_not_told_is_cleared_away(
+    redis_url: str, tmp_path: Path
+) -> None:
+    clock, database = FakeClock(), sqlite(tmp_path)
+    async with rig(redis_url, database, clock=clock, actor="g1") as one:
+        prefix = one.ground.settings.prefix
+        async with rig(redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
+            await one.open()
+            await two.store.close_session(QUEUE, gateway="g1", session="s1")
+            await clock.advance(LEASE_S + 1)
+            await two.sweep()
+            assert await two.store.show(QUEUE) is None
+            assert await two.store.sessions_of(0, "g1", 10) == []
+
+
+async def test_nothing_goes_at_once_before_the_database_was_counted(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(redis_url, sqlite(tmp_path), direct=True) as made:
+        await made.open()
+        await forget_everything(made, 0)
+        await made.open()
+        await made.add()
+        assert made.status == "here"

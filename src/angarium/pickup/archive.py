@@ -129,8 +129,10 @@ class Archive:
             await insert_once(connection, self._message, rows)
             await insert_once(connection, self._recipient, recipients)
 
-    async def delete(self, ids: Sequence[str]) -> None:
+    async def delete(self, partition: int, term: int, ids: Sequence[str]) -> None:
+        """Rows of removed messages. An older term could delete what a newer has yet to store."""
         async with self._database.begin() as connection:
+            await self._check_term(connection, partition, term)
             for some in _portions(ids):
                 recipient, message = self._recipient, self._message
                 await connection.execute(recipient.delete().where(recipient.c.message_id.in_(some)))

@@ -194,7 +194,8 @@ class PickupClient:
         self._sessions[connection_id] = session_id
 
     async def remove_live_session(self, connection_id: str, session_id: str | None = None) -> bool:
-        self._sessions.pop(connection_id, None)
+        if session_id in (None, self._sessions.get(connection_id)):
+            self._sessions.pop(connection_id, None)
         params = {"connectionId": connection_id}
         if session_id is not None:
             params["sessionId"] = session_id
@@ -259,7 +260,8 @@ class PickupClient:
                 continue
             self._transport = transport
             try:
-                await self._introduce()
+                async with asyncio.timeout(self._timeout_s):
+                    await self._introduce()
                 backoff.reset()
                 await transport.wait_disconnected()
             except (AngariumError, WSError, OSError):
@@ -288,6 +290,11 @@ class PickupClient:
                 future.set_exception(OutcomeUnknown("the connection was lost before the answer"))
                 # Whoever gave up waiting is not told again.
                 future.exception()
+
+    def disconnected(self, transport: WSTransport) -> None:
+        """Whoever waits for an answer is told at once, also the introduction of a connection."""
+        if transport is self._transport:
+            self._lost()
 
     def heard(self, data: bytes) -> None:
         said = _decode_said(data)
@@ -321,6 +328,9 @@ class _Ear(WSListener):
         super().__init__()
         self._client = client
         self._pieces: list[bytes] = []
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._client.disconnected(transport)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.CLOSE:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 UNREAD_HIGH_BYTES = 1024 * 1024
 # A client that read nothing for this long, though there was something, is gone.
 UNREAD_S_MAX = 30.0
+# So long a client has to read the goodbye.
+GOODBYE_S_MAX = 10.0
 TEXT = (WSMsgType.TEXT, WSMsgType.BINARY)
 
 
@@ -52,7 +54,8 @@ class ClientSocket(WSListener):
         self._loop = asyncio.get_running_loop()
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
-        self._pieces: list[bytes] = []
+        self._pieces = bytearray()
+        self._in_pieces = False
         self._cut: asyncio.TimerHandle | None = None
 
     # What the socket tells
@@ -68,10 +71,10 @@ class ClientSocket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind in TEXT and frame.fin:
+        if kind in TEXT and frame.fin and not self._in_pieces:
             self._desk.client_said(self, frame.get_payload_as_bytes())
         elif kind in TEXT or kind == WSMsgType.CONTINUATION:
-            self._collect(frame)
+            self._collect(frame, first=kind in TEXT)
         elif kind == WSMsgType.CLOSE:
             self.flush()
             transport.send_close(frame.get_close_code())
@@ -96,14 +99,19 @@ class ClientSocket(WSListener):
         self._transport.underlying_transport.resume_reading()
         self._desk.client_writable(self)
 
-    def _collect(self, frame: WSFrame) -> None:
+    def _collect(self, frame: WSFrame, *, first: bool) -> None:
         """A message in several frames; all of it counts against the limit of one."""
-        self._pieces.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._pieces)) > self._desk.frame_bytes_max:
+        if first == self._in_pieces:
+            # A beginning in the middle of another message, or a middle without a beginning.
+            self.close(WSCloseCode.PROTOCOL_ERROR)
+            return
+        self._in_pieces = not frame.fin
+        self._pieces += frame.get_payload_as_bytes()
+        if len(self._pieces) > self._desk.frame_bytes_max:
             self._pieces.clear()
             self.close(WSCloseCode.MESSAGE_TOO_BIG)
         elif frame.fin:
-            whole = b"".join(self._pieces)
+            whole = bytes(self._pieces)
             self._pieces.clear()
             self._desk.client_said(self, whole)
 
@@ -148,6 +156,9 @@ class ClientSocket(WSListener):
             if self.open:
                 self._transport.send_close(code)
                 self._transport.disconnect()
+                if self._cut is None:
+                    # Whoever does not read the goodbye either is gone without it.
+                    self._cut = self._loop.call_later(GOODBYE_S_MAX, self.cut_off)
 
     def cut_off(self) -> None:
         """Go without a word: nobody reads it."""

@@ -37,7 +37,7 @@ from angarium.pickup.errors import (
 from angarium.pickup.jsonrpc import Call, Refusal, parse
 from angarium.pickup.mailbox import DELIVERED, Mailbox
 from angarium.pickup.model import Message, encode_message, queue_name
-from angarium.pickup.push import Push, Pushes
+from angarium.pickup.push import Pushes
 from angarium.pickup.sessions import Sessions
 from angarium.pickup.store import PickupStore
 
@@ -172,21 +172,16 @@ class Desk:
         add = methods.read_add(params, self._limits)
         message_id = time_ordered_id().hex
         queue = queue_name(client.tenant, add.connection)
-        push = None
+        push = b""
         if add.push_token is not None or add.notification_uri is not None:
-            push = self._pushes.push_for(add.push_token, add.notification_uri, message_id)
+            push = self._pushes.note_for(add.push_token, add.notification_uri, message_id)
         dids, payload = " ".join(add.dids), bytes(add.payload)
         message = Message(message_id, 0, 0, dids, payload)
-        future = self._store.add(queue, message_id, dids, payload)
-        future.add_done_callback(partial(self._added, answer, queue, message, push))
+        future = self._store.add(queue, message_id, dids, payload, push)
+        future.add_done_callback(partial(self._added, answer, queue, message))
 
     def _added(
-        self,
-        answer: Answer,
-        queue: str,
-        message: Message,
-        push: Push | None,
-        future: asyncio.Future[Any],
+        self, answer: Answer, queue: str, message: Message, future: asyncio.Future[Any]
     ) -> None:
         if future.cancelled():
             answer.failure(OutcomeUnknown("the gateway stopped"))
@@ -194,7 +189,7 @@ class Desk:
         error = future.exception()
         if error is not None:
             if isinstance(error, OutcomeUnknown):
-                self._spawn(self._confirm(answer, queue, message.id, push, error))
+                self._spawn(self._confirm(answer, queue, message.id, error))
             else:
                 self._fail(answer, error)
             return
@@ -208,11 +203,9 @@ class Desk:
             self.sessions.sent(queue, message, *status[1:])
         elif status == b"here":
             self.sessions.wake(queue)
-        elif status == b"offline" and push is not None:
-            self._spawn(self._schedule(push))
 
     async def _confirm(
-        self, answer: Answer, queue: str, message_id: str, push: Push | None, error: BaseException
+        self, answer: Answer, queue: str, message_id: str, error: BaseException
     ) -> None:
         """The answer of Redis was lost: the message is there, or we say that we do not know."""
         try:
@@ -225,14 +218,6 @@ class Desk:
         self.added += 1
         answer.result(b'{"messageId":"%b"}' % message_id.encode())
         self.sessions.recover(queue)
-        if push is not None:
-            await self._schedule(push)
-
-    async def _schedule(self, push: Push) -> None:
-        try:
-            await self._pushes.schedule(push)
-        except AngariumError as error:
-            self._log.warning("push_not_scheduled", id=push.message_id, error=repr(error))
 
     def _remove(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
         remove = methods.read_remove(params, self._limits)
@@ -257,7 +242,7 @@ class Desk:
             return
         reply = future.result()
         if len(reply) == 3:
-            self._done_removing(answer, queue, int(reply[1]))
+            self._done_removing(answer, queue, int(reply[1]), ids)
         else:
             self._spawn(self._finish_removing(answer, queue, ids, reply))
 
@@ -269,12 +254,14 @@ class Desk:
         except Exception as error:
             self._fail(answer, error)
             return
-        self._done_removing(answer, queue, removed)
+        self._done_removing(answer, queue, removed, ids)
 
-    def _done_removing(self, answer: Answer, queue: str, removed: int) -> None:
+    def _done_removing(
+        self, answer: Answer, queue: str, removed: int, ids: Sequence[str] = ()
+    ) -> None:
         self.removed += removed
+        self.sessions.acknowledged(queue, ids)
         answer.result(TRUE)
-        self.sessions.acknowledged(queue)
 
     async def _take(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
         take = methods.read_take(params, self._limits)
@@ -287,8 +274,9 @@ class Desk:
             bytes_max = min(take.limit_bytes, bytes_max)
         taken = await self._mailbox.take(queue, take.did, messages_max, bytes_max)
         answer.result(b"[" + b",".join(map(encode_message, taken)) + b"]")
-        if take.delete_messages and taken:
-            # Only when the answer is on its way: a gateway that dies in between has lost nothing.
+        if take.delete_messages and taken and client.open:
+            # Only when the answer is on its way: a gateway that dies in between has lost nothing,
+            # nor has a client that left while we looked.
             ids = [each.id for each in taken]
             self.removed += await self._remove_taken(queue, ids)
 
@@ -307,8 +295,8 @@ class Desk:
     async def _remove_all(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
         asked = methods.read_of_recipient(methods.RemoveAll, params, self._limits)
         queue = queue_name(client.tenant, asked.connection)
-        self.removed += await self._mailbox.remove_all(queue, asked.did)
-        answer.result(TRUE)
+        removed = await self._mailbox.remove_all(queue, asked.did)
+        self._done_removing(answer, queue, removed)
 
     # Sessions
 

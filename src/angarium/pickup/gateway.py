@@ -38,7 +38,7 @@ from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.desk import Desk
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.persister import Persister
-from angarium.pickup.push import HttpSender, Pushes
+from angarium.pickup.push import Pushes, Sender, close_sender, make_sender
 from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import Sweeper
 
@@ -55,6 +55,8 @@ RENEWALS_PER_LEASE = 3
 def check(settings: Settings, app: Angarium) -> None:
     """Refuse an open door, unusable certificates and a port that is taken."""
     access.check(settings.pickup)
+    if settings.pickup.push_sender is not None:
+        make_sender(settings.pickup)
     _listen(settings).close()
 
 
@@ -85,14 +87,14 @@ class Gateway(Service):
         self._stamp = secrets.token_hex(3)
         self._tasks: asyncio.TaskGroup | None = None
         self._archive: Archive | None = None
-        self._sender: HttpSender | None = None
+        self._sender: Sender | None = None
         self._server: asyncio.Server | None = None
         self._persisters: list[Persister] = []
 
     async def on_start(self) -> None:
         ground, settings = self._ground, self._settings
         self._archive = await Archive.open(ground.settings.database_url, ground.settings.prefix)
-        self._sender = HttpSender()
+        self._sender = make_sender(settings)
         # Answers come in order on one connection; those that wait for the disk or a replica come
         # on several, and then only a fetch can tell what came first.
         in_order = ground.settings.durability is Durability.MEMORY
@@ -123,7 +125,7 @@ class Gateway(Service):
         for partition, persister in enumerate(self._persisters):
             self.loop(f"persist-{partition}", persister.run_once, persist_s)
             self.loop(f"sweep-{partition}", Sweeper(self.store, partition).run_once, SWEEP_S)
-        if settings.push_url is not None or settings.push_allowed:
+        if settings.push_url is not None or settings.push_sender or settings.push_allowed:
             self.loop("push", self._pushes.run_once, PUSH_S)
         self.loop("figures", self._report, INTERVAL_S)
 
@@ -150,7 +152,7 @@ class Gateway(Service):
             for client in list(self.desk.clients):
                 client.cut_off()
         if self._sender is not None:
-            await self._sender.close()
+            await close_sender(self._sender)
         if self._archive is not None:
             await self._archive.close()
 
@@ -233,7 +235,7 @@ class Gateway(Service):
                 self.desk.sessions.wake(line)
             elif kind == "replaced":
                 term, _, queue = line.partition(" ")
-                self.desk.sessions.drop(queue, term)
+                self.desk.sessions.ended_elsewhere(queue, term)
 
     async def _report(self) -> None:
         desk, last = self.desk, self._rates

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,13 +34,15 @@ class _Queues(Service):
         self._ground = ground
         self._archive: Archive | None = None
         self._inspection: Inspection | None = None
+        self._opening = asyncio.Lock()
 
     async def inspection(self) -> Inspection:
-        if self._inspection is None:
-            settings = self._ground.settings
-            self._archive = await Archive.open(settings.database_url, settings.prefix)
-            self._inspection = Inspection(PickupStore(self._ground), self._archive)
-        return self._inspection
+        async with self._opening:
+            if self._inspection is None:
+                settings = self._ground.settings
+                self._archive = await Archive.open(settings.database_url, settings.prefix)
+                self._inspection = Inspection(PickupStore(self._ground), self._archive)
+            return self._inspection
 
     async def on_close(self) -> None:
         archive, self._archive, self._inspection = self._archive, None, None

@@ -9,6 +9,7 @@ the others say so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from angarium.core.errors import DatabaseUnavailable
@@ -23,6 +24,18 @@ CHART_POLL_S = 0.05
 PAGE_ROWS = 200
 DELIVERED = "delivered"
 CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Messages of the database that are the caller's now.
+
+    `full`: a limit cut them short. `torn`: rows were deleted meanwhile, so look again.
+    """
+
+    messages: list[Message]
+    full: bool
+    torn: bool
 
 
 class Mailbox:
@@ -44,25 +57,27 @@ class Mailbox:
                 await self.wait_for_chart(queue)
             elif status == "archived":
                 seen = reply[1].decode()
-                found, more = await self._claim(queue, "", did, left, left_bytes)
-                taken += found
-                if more:
+                claimed = await self._claim(queue, "", did, left, left_bytes, reply[2])
+                taken += claimed.messages
+                if claimed.full:
                     break
+                if claimed.torn:
+                    seen = ""
             else:
                 return taken + messages_of(reply[1:])
         return taken
 
-    async def pull_archived(self, queue: str, term: str) -> tuple[list[Message], bool]:
-        """What the database has for a live session, and whether there is more at once."""
-        found, more = await self._claim(queue, term, "", PULL_MESSAGES_MAX, PULL_BYTES_MAX)
-        return found, more or bool(found)
+    async def pull_archived(self, queue: str, term: str, cleared: bytes) -> Claimed:
+        """What the database has for a live session."""
+        limits = PULL_MESSAGES_MAX, PULL_BYTES_MAX
+        return await self._claim(queue, term, "", *limits, cleared)
 
     async def _claim(
-        self, queue: str, term: str, did: str, messages_max: int, bytes_max: int
-    ) -> tuple[list[Message], bool]:
-        """Archived messages given to us, and whether a limit cut them short."""
+        self, queue: str, term: str, did: str, messages_max: int, bytes_max: int, cleared: bytes
+    ) -> Claimed:
+        """Archived messages that are ours from now on."""
         claimed: list[str] = []
-        after, full = 0, False
+        after, full, torn = 0, False, False
         size = 0
         while not full and len(claimed) < messages_max:
             rows = await self._archive.page(queue, did, after, PAGE_ROWS)
@@ -70,17 +85,22 @@ class Mailbox:
                 break
             after = rows[-1][1]
             reply = await self._store.claim(
-                queue, term, rows, messages_max - len(claimed), bytes_max - size
+                queue, term, rows, messages_max - len(claimed), bytes_max - size, cleared
             )
-            if status_of(reply) == "lost":
-                return [], False
+            status = status_of(reply)
+            if status == "lost":
+                return Claimed([], full=False, torn=False)
+            if status == "again":
+                torn = True
+                break
             ids = [each.decode() for each in reply[2:]]
             sizes = {row[0]: row[2] for row in rows}
             size += sum(sizes[each] for each in ids)
             claimed += ids
             full = bool(reply[1])
         full = full or len(claimed) >= messages_max
-        return (await self._archive.load(claimed) if claimed else []), full
+        found = await self._archive.load(claimed) if claimed else []
+        return Claimed(found, full, torn)
 
     async def count(self, queue: str, did: str) -> int:
         while True:

@@ -61,10 +61,14 @@ class Persister:
         if not await self._store.charted(self._partition):
             await self._chart()
         due = await self._store.due(self._partition, QUEUES_PER_PASS)
-        moved = await self._move(due.aged, term) if due.aged else 0
-        deleted = 0
-        for queue in due.buried:
-            deleted += await self._delete_buried(queue)
+        try:
+            moved = await self._move(due.aged, term) if due.aged else 0
+            deleted = 0
+            for queue in due.buried:
+                deleted += await self._delete_buried(queue, term)
+        except LeaseLost:
+            self._fenced = None
+            raise
         return Moved(moved, deleted, again=bool(moved or deleted))
 
     async def release(self) -> None:
@@ -74,11 +78,7 @@ class Persister:
         found = await self._store.begin_move(self._partition, queues)
         if found:
             await self.on_marked(found)
-            try:
-                await self._archive.store(self._partition, term, found)
-            except LeaseLost:
-                self._fenced = None
-                raise
+            await self._archive.store(self._partition, term, found)
             await self.on_stored(found)
         moved: dict[str, list[str]] = {queue: [] for queue in queues}
         for queue, messages in found.items():
@@ -95,10 +95,10 @@ class Persister:
     async def on_stored(self, found: Mapping[str, Sequence[Message]]) -> None:
         """Between storing and taking out of Redis; tests stop here."""
 
-    async def _delete_buried(self, queue: str) -> int:
+    async def _delete_buried(self, queue: str, term: int) -> int:
         ids = await self._store.buried(queue, BURIED_PER_PASS)
         if ids:
-            await self._archive.delete(ids)
+            await self._archive.delete(self._partition, term, ids)
             await self._store.clear(queue, ids)
         return len(ids)
 

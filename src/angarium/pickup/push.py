@@ -1,15 +1,18 @@
 """Push notifications for recipients who are away: scheduled in Redis, sent off the request path.
 
-A token has one notification to send at a time and gets one in each interval at most, whichever
-gateway sends it. A try that failed is made again with a growing pause, a few times; a gateway
-that dies in the middle leaves its claim to another. A notification says that there is mail, and
-carries no payload. Senders for other services stand behind `Sender`.
+One is scheduled by the script that adds its message, so that it can't be lost. A token has one
+notification to send at a time and gets one in each interval at most, whichever gateway sends it.
+A try that failed is made again with a growing pause, a few times; a gateway that dies in the
+middle leaves its claim to another. A notification says that there is mail, and carries no
+payload. Senders for other services stand behind `Sender`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +21,7 @@ import msgspec
 
 from angarium.core import log
 from angarium.core.backoff import Backoff
-from angarium.core.errors import InputInvalid
+from angarium.core.errors import AngariumError, InputInvalid, SettingInvalid
 from angarium.core.outbound import Outbound, OutboundFailed
 from angarium.core.setting_groups.pickup import PickupSettings
 from angarium.pickup.methods import PushToken
@@ -54,6 +57,29 @@ class Sender(Protocol):
     async def send(self, push: Push) -> None: ...
 
 
+def make_sender(settings: PickupSettings) -> Sender:
+    """The operator's own, or HTTP."""
+    if settings.push_sender is None:
+        return HttpSender()
+    try:
+        module, _, name = settings.push_sender.partition(":")
+        sender: Sender = getattr(importlib.import_module(module), name)()
+        if not inspect.iscoroutinefunction(sender.send):
+            raise TypeError("its send is not async")
+    except Exception as error:
+        problem = f"{settings.push_sender!r} can't be used: {error!r}"
+        hint = "name it as module:name, where Python can import it"
+        raise SettingInvalid("ANGARIUM_PICKUP__PUSH_SENDER", problem, hint) from error
+    return sender
+
+
+async def close_sender(sender: Sender) -> None:
+    """A sender that holds something open has a `close`."""
+    close = getattr(sender, "close", None)
+    if close is not None:
+        await close()
+
+
 class HttpSender:
     """POST of `{token, messageId, type}`. Its URLs are the operator's, so any address will do."""
 
@@ -84,7 +110,8 @@ class Pushed:
 class Pushes:
     def __init__(self, store: PickupStore, settings: PickupSettings, sender: Sender) -> None:
         self._store = store
-        self._url = settings.push_url
+        # A sender of the operator's own knows where to send.
+        self._url = settings.push_url or ("" if settings.push_sender else None)
         self._allowed: Sequence[str] = settings.push_allowed
         self._interval_ms = settings.push_interval_ms
         self._sender = sender
@@ -96,30 +123,45 @@ class Pushes:
         """The notification to send for a message, if any; a URI has to be on the list."""
         if uri is not None and uri not in self._allowed:
             raise InputInvalid("notificationUri is not one that the operator allows")
-        url = uri or self._url
+        url = self._url if uri is None else uri
         if token is None or not token.token or url is None:
             return None
         return Push(token.token, message_id, token.type, url)
 
-    async def schedule(self, push: Push) -> None:
-        digest = hashlib.sha256(f"{push.url}\n{push.token}".encode()).hexdigest()[:32]
-        note = msgspec.json.encode(push)
-        await self._store.schedule_push(digest, note, push.message_id)
+    def note_for(self, token: PushToken | None, uri: str | None, message_id: str) -> bytes:
+        """The same as a script keeps it: hashed token and note; empty if there is none."""
+        push = self.push_for(token, uri, message_id)
+        if push is None:
+            return b""
+        told = f"{push.url}\n{push.token}".encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(told).hexdigest()[:32]
+        return digest.encode() + b" " + msgspec.json.encode(push)
 
     async def run_once(self) -> Pushed:
         """Send what is due, in every partition."""
         sent, again = 0, False
-        for partition in self._store.partitions:
-            found = await self._store.claim_pushes(partition, CLAIM_MS, PUSHES_PER_PASS)
-            again = again or len(found) == PUSHES_PER_PASS
-            async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
+            for partition in self._store.partitions:
+                found = await self._store.claim_pushes(partition, CLAIM_MS, PUSHES_PER_PASS)
+                again = again or len(found) == PUSHES_PER_PASS
                 for token, tries, note in found:
-                    group.create_task(self._send(token, tries, note))
-            sent += len(found)
+                    group.create_task(self._send(partition, token, tries, note))
+                sent += len(found)
         return Pushed(sent, again)
 
-    async def _send(self, token: str, tries: int, note: bytes) -> None:
+    async def _send(self, partition: int, token: str, tries: int, note: bytes) -> None:
         push = msgspec.json.decode(note, type=Push)
+        try:
+            wait_ms = await self._store.grant_push(token)
+            outcome, retry_ms = ("wait", wait_ms) if wait_ms else await self._try(push, tries)
+            settle = self._store.settle_push
+            await settle(partition, token, note, push.message_id, outcome, retry_ms, tries)
+        except AngariumError as error:
+            # It stays claimed, and is claimed again when that is over.
+            self._log.warning("push_not_settled", id=push.message_id, error=repr(error))
+
+    async def _try(self, push: Push, tries: int) -> tuple[str, int | None]:
+        """One try: its outcome, and when the next one is due if it has to be."""
         outcome, retry_ms, problem = "pushed", None, ""
         try:
             await self._sender.send(push)
@@ -136,4 +178,4 @@ class Pushes:
                 retry_ms = self._interval_ms + int(1000 * backoff.next_delay_s())
         if problem:
             self._log.warning("push_failed", id=push.message_id, outcome=outcome, error=problem)
-        await self._store.settle_push(token, note, push.message_id, outcome, retry_ms)
+        return outcome, retry_ms

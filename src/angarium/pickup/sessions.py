@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from angarium.core import log
 from angarium.core.errors import AngariumError, NotDurable, OutcomeUnknown, RedisUnavailable
@@ -20,7 +23,7 @@ from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.jsonrpc import notification
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import Message, connection_of, encode_message
-from angarium.pickup.store import PickupStore, messages_of
+from angarium.pickup.store import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PickupStore, messages_of
 
 # After a fault: soon enough to go unnoticed, late enough not to storm a server that comes back.
 RETRY_S = 0.25
@@ -30,14 +33,17 @@ CHECKED_PER_TURN = 500
 class LiveSession:
     __slots__ = (
         "asked_again",
+        "asked_term",
         "client",
         "connection",
         "early",
         "full",
+        "gone",
         "id",
         "mail",
         "pulling",
         "queue",
+        "ready",
         "recover",
         "seen",
         "term",
@@ -53,7 +59,10 @@ class LiveSession:
         self.mail = False  # there may be more than the fetch under way will bring
         self.recover = False  # an answer was lost: what we hold is to be sent again
         self.asked_again = False  # the fetch under way does so
+        self.asked_term = term  # of the fetch under way
         self.early: list[Message] = []  # sent to it while a fetch was under way
+        self.ready: list[Message] = []  # to be told at the end of this turn of the loop
+        self.gone: set[str] = set()  # removed while a fetch was under way, which may bring them
         self.full = False  # it gets nothing more before something is acknowledged
         self.seen = ""
 
@@ -71,6 +80,8 @@ class Sessions:
         self._mailbox = mailbox
         self._spawn = spawn
         self._by_queue: dict[str, LiveSession] = {}
+        self._opening: Counter[str] = Counter()
+        self._telling: list[LiveSession] = []
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
         self._log = log.logger("angarium.pickup")
@@ -81,16 +92,28 @@ class Sessions:
 
     async def open(self, client: ClientSocket, queue: str, session_id: str) -> LiveSession | None:
         """The queue's live session from now on; None if the client left meanwhile."""
-        while True:
-            reply = await self._store.open_session(queue, session_id, client.id)
-            if status_of(reply) != "no_lease":
-                break
-            await self._store.renew_gateway(self._store.partition_of(queue))
+        self._opening[queue] += 1
+        try:
+            while True:
+                reply = await self._store.open_session(queue, session_id, client.id)
+                status, term = status_of(reply), reply[-1].decode()
+                if status != "no_lease":
+                    break
+                await self._store.renew_gateway(self._store.partition_of(queue))
+        finally:
+            self._opening[queue] -= 1
+            if not self._opening[queue]:
+                del self._opening[queue]
         if not client.open:
             await self._store.close_session(queue, gateway=self._store.gateway, socket=client.id)
             return None
+        before = self._by_queue.get(queue)
+        if before is not None and before.client is client and before.term == term:
+            return before
         self.drop(queue)
-        session = LiveSession(queue, session_id, client, reply[1].decode())
+        session = LiveSession(queue, session_id, client, term)
+        # Its first answer was lost, and with it perhaps that of a message it was sent.
+        session.recover = status == "kept"
         self._by_queue[queue] = session
         client.sessions[queue] = session
         return session
@@ -152,12 +175,37 @@ class Sessions:
             del self._by_queue[queue]
             session.client.sessions.pop(queue, None)
 
+    def ended_elsewhere(self, queue: str, term: str) -> None:
+        """Another session took over, or somebody else ended it; our list of sessions is mended."""
+        self.drop(queue, term)
+        self._spawn(self._close_term(queue, term))
+
+    async def _close_term(self, queue: str, term: str) -> None:
+        try:
+            await self._store.close_session(queue, gateway=self._store.gateway, term=term)
+        except AngariumError as error:
+            self._log.warning("session_not_closed", queue=queue, error=repr(error))
+
+    def _orphaned(self, queue: str) -> None:
+        """Mail for a session that we do not have: it has just ended, or was never ours to have."""
+        if queue not in self._opening:
+            self._spawn(self._close_orphan(queue))
+
+    async def _close_orphan(self, queue: str) -> None:
+        reply = await self._store.read_session(queue)
+        if status_of(reply) != "live" or reply[2].decode() != self._store.gateway:
+            return
+        if queue not in self._opening and queue not in self._by_queue:
+            self._log.warning("orphan_closed", queue=queue)
+            await self._close_term(queue, reply[3].decode())
+
     # Mail
 
     def wake(self, queue: str) -> None:
         """There may be mail."""
         session = self._by_queue.get(queue)
         if session is None:
+            self._orphaned(queue)
             return
         if session.pulling or session.client.paused:
             session.mail = True
@@ -170,7 +218,8 @@ class Sessions:
         """A message went to the session as it was added: nothing was before it."""
         session = self._by_queue.get(queue)
         if session is None:
-            return  # it has just ended, and the message waits for the next
+            self._orphaned(queue)  # the message waits for the next
+            return
         if session.term != term.decode():
             self.recover(queue)
             return
@@ -188,11 +237,17 @@ class Sessions:
             session.recover = True
             self.wake(queue)
 
-    def acknowledged(self, queue: str) -> None:
-        """Something was removed: a session whose window was full has room again."""
+    def acknowledged(self, queue: str, ids: Sequence[str] = ()) -> None:
+        """Something was removed: it is not told any more, and a full window has room again."""
         session = self._by_queue.get(queue)
-        if session is not None and session.full and not session.pulling:
+        if session is None:
+            return
+        if session.pulling:
+            session.gone.update(ids)
+        elif session.full:
             self.wake(queue)
+        if session.ready:
+            session.ready = [each for each in session.ready if each.id not in ids]
 
     def wake_client(self, client: ClientSocket) -> None:
         """It reads again."""
@@ -203,7 +258,7 @@ class Sessions:
     def _pull(self, session: LiveSession) -> None:
         session.pulling, session.mail, session.full = True, False, False
         again = session.asked_again = session.recover
-        session.recover = False
+        session.recover, session.asked_term = False, session.term
         try:
             future = self._store.pull(session.queue, session.term, again=again, seen=session.seen)
         except AngariumError as error:
@@ -226,11 +281,11 @@ class Sessions:
             self._next(session, more=bool(reply[1]))
         elif status == b"archived":
             session.seen = reply[1].decode()
-            self._spawn(self._pull_archived(session))
+            self._spawn(self._pull_archived(session, reply[2]))
         elif status == b"busy":
             self._pull(session)
         elif status == b"lost":
-            self.drop(session.queue, session.term)
+            self._lost(session)
         elif status == b"uncharted":
             self._loop.call_later(RETRY_S, self._next, session, True)
         else:
@@ -239,15 +294,22 @@ class Sessions:
             session.full = True
             self._next(session, more=False)
 
-    async def _pull_archived(self, session: LiveSession) -> None:
+    def _lost(self, session: LiveSession) -> None:
+        if session.term == session.asked_term:
+            self.drop(session.queue, session.term)
+        else:
+            self._next(session, more=True)  # it was claimed again while the fetch was under way
+
+    async def _pull_archived(self, session: LiveSession, cleared: bytes) -> None:
         try:
-            found, _ = await self._mailbox.pull_archived(session.queue, session.term)
+            claimed = await self._mailbox.pull_archived(session.queue, session.term, cleared)
         except Exception as error:
             session.seen = ""
             self._failed(session, error)
             return
-        if found:
-            self._bring(session, found)
+        if claimed.messages:
+            self._bring(session, claimed.messages)
+        if claimed.messages or claimed.torn:
             session.seen = ""
         self._next(session, more=True)
 
@@ -256,6 +318,7 @@ class Sessions:
         if not more:
             session.seen = ""
             self._bring(session, [])
+        session.gone.clear()
         again = more or session.mail or session.recover
         if again and self._by_queue.get(session.queue) is session:
             self.wake(session.queue)
@@ -263,6 +326,9 @@ class Sessions:
     def _bring(self, session: LiveSession, found: list[Message]) -> None:
         """What was fetched and what was sent meanwhile, in order of arrival."""
         early, session.early = session.early, []
+        if session.gone:
+            found = [each for each in found if each.id not in session.gone]
+            early = [each for each in early if each.id not in session.gone]
         # If something older was lost on the way, all that the session holds comes again, in order.
         if not session.recover and (found or early):
             self._deliver(session, sorted(found + early, key=_sequence))
@@ -277,9 +343,24 @@ class Sessions:
         self._loop.call_later(RETRY_S, self._next, session, True)
 
     def _deliver(self, session: LiveSession, messages: list[Message]) -> None:
-        client = session.client
+        """What comes for a session in one turn of the loop leaves together."""
         self.delivered += len(messages)
-        connection = _quoted(session.connection)
+        if not session.ready:
+            if not self._telling:
+                self._loop.call_soon(self._tell_all)
+            self._telling.append(session)
+        session.ready += messages
+
+    def _tell_all(self) -> None:
+        telling, self._telling = self._telling, []
+        for session in telling:
+            ready, session.ready = session.ready, []
+            for portion in _portions(ready):
+                self._tell(session, portion)
+
+    def _tell(self, session: LiveSession, messages: list[Message]) -> None:
+        client = session.client
+        connection = msgspec.json.encode(session.connection)
         number = next(self._numbers)
         encoded = [encode_message(each) for each in messages]
         if "messageReceived" in client.events and "messagesReceived" not in client.events:
@@ -332,22 +413,30 @@ class Sessions:
         )
         status = status_of(reply)
         if self._by_queue.get(session.queue) is not session:
+            if status in ("opened", "kept") and session.queue not in self._by_queue:
+                # Its client left while it was claimed.
+                await self._close_term(session.queue, reply[1].decode())
             return
         if status == "taken":
-            self.drop(session.queue, session.term)
+            self.ended_elsewhere(session.queue, session.term)
         elif status in ("opened", "kept"):
             session.term = reply[1].decode()
             self.wake(session.queue)
-
-    def queues(self) -> Iterable[str]:
-        return self._by_queue.keys()
 
 
 def _sequence(message: Message) -> int:
     return message.sequence
 
 
-def _quoted(text: str) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(text)
+def _portions(messages: list[Message]) -> Iterator[list[Message]]:
+    """As many as one notification may have."""
+    portion: list[Message] = []
+    size = 0
+    for each in messages:
+        size += len(each.payload)
+        if portion and (size > PULL_BYTES_MAX or len(portion) == PULL_MESSAGES_MAX):
+            yield portion
+            portion, size = [], len(each.payload)
+        portion.append(each)
+    if portion:
+        yield portion

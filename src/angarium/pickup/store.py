@@ -27,9 +27,8 @@ ADD, FIND, PULL, TAKE, CLAIM, REMOVE, BURY, CLEAR, BEGIN, FINISH, CHART, COUNT, 
         "chart_queues", "count_messages", "list_messages", "raise_term",
     )
 )  # fmt: skip
-SCHEDULE, CLAIM_PUSHES, SETTLE = (
-    load_script("angarium.pickup", name)
-    for name in ("schedule_pushes", "claim_pushes", "settle_push")
+CLAIM_PUSHES, GRANT_PUSH, SETTLE = (
+    load_script("angarium.pickup", name) for name in ("claim_pushes", "grant_push", "settle_push")
 )
 OPEN, CLOSE, READ, RENEW, FORGET, DUE, RELEASE, SHOW = (
     load_script("angarium.pickup", name)
@@ -126,7 +125,13 @@ class PickupStore:
         shared = self._shared
         self._adds = ground.batched(
             ADD,
-            shared(keys.PICKUP_GATEWAYS, keys.PICKUP_AGES),
+            shared(
+                keys.PICKUP_GATEWAYS,
+                keys.PICKUP_AGES,
+                keys.PICKUP_CHARTED,
+                keys.PICKUP_PUSHES_DUE,
+                keys.PICKUP_PUSHES,
+            ),
             (
                 limits.pickup_queue_messages_max,
                 limits.pickup_queue_bytes_max,
@@ -153,17 +158,20 @@ class PickupStore:
         self._reads = ground.batched(READ, live)
         self._opens = ground.batched(OPEN, self._open_keys, (self._grace_ms, self.hints))
         self._closes = ground.batched(
-            CLOSE, shared(keys.PICKUP_GATEWAYS, keys.PICKUP_DUE), (self._grace_ms,)
+            CLOSE, shared(keys.PICKUP_GATEWAYS, keys.PICKUP_DUE), (self._grace_ms, self.hints)
         )
-
-        self._schedules = ground.batched(SCHEDULE, self._push_keys, (settings.push_interval_ms,))
         self._interval_ms = settings.push_interval_ms
 
     # Messages
 
-    def add(self, queue: str, message_id: str, dids: str, payload: bytes) -> Futures:
-        """b"here", b"elsewhere", b"offline", b"queue_full", or [b"sent", term, sequence, ms]."""
-        item = (self._queue_keys(queue), (queue, message_id, dids, payload))
+    def add(
+        self, queue: str, message_id: str, dids: str, payload: bytes, push: bytes = b""
+    ) -> Futures:
+        """b"here", b"elsewhere", b"offline", b"queue_full", or [b"sent", term, sequence, ms].
+
+        `push` is a hashed token and a note divided by a space: it is scheduled when offline.
+        """
+        item = (self._queue_keys(queue), (queue, message_id, dids, payload, push))
         return self._adds.submit(self.partition_of(queue), item, queue, len(payload))
 
     async def found(self, queue: str, message_id: str) -> bool:
@@ -188,12 +196,13 @@ class PickupStore:
         rows: Iterable[tuple[str, int, int]],
         messages_max: int,
         bytes_max: int,
+        cleared: bytes,
     ) -> Any:
         """Give archived messages (id, sequence, bytes) to a session, or to a taker."""
         fields = [field for row in rows for field in row]
         return await self._run(
             CLAIM, queue, (keys.PICKUP_DUE,),
-            [queue, term, self._sending_ms, messages_max, bytes_max, *fields],
+            [queue, term, self._sending_ms, messages_max, bytes_max, cleared, *fields],
         )  # fmt: skip
 
     def remove(self, queue: str, event: str, ids: Iterable[str]) -> Futures:
@@ -281,11 +290,18 @@ class PickupStore:
         return self._opens.submit(self.partition_of(queue), item, queue)
 
     def close_session(
-        self, queue: str, *, gateway: str, socket: str = "", session: str = "", dead: bool = False
+        self,
+        queue: str,
+        *,
+        gateway: str,
+        socket: str = "",
+        session: str = "",
+        term: str = "",
+        dead: bool = False,
     ) -> Futures:
         partition = self.partition_of(queue)
         sessions = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
-        args = (queue, gateway, socket, session, 1 if dead else "")
+        args = (queue, gateway, socket, session, term, 1 if dead else "")
         return self._closes.submit(partition, ((*self._queue_keys(queue), sessions), args), queue)
 
     def read_session(self, queue: str) -> Futures:
@@ -310,14 +326,10 @@ class PickupStore:
 
     # Notifications
 
-    async def schedule_push(self, token: str, push: bytes, message_id: str) -> str:
-        item = ((), (token, push, message_id))
-        return status_of(await self._schedules.submit(self.partition_of(token), item))
-
     async def claim_pushes(
         self, partition: int, claim_ms: int, count_max: int
     ) -> list[tuple[str, int, bytes]]:
-        """Hashed token, tries before, note."""
+        """Hashed token, tries before, note. They lie with the queues of their messages."""
         names = self._push_keys(partition)
         args = [claim_ms, count_max]
         reply = await self.ground.run(CLAIM_PUSHES, partition, names, args, durable=False)
@@ -326,12 +338,26 @@ class PickupStore:
             for at in range(0, len(reply), 3)
         ]
 
-    async def settle_push(
-        self, token: str, push: bytes, message_id: str, outcome: str, retry_ms: int | None = None
-    ) -> str:
+    async def grant_push(self, token: str) -> int:
+        """0 if the token may get a notification now, else the milliseconds until then."""
         partition = self.partition_of(token)
+        names = [self._name(keys.PICKUP_PUSHED, partition)]
+        args: list[Any] = [token, self._interval_ms]
+        reply = await self.ground.run(GRANT_PUSH, partition, names, args, durable=False)
+        return 0 if status_of(reply) == "granted" else max(1, int(reply[1]))
+
+    async def settle_push(
+        self,
+        partition: int,
+        token: str,
+        push: bytes,
+        message_id: str,
+        outcome: str,
+        retry_ms: int | None = None,
+        tries: int = 0,
+    ) -> str:
         delay_ms = self._interval_ms if retry_ms is None else retry_ms
-        args: list[Any] = [token, push, message_id, outcome, delay_ms]
+        args: list[Any] = [token, push, message_id, outcome, delay_ms, tries]
         names = self._push_keys(partition)
         return status_of(await self.ground.run(SETTLE, partition, names, args))
 
@@ -430,9 +456,7 @@ class PickupStore:
         return [*names, self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, self.gateway)]
 
     def _push_keys(self, partition: int) -> list[str]:
-        names: list[str] = self._shared(
-            keys.PICKUP_PUSHES_DUE, keys.PICKUP_PUSHES, keys.PICKUP_PUSHED
-        )(partition)
+        names: list[str] = self._shared(keys.PICKUP_PUSHES_DUE, keys.PICKUP_PUSHES)(partition)
         return names
 
     async def _run(

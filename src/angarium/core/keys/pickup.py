@@ -12,7 +12,8 @@ PICKUP_QUEUE = _pickup(
     "pickup:queue:{queue}",
     "hash",
     meaning="One queue in figures (`sequence`, `stored`, `bytes`, `archived`, `held`, `moving`, "
-    "`moves`, `cleared`, `grace`) and its live session (`session`, `gateway`, `socket`, `term`)",
+    "`moves`, `cleared`, `grace`), its live session (`session`, `gateway`, `socket`, `term`) and "
+    "the term of one that somebody else `ended`",
     expiry="with its last message, unless a session is open",
 )
 PICKUP_MESSAGES = _pickup(
@@ -41,6 +42,12 @@ PICKUP_BURIED = _pickup(
     "pickup:buried:{queue}",
     "set",
     meaning="Ids of removed messages whose row in the database has yet to go",
+)
+PICKUP_ONCE = _pickup(
+    "pickup:once:{message_id}",
+    "string",
+    meaning="A message with an id of the sender's choice was added; a repeat adds nothing",
+    expiry="`conversations.awaited_message_ttl`, for as long as a reply may be sent again",
 )
 PICKUP_AGES = _pickup(
     "pickup:ages",
@@ -91,7 +98,8 @@ PICKUP_PERSISTER_TERM = _pickup(
 PICKUP_PUSHES_DUE = _pickup(
     "pickup:pushes",
     "zset",
-    meaning="Push tokens (hashed) with a notification to send, scored by the time of the next try",
+    meaning="Push tokens (hashed) with a notification to send about a message of this partition, "
+    "scored by the time of the next try",
 )
 PICKUP_PUSHES = _pickup(
     "pickup:pushes:notes",

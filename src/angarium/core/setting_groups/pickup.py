@@ -58,6 +58,11 @@ class PickupSettings(Group):
     push_allowed: Annotated[tuple[HttpUrl, ...], BeforeValidator(read_list)] = Field(
         (), description="Notification URIs that clients may name, as a list."
     )
+    push_sender: str | None = Field(
+        None,
+        description="What sends push notifications in place of HTTP: `module:name` of something "
+        "that is called without arguments and gives an object with `async send(push)`.",
+    )
     push_interval_ms: Positive = Field(
         5_000, description="Milliseconds in which a token gets at most one notification."
     )

@@ -1,57 +1,68 @@
 #!lua
 -- Guarantee: a message is stored whole and pending behind all before it, or its queue was full
 -- and nothing was stored; the gateway of its live session is told. If nothing is before it and the
--- session is the caller's, it is the session's at once: sending, held.
--- KEYS: 3 gateways, 4 ages; per item the six of its queue
+-- session is the caller's, it is the session's at once: sending, held. If nobody has a session,
+-- its push notification is scheduled with it: one at a time for each token, the newest.
+-- KEYS: 3 gateways, 4 ages, 5 charted, 6 pushes due, 7 notes; per item the six of its queue
 -- ARGV: 4 messages_max and 5 bytes_max of a queue, 6 hint channel without the gateway, 7 messages
 -- that may be sending at a time, or 0 if the caller can't tell the order of answers, 8 number of
--- items; per item: queue, id, recipient DIDs divided by spaces, payload
+-- items; per item: queue, id, recipient DIDs divided by spaces, payload, hashed push token and its
+-- note divided by a space, or ''
 -- Returns: per item {'sent', term, sequence, received_ms} | 'here' (its live session is the
 -- caller's) | 'elsewhere' | 'offline' | 'queue_full'
--- Events: accepted, with status 'sent' where it went to its session at once (room pickup)
+-- Events: accepted, with status 'sent' where it went to its session at once; push_scheduled (room
+-- pickup)
 -- Repeats: no, a message that was removed meanwhile would be there again; ask find_messages
 -- include: transition
 -- include: queue
 local messages_max, bytes_max, window = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
-local statuses, hints, known = {}, {}, {}
+local statuses, hints, known, now = {}, {}, {}, digits(now_ms)
+-- Before the chart is made nobody knows what the database has that is older.
+if call('EXISTS', KEYS[5]) == 0 then window = 0 end
 
 -- Nothing waits before it, here or in the database, and the session may have more.
-local function goes_at_once(queue, archived, held, grace)
-  return window > 0 and archived <= held and call('EXISTS', queue.pending) == 0
-    and not in_grace(queue, grace) and call('ZCARD', queue.sending) < window
+local function goes_at_once(queue, stored, archived, held, grace)
+  if window == 0 or archived > held then return false end
+  -- What Redis holds is pending or sending; what is sending lies here or, if held, in the database.
+  local sending = call('ZCARD', queue.sending)
+  return sending < window and stored + held == sending and not in_grace(queue, grace)
 end
 
-local function add(queue, name, id, dids, payload)
+local function add(queue, name, id, dids, payload, push)
   local meta = call('HMGET', queue.meta, 'sequence', 'stored', 'bytes', 'archived', 'held',
     'gateway', 'term', 'grace')
   local stored, bytes = tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
   local archived, gateway = tonumber(meta[4]) or 0, meta[6]
   local sequence = next_sequence(meta[1])
-  local record = digits(sequence) .. ' ' .. digits(now_ms) .. ' ' .. dids .. '\n' .. payload
+  local record = digits(sequence) .. ' ' .. now .. ' ' .. dids .. '\n' .. payload
   if stored + archived >= messages_max or bytes + #record > bytes_max then return 'queue_full' end
+  if not meta[1] then begin_life(queue) end
   call('HSET', queue.messages, id, record)
   call('HSET', queue.meta, 'sequence', sequence, 'stored', stored + 1, 'bytes', bytes + #record)
-  if stored == 0 then call('ZADD', KEYS[4], 'NX', now_ms, name) end
+  if stored == 0 then call('ZADD', KEYS[4], 'NX', now, name) end
   local live = gateway and alive(KEYS[3], gateway, known)
   if live and gateway == actor
-    and goes_at_once(queue, archived, tonumber(meta[5]) or 0, meta[8]) then
+    and goes_at_once(queue, stored, archived, tonumber(meta[5]) or 0, meta[8]) then
     call('ZADD', queue.sending, HELD + sequence, id)
-    note('accepted', id, { k = name, t = 'sent' })
+    note_message('accepted', id, name, ',"t":"sent"')
     return { 'sent', meta[7], sequence, now_ms }
   end
-  note('accepted', id, { k = name })
+  note_message('accepted', id, name)
   call('ZADD', queue.pending, sequence, id)
   index(queue, 'ZADD', id, sequence, dids)
-  if not live then return 'offline' end
+  if not live then
+    if push ~= '' then schedule_push(KEYS[6], KEYS[7], push, id) end
+    return 'offline'
+  end
   if gateway == actor then return 'here' end
   hints[gateway] = (hints[gateway] or 'mail') .. '\n' .. name
   return 'elsewhere'
 end
 
 for item = 1, tonumber(ARGV[8]) do
-  local at = 9 + (item - 1) * 4
-  statuses[item] = add(queue_at(5 + (item - 1) * QUEUE_KEYS), ARGV[at], ARGV[at + 1], ARGV[at + 2],
-    ARGV[at + 3])
+  local at = 9 + (item - 1) * 5
+  statuses[item] = add(queue_at(8 + (item - 1) * QUEUE_KEYS), ARGV[at], ARGV[at + 1], ARGV[at + 2],
+    ARGV[at + 3], ARGV[at + 4])
 end
 for gateway, hint in pairs(hints) do call('PUBLISH', ARGV[6] .. gateway, hint) end
 journal_append('pickup')

@@ -18,7 +18,7 @@ for at = 8, #ARGV, 2 do
   if call('HEXISTS', queue.messages, id) == 0 and call('SADD', queue.buried, id) == 1 then
     buried, bytes = buried + 1, bytes + tonumber(ARGV[at + 1])
     held = held + call('ZREM', queue.sending, id)
-    note(event, id, { k = name })
+    note_message(event, id, name)
   end
 end
 if buried > 0 then

@@ -12,6 +12,7 @@ if call('EXISTS', KEYS[3]) == 1 then return { 'complete' } end
 for item = 1, tonumber(ARGV[5]) do
   local queue = queue_at(4 + (item - 1) * QUEUE_KEYS)
   local bytes = field(queue, 'bytes') - field(queue, 'archived_bytes') + tonumber(ARGV[5 + 2 * item])
+  if not call('HGET', queue.meta, 'cleared') then begin_life(queue) end
   call('HSET', queue.meta, 'archived', ARGV[4 + 2 * item], 'bytes', digits(bytes),
     'archived_bytes', ARGV[5 + 2 * item])
 end

@@ -1,20 +1,23 @@
 #!lua
 -- Guarantee: messages that wait in the database are given to one caller, as pull_messages and
--- take_messages give those in Redis.
+-- take_messages give those in Redis. The caller saw the rows when the queue's 'cleared' was as
+-- given; if rows were cleared since, one of them may have been a removed message's.
 -- KEYS: 3 due; then the six of the queue
 -- ARGV: 4 queue, 5 term of the live session or '' for a taker, 6 sending_ms of a taker,
--- 7 messages_max, 8 bytes_max, then rows by sequence: id, sequence, payload bytes
--- Returns: {'claimed', 1 if a limit was reached, id, …} | {'lost'}
+-- 7 messages_max, 8 bytes_max, 9 'cleared' of the queue, then rows by sequence: id, sequence,
+-- payload bytes
+-- Returns: {'claimed', 1 if a limit was reached, id, …} | {'again'} | {'lost'}
 -- Events: sent (room pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
 -- include: queue
 local queue, name, term = queue_at(4), ARGV[4], ARGV[5]
 if term ~= '' and call('HGET', queue.meta, 'term') ~= term then return { 'lost' } end
+if (call('HGET', queue.meta, 'cleared') or '') ~= ARGV[9] then return { 'again' } end
 local due_ms = digits(now_ms + tonumber(ARGV[6]))
 local messages_max, bytes_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 local reply, claimed, bytes = { 'claimed', 0 }, 0, 0
-for at = 9, #ARGV, 3 do
+for at = 10, #ARGV, 3 do
   local id = ARGV[at]
   -- Still in Redis (on its way), removed, or sent already: not the database's to give.
   if call('HEXISTS', queue.messages, id) == 0 and call('SISMEMBER', queue.buried, id) == 0
@@ -28,7 +31,7 @@ for at = 9, #ARGV, 3 do
     reply[#reply + 1] = id
     local score = term ~= '' and digits(HELD + tonumber(ARGV[at + 1])) or due_ms
     call('ZADD', queue.sending, score, id)
-    note('sent', id, { k = name })
+    note_message('sent', id, name)
   end
 end
 if claimed > 0 then

@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: a notification that is due goes to one caller; if that one dies, to another when the
--- claim is over. The interval of its token begins now.
--- KEYS: 3 pushes due, 4 notes, 5 last
+-- claim is over.
+-- KEYS: 3 pushes due, 4 notes
 -- ARGV: 4 claim_ms, 5 count_max
 -- Returns: a list: hashed token, tries before, note, …
 -- Events: none, its end is noted
@@ -16,7 +16,6 @@ for _, token in ipairs(due) do
     local tries, body = string.match(push, '^(%d+) (.*)$')
     redis.call('HSET', KEYS[4], token, (tries + 1) .. ' ' .. body)
     redis.call('ZADD', KEYS[3], string.format('%.0f', now_ms + tonumber(ARGV[4])), token)
-    redis.call('ZADD', KEYS[5], string.format('%.0f', now_ms), token)
     claimed[#claimed + 1] = token
     claimed[#claimed + 1] = tries
     claimed[#claimed + 1] = body

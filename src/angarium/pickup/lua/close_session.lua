@@ -1,9 +1,11 @@
 #!lua
 -- Guarantee: only the session that was meant ends; a late call can't end a newer one. What it was
--- sent and did not acknowledge is pending again after the grace period.
+-- sent and did not acknowledge is pending again after the grace period. If it was another
+-- gateway's, that one is told, and can't restore it even if it does not hear.
 -- KEYS: 3 gateways, 4 due; per item the six of its queue and the sessions of its gateway
--- ARGV: 4 grace_ms, 5 number of items; per item: queue, gateway, and what has to match: socket or
--- '', session or '', '1' if the gateway must be dead
+-- ARGV: 4 grace_ms, 5 hint channel without the gateway, 6 number of items; per item: queue,
+-- gateway, and what has to match: socket or '', session or '', term or '', '1' if the gateway must
+-- be dead
 -- Returns: per item 'closed' | 'other' another session is open | 'none'
 -- Events: session_closed (room pickup)
 -- Repeats: safe, the second call answers 'none'
@@ -11,19 +13,35 @@
 -- include: queue
 local due_ms, known = now_ms + tonumber(ARGV[4]), {}
 
-local function close(first, name, gateway, socket, session, dead)
+-- Listed for a gateway that no longer has it, or is the last to learn that it ended.
+local function mend(queue, sessions_key, name, ended, term)
+  call('SREM', sessions_key, name)
+  if ended and (term == '' or term == ended) then
+    call('HDEL', queue.meta, 'ended')
+    tidy(queue)
+  end
+end
+
+local function close(first, name, gateway, socket, session, term, dead)
   local queue = queue_at(first)
-  local meta = call('HMGET', queue.meta, 'session', 'gateway', 'socket')
+  local meta = call('HMGET', queue.meta, 'session', 'gateway', 'socket', 'term', 'ended')
   local ours = meta[2] == gateway and (socket == '' or meta[3] == socket)
-    and (session == '' or meta[1] == session)
+    and (session == '' or meta[1] == session) and (term == '' or meta[4] == term)
   if ours and dead == '1' and alive(KEYS[3], gateway, known) then return 'other' end
-  if not meta[2] or not ours then
-    -- Listed for a gateway that no longer has it: the list is mended on the way.
-    if meta[2] ~= gateway then call('SREM', KEYS[first + 6], name) end
+  if not ours then
+    local informed = actor == gateway or dead == '1'
+    if meta[2] ~= gateway and informed then
+      mend(queue, KEYS[first + 6], name, meta[5], term)
+    end
     return meta[2] and 'other' or 'none'
   end
   call('HDEL', queue.meta, 'session', 'gateway', 'socket', 'term')
-  call('SREM', KEYS[first + 6], name)
+  if actor == gateway or dead == '1' then
+    call('SREM', KEYS[first + 6], name)
+  else
+    call('HSET', queue.meta, 'ended', meta[4])
+    call('PUBLISH', ARGV[5] .. gateway, 'replaced\n' .. meta[4] .. ' ' .. name)
+  end
   begin_grace(queue, KEYS[4], name, due_ms)
   note('session_closed', meta[1], { k = name, n = gateway })
   tidy(queue)
@@ -31,10 +49,10 @@ local function close(first, name, gateway, socket, session, dead)
 end
 
 local statuses = {}
-for item = 1, tonumber(ARGV[5]) do
-  local at = 6 + (item - 1) * 5
+for item = 1, tonumber(ARGV[6]) do
+  local at = 7 + (item - 1) * 6
   statuses[item] = close(5 + (item - 1) * (QUEUE_KEYS + 1), ARGV[at], ARGV[at + 1], ARGV[at + 2],
-    ARGV[at + 3], ARGV[at + 4])
+    ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
 end
 journal_append('pickup')
 return statuses

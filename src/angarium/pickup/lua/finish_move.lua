@@ -37,7 +37,7 @@ local function finish(queue, name, ids)
         held = held + 1
       end
       moved = moved + 1
-      note('archived', id, { k = name })
+      note_message('archived', id, name)
     end
   end
   if moved > 0 then

@@ -5,7 +5,7 @@
 -- ARGV: 4 grace_ms, 5 hint channel without the gateway, 6 number of items; per item: queue,
 -- session, socket, term of a session to restore or ''
 -- Returns: per item {'opened', term} | {'kept', term} it is open already | {'taken'} another has
--- it, so it can't be restored | {'no_lease'}
+-- it, or somebody ended it, so it can't be restored | {'no_lease'}
 -- Events: session_opened, session_replaced (room pickup)
 -- Repeats: safe, the second call answers 'kept'
 -- include: transition
@@ -15,8 +15,9 @@ local grace_ms, known = tonumber(ARGV[4]), {}
 local function open(first, name, session, socket, restored)
   local queue = queue_at(first)
   if not alive(KEYS[3], actor, known) then return { 'no_lease' } end
-  local meta = call('HMGET', queue.meta, 'session', 'gateway', 'socket', 'term', 'sequence')
+  local meta = call('HMGET', queue.meta, 'session', 'gateway', 'socket', 'term', 'sequence', 'ended')
   local gateway = meta[2]
+  if restored ~= '' and restored == meta[6] then return { 'taken' } end
   if gateway then
     local same = gateway == actor and meta[3] == socket and meta[1] == session
     if same or (restored ~= '' and restored == meta[4]) then return { 'kept', meta[4] } end
@@ -25,6 +26,7 @@ local function open(first, name, session, socket, restored)
     note('session_replaced', meta[1], { k = name, n = gateway })
     call('PUBLISH', ARGV[5] .. gateway, 'replaced\n' .. meta[4] .. ' ' .. name)
   end
+  if not meta[5] then begin_life(queue) end
   local term = digits(next_sequence(meta[5]))
   call('HSET', queue.meta, 'session', session, 'gateway', actor, 'socket', socket,
     'term', term, 'sequence', term)

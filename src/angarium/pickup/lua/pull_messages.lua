@@ -6,9 +6,9 @@
 -- 7 bytes_max of the whole call, 8 number of items; per item: queue, term, 1 if what the session
 -- holds already is to be sent again, the number of moves after which the caller has seen all in
 -- the database, or ''
--- Returns: per item {'pulled', 1 if there is more, id, record, …} | {'archived', moves} the
--- database comes first | {'window_full'} | {'in_grace'} something older went to an earlier session
--- | {'busy'} ask again | {'lost'} | {'uncharted'}
+-- Returns: per item {'pulled', 1 if there is more, id, record, …} | {'archived', moves,
+-- 'cleared' of the queue} the database comes first | {'window_full'} | {'in_grace'} something
+-- older went to an earlier session | {'busy'} ask again | {'lost'} | {'uncharted'}
 -- Events: sent, returned (room pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
@@ -18,7 +18,7 @@ local budget, charted = tonumber(ARGV[7]), call('EXISTS', KEYS[3]) == 1
 
 local function pull(queue, name, term, again, seen)
   if not charted then return { 'uncharted' } end
-  local meta = call('HMGET', queue.meta, 'term', 'archived', 'held', 'moves', 'grace')
+  local meta = call('HMGET', queue.meta, 'term', 'archived', 'held', 'moves', 'grace', 'cleared')
   if meta[1] ~= term then return { 'lost' } end
   if again then
     release(queue, name, digits(HELD), '+inf', -1)
@@ -27,7 +27,7 @@ local function pull(queue, name, term, again, seen)
   if in_grace(queue, meta[5]) then return { 'in_grace' } end
   local moves = meta[4] or '0'
   if (tonumber(meta[2]) or 0) > (tonumber(meta[3]) or 0) and seen ~= moves then
-    return { 'archived', moves }
+    return { 'archived', moves, meta[6] or '' }
   end
   local room = window - call('ZCARD', queue.sending)
   if room <= 0 then return { 'window_full' } end
@@ -45,7 +45,7 @@ local function pull(queue, name, term, again, seen)
     scores[2 * i - 1], scores[2 * i] = HELD + sequence, id
     sent[i] = id
     reply[2 * i + 1], reply[2 * i + 2] = id, record
-    note('sent', id, { k = name })
+    note_message('sent', id, name)
   end
   call('ZREM', queue.pending, unpack(sent))
   call('ZADD', queue.sending, unpack(scores))

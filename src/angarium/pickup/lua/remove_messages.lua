@@ -37,7 +37,7 @@ local function remove(queue, name, event, ids)
         call('SADD', queue.buried, id)
         call('SADD', KEYS[4], name)
       end
-      note(event, id, { k = name })
+      note_message(event, id, name)
     elseif archived > 0 then
       reply[#reply + 1] = id
     end

@@ -1,23 +1,28 @@
 #!lua
 -- Guarantee: a notification that was sent or given up is done with, unless a newer one took its
--- place meanwhile, which then waits for its interval; one that failed is tried again later.
--- KEYS: 3 pushes due, 4 notes, 5 last
+-- place meanwhile, which then waits for its interval; one that failed is tried again later, and
+-- one that was not tried keeps its number of tries.
+-- KEYS: 3 pushes due, 4 notes
 -- ARGV: 4 hashed token, 5 note as it was claimed, 6 message id, 7 'pushed' | 'push_failed' |
--- 'retry', 8 ms until the next try, or until a newer one may go
--- Returns: {'settled'} | {'retried'} | {'newer'}
+-- 'retry' | 'wait', 8 ms until the next try, or until a newer one may go, 9 tries before the claim
+-- Returns: {'settled'} | {'later'} | {'newer'}
 -- Events: pushed, push_failed (room pickup)
 -- Repeats: safe
 -- include: transition
 local token, outcome = ARGV[4], ARGV[7]
-local found = redis.call('HGET', KEYS[4], token)
-local ours = found and string.match(found, '^%d+ (.*)$') == ARGV[5]
-if found and outcome ~= 'retry' and ours then
+local ended = outcome == 'pushed' or outcome == 'push_failed'
+local body = string.match(redis.call('HGET', KEYS[4], token) or '', '^%d+ (.*)$')
+local ours = body == ARGV[5]
+if ours and ended then
   redis.call('HDEL', KEYS[4], token)
   redis.call('ZREM', KEYS[3], token)
-elseif found then
+elseif body then
+  if ours and outcome == 'wait' then
+    redis.call('HSET', KEYS[4], token, ARGV[9] .. ' ' .. body)
+  end
   redis.call('ZADD', KEYS[3], string.format('%.0f', now_ms + tonumber(ARGV[8])), token)
 end
-if outcome ~= 'retry' then note(outcome, ARGV[6]) end
+if ended and body then note(outcome, ARGV[6]) end
 journal_append('pickup')
-if found and not ours then return { 'newer' } end
-return { outcome == 'retry' and 'retried' or 'settled' }
+if body and not ours then return { 'newer' } end
+return { ended and 'settled' or 'later' }

@@ -4,8 +4,8 @@
 -- KEYS: 3 charted, 4 due; per item the six of its queue
 -- ARGV: 4 sending_ms, 5 number of items; per item: queue, recipient DID or '', messages_max,
 -- bytes_max, the number of moves after which the caller has seen all in the database, or ''
--- Returns: per item {'taken', id, record, …} | {'archived', moves} the database comes first |
--- {'uncharted'}
+-- Returns: per item {'taken', id, record, …} | {'archived', moves, 'cleared' of the queue} the
+-- database comes first | {'uncharted'}
 -- Events: sent (room pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
@@ -24,10 +24,10 @@ end
 
 local function take(queue, name, did, messages_max, bytes_max, seen)
   if not charted then return { 'uncharted' } end
-  local meta = call('HMGET', queue.meta, 'archived', 'held', 'moves')
+  local meta = call('HMGET', queue.meta, 'archived', 'held', 'moves', 'cleared')
   local moves = meta[3] or '0'
   if (tonumber(meta[1]) or 0) > (tonumber(meta[2]) or 0) and seen ~= moves then
-    return { 'archived', moves }
+    return { 'archived', moves, meta[4] or '' }
   end
   local reply, bytes = { 'taken' }, 0
   for _, id in ipairs(oldest(queue, did, messages_max)) do
@@ -40,7 +40,7 @@ local function take(queue, name, did, messages_max, bytes_max, seen)
     call('ZADD', queue.sending, due_ms, id)
     reply[#reply + 1] = id
     reply[#reply + 1] = record
-    note('sent', id, { k = name })
+    note_message('sent', id, name)
   end
   if #reply > 1 then call('ZADD', KEYS[4], 'LT', due_ms, name) end
   return reply

@@ -27,6 +27,21 @@ local function header_of(record)
   return tonumber(sequence), tonumber(received_ms), dids
 end
 
+-- An event about a message: its id is ours and needs no quoting, its queue's name is quoted once.
+local quoted_names = {}
+local function note_message(event, id, name, more)
+  if journal_bytes_max == 0 then return end
+  local quoted = quoted_names[name]
+  if not quoted then
+    quoted = cjson.encode(name)
+    quoted_names[name] = quoted
+  end
+  note_row('{"e":"' .. event .. '","s":"' .. id .. '","k":' .. quoted .. (more or '') .. '}')
+end
+
+-- Whoever saw rows of an earlier life of the queue must not take them for rows of this one.
+local function begin_life(queue) call('HSET', queue.meta, 'cleared', 'b' .. digits(now_ms)) end
+
 -- `command` is ZADD or ZREM.
 local function index(queue, command, id, sequence, dids)
   for did in string.gmatch(dids, '%S+') do
@@ -39,10 +54,11 @@ local function index(queue, command, id, sequence, dids)
   end
 end
 
--- A queue without messages and without a session leaves nothing behind.
+-- A queue without messages and without a session leaves nothing behind, unless a gateway has yet
+-- to learn that its session ended.
 local function tidy(queue)
-  local left = call('HMGET', queue.meta, 'stored', 'archived', 'moving', 'session')
-  if not left[4] and (tonumber(left[1]) or 0) == 0 and (tonumber(left[2]) or 0) == 0
+  local left = call('HMGET', queue.meta, 'stored', 'archived', 'moving', 'session', 'ended')
+  if not left[4] and not left[5] and (tonumber(left[1]) or 0) == 0 and (tonumber(left[2]) or 0) == 0
     and (tonumber(left[3]) or 0) == 0 then
     call('DEL', queue.meta)
   end
@@ -81,10 +97,17 @@ local function release(queue, name, from, to, count_max)
     else
       archived = archived + 1
     end
-    note('returned', id, { k = name })
+    note_message('returned', id, name)
   end
   if archived > 0 then call('HINCRBY', queue.meta, 'held', -archived) end
   return #ids
+end
+
+-- `push` is a hashed token and its note: one at a time for each token, and that the newest.
+local function schedule_push(due_key, notes_key, push, id)
+  local token, body = string.match(push, '^(%S+) (.*)$')
+  call('HSET', notes_key, token, '0 ' .. body)
+  if call('ZADD', due_key, 'NX', digits(now_ms), token) == 1 then note('push_scheduled', id) end
 end
 
 -- Whether the gateway's sessions count as live. `known` remembers it for the batch.

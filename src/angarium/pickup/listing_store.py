@@ -1,0 +1,56 @@
+"""What people page through in this room: queues with mail, and live sessions.
+
+Beside `store.py` the only file of the room that knows key names. It only reads, a page at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+
+
+@dataclass(frozen=True)
+class AgedQueue:
+    """`since_ms`: its oldest message in Redis came then, or later."""
+
+    queue: str
+    since_ms: int
+
+
+class PickupListing:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._name = ground.keyspace.name
+        self.partitions = ground.settings.partitions
+
+    async def aged(self, partition: int, first: int, count: int) -> list[AgedQueue]:
+        """Queues with messages in Redis, or lately; the one that waits longest first."""
+        name = self._name(keys.PICKUP_AGES, partition)
+        found = await self._ground.redis.call(
+            "ZRANGE", name, first, first + count - 1, "WITHSCORES", key=name
+        )
+        return [
+            AgedQueue(queue.decode(), int(float(score)))
+            for queue, score in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    async def gateways(self, partition: int) -> list[str]:
+        name = self._name(keys.PICKUP_GATEWAYS, partition)
+        return sorted(
+            each.decode() for each in await self._ground.redis.call("ZRANGE", name, 0, -1, key=name)
+        )
+
+    async def sessions(
+        self, partition: int, gateway: str, cursor: int, count: int
+    ) -> tuple[list[str], int]:
+        """Queues whose live session is at a gateway, and where to go on; 0 at the end.
+
+        `count` is what Redis aims at; a small set comes whole.
+        """
+        name = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
+        after, found = await self._ground.redis.call(
+            "SSCAN", name, cursor, "COUNT", count, key=name
+        )
+        return [each.decode() for each in found], int(after)

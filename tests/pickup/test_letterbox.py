@@ -1,0 +1,113 @@
+"""The door for other rooms: a letter is there once, whatever becomes of the first try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium.core import keyspace as keys
+from angarium.core.errors import InputInvalid, LimitExceeded
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal, decode_entry
+from angarium.pickup.errors import QueueFull
+from angarium.pickup.letterbox import Letter, Letterbox, is_letter_id, letter_id
+from angarium.pickup.store import PickupStore
+from tests.kit.sample import sample_ground
+
+ID = letter_id("a", "b")
+PUSH: dict[str, Any] = {"pickup": {"push_url": "http://127.0.0.1:1/push"}}
+
+
+def letter(**more: Any) -> Letter:
+    return Letter(**{"connection_id": "anna", "payload": b'"x"', "message_id": ID, **more})
+
+
+async def events(ground: Ground) -> list[tuple[str, str, str | None]]:
+    found = []
+    for partition in range(ground.settings.partitions):
+        for entry_id, fields in await Journal(ground).read(partition, entries_max=1_000):
+            entry = decode_entry(entry_id, fields)
+            found += [(each.event, each.subject, each.detail) for each in entry.events]
+    return found
+
+
+async def test_a_letter_is_stored_once_and_told_once(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        box = Letterbox(ground)
+        assert await box.put(letter(stands_for="reply-1")) == "offline"
+        assert await box.put(letter(stands_for="reply-1")) == "duplicate"
+        found = await PickupStore(ground).show("default:anna")
+        assert found is not None
+        assert found.pending == 1
+        assert await events(ground) == [("accepted", ID, "reply-1")]
+
+
+async def test_a_letter_that_was_removed_does_not_come_back(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        box, store = Letterbox(ground), PickupStore(ground)
+        for partition in store.partitions:
+            await store.chart(partition, [], last=True)
+        await box.put(letter())
+        await store.remove("default:anna", "delivered", [ID])
+        assert await box.put(letter()) == "removed"
+        assert await store.show("default:anna") is None
+
+
+async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        box, store = Letterbox(ground), PickupStore(ground)
+        for partition in store.partitions:
+            await store.chart(partition, [], last=True)
+        ids = [letter_id(str(number)) for number in range(20)]
+        for each in ids:
+            await box.put(letter(message_id=each))
+        await box.put(letter(message_id=ids[0]))  # a repeat changes no place
+        reply = await store.take("default:anna", "", 100, 10_000)
+        assert [each.decode() for each in reply[1::2]] == ids
+
+
+async def test_a_full_queue_takes_no_letter_and_remembers_none(redis_url: str) -> None:
+    async with sample_ground(redis_url, limits={"pickup_queue_messages_max": 1}) as ground:
+        box = Letterbox(ground)
+        await box.put(letter())
+        other = letter_id("other")
+        with pytest.raises(QueueFull):
+            await box.put(letter(message_id=other))
+        name = ground.keyspace.name(keys.PICKUP_ONCE, 0, other)
+        assert await ground.redis.call("EXISTS", name, key=name) == 0
+
+
+async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url: str) -> None:
+    async with sample_ground(redis_url, **PUSH) as ground:
+        box = Letterbox(ground)
+        await box.put(letter())
+        assert "push_scheduled" not in [each[0] for each in await events(ground)]
+        await box.put(letter(message_id=letter_id("two"), push_token="phone"))
+        assert "push_scheduled" in [each[0] for each in await events(ground)]
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"connection_id": "a b"}, InputInvalid),
+        ({"connection_id": ""}, InputInvalid),
+        ({"recipients": ["a b"]}, InputInvalid),
+        ({"payload": b"x" * 2**21}, LimitExceeded),
+    ],
+)
+async def test_what_can_not_be_delivered_is_refused(
+    redis_url: str, more: dict[str, Any], error: type[Exception]
+) -> None:
+    async with sample_ground(redis_url) as ground:
+        with pytest.raises(error):
+            await Letterbox(ground).put(letter(**more))
+        assert await events(ground) == []
+
+
+def test_an_id_is_the_same_for_the_same_parts_and_no_id_of_the_gateways() -> None:
+    assert letter_id("a", "b") == letter_id("a", "b") != letter_id("ab", "")
+    assert is_letter_id(ID)
+    assert ID.isalnum()
+    assert len(ID) <= 64
+    assert not is_letter_id("0192f0c8b2d17c3f8a6e0f6d2c9b1a77")

@@ -1,0 +1,194 @@
+"""Live sessions where answers cross: claimed again, ended elsewhere, left behind, opened twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from angarium.core.scripts import status_of
+from angarium.pickup.gateway import Gateway
+from tests.kit.eventually import eventually
+from tests.kit.server import ServerProcess
+from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of
+
+QUEUE = "default:c1"
+
+
+async def is_away(service: Gateway, queue: str = QUEUE) -> bool:
+    return status_of(await service.store.read_session(queue)) == "offline"
+
+
+async def test_a_session_that_was_ended_at_another_gateway_stays_ended(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    database = sqlite(tmp_path)
+    async with gateway(any_redis_url, database) as first:
+        prefix = first._ground.settings.prefix
+        async with (
+            gateway(any_redis_url, database, prefix=prefix) as second,
+            connected(first) as (old, inbox),
+            connected(second) as (new, _),
+        ):
+            await old.add_live_session("c1", "s1")
+            assert await new.remove_live_session("c1", "s1") is True
+            await first.desk.sessions.look_at_all()
+            await eventually(lambda: len(first.desk.sessions) == 0, 30)
+            assert await is_away(first)
+            await new.add_message("c1", [DID], 1)
+            assert await new.get_available_message_count("c1") == 1
+            assert inbox.ids == []
+
+
+async def test_a_session_that_nobody_holds_is_closed_when_mail_comes(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        # As after an opening that Redis did and whose answer never came.
+        await service.store.open_session(QUEUE, "s1", "nobody")
+        message = await client.add_message("c1", [DID], 1)
+        await eventually(lambda: is_away(service), 30)
+        await client.add_live_session("c1", "s2")
+        await inbox.has(message)
+
+
+async def test_a_session_claimed_again_for_a_client_that_left_is_given_back(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, _),
+    ):
+        await client.add_live_session("c1", "s1")
+        sessions = service.desk.sessions
+        session = sessions._by_queue[QUEUE]
+        closing = service.store.close_session(QUEUE, gateway=service.store.gateway)
+        assert status_of(await closing) == "closed"
+        sessions.drop(QUEUE)
+        await sessions._restore(session)
+        assert await is_away(service)
+
+
+async def test_a_fetch_under_an_earlier_term_does_not_end_the_session(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        sessions = service.desk.sessions
+        session = sessions._by_queue[QUEUE]
+        session.pulling, session.asked_term = True, "1"
+        lost: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        lost.set_result([b"lost"])
+        sessions._pulled(session, lost)
+        message = await client.add_message("c1", [DID], 1)
+        await inbox.has(message)
+
+
+async def test_the_same_session_asked_for_twice_gets_each_message_once(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        session = service.desk.sessions._by_queue[QUEUE]
+        first = await client.add_message("c1", [DID], 1)
+        await client.add_live_session("c1", "s1")
+        assert service.desk.sessions._by_queue[QUEUE] is session
+        second = await client.add_message("c1", [DID], 2)
+        await inbox.has(first, second)
+        assert inbox.ids == [first, second]
+
+
+async def test_messages_that_come_together_leave_in_one_notification(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        ids = await asyncio.gather(*(client.add_message("c1", [DID], each) for each in range(250)))
+        await inbox.has(*ids)
+        assert inbox.ids == ids
+        assert len(inbox.deliveries) < 125
+        assert max(len(each.messages) for each in inbox.deliveries) <= 100
+
+
+async def test_what_is_removed_for_a_recipient_makes_room_in_the_window(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("angarium.pickup.gateway.LOOK_S", 3_600)
+    limits = {"pickup_sending_messages_max": 2}
+    async with (
+        gateway(redis_url, sqlite(tmp_path), limits=limits) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        first = [await client.add_message("c1", [DID], each) for each in range(2)]
+        await inbox.has(*first)
+        third = await client.add_message("c1", [OTHER_DID], 3)
+        await client.remove_all_messages("c1", DID)
+        await inbox.has(third)
+
+
+async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
+    redis_server: ServerProcess, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_server.url, sqlite(tmp_path), sending_ms=1) as service,
+        connected(service) as (client, _),
+    ):
+        message = await client.add_message("c1", [DID], 1)
+        witness = redis_server.client()
+        async with aiohttp.ClientSession() as session:
+            leaving = await session.ws_connect(url_of(service))
+            await eventually(lambda: len(service.desk.clients) == 2, 30)
+            witness.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+            try:
+                params = {"connectionId": "c1", "deleteMessages": True}
+                await leaving.send_json(
+                    {"jsonrpc": "2.0", "method": "takeFromQueue", "params": params, "id": 1}
+                )
+                await leaving.close()
+                await eventually(lambda: len(service.desk.clients) == 1, 30)
+            finally:
+                witness.execute_command("CLIENT", "UNPAUSE")
+
+        async def there() -> bool:
+            return [each.id for each in await client.take_from_queue("c1")] == [message]
+
+        await eventually(there, 30)
+
+
+async def test_what_was_acknowledged_meanwhile_is_not_brought_by_a_fetch(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        first = await client.add_message("c1", [DID], 1)
+        await inbox.has(first)
+        sessions = service.desk.sessions
+        session = sessions._by_queue[QUEUE]
+        # A fetch that was asked for all again is under way while the acknowledgement arrives.
+        fetched = await service.store.pull(QUEUE, session.term, again=True)
+        session.pulling = True
+        await client.remove_messages("c1", [first])
+        late: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        late.set_result(fetched)
+        sessions._pulled(session, late)
+        second = await client.add_message("c1", [DID], 2)
+        await inbox.has(second)
+        assert inbox.ids == [first, second]
