@@ -159,8 +159,12 @@ async def _queues() -> None:
         for contender in contenders:
             await contender.run(contender.items // 10)
         for _ in range(ROUNDS):
-            for contender in contenders:
-                await contender.round()
+            for contender in list(contenders):
+                try:
+                    await contender.round()
+                except PeerFailed as error:
+                    print(f"({error}: left out)\n")
+                    contenders.remove(contender)
     _print_queues(contenders)
 
 

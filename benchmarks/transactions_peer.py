@@ -1,7 +1,8 @@
 """What a user would pick instead, as processes: BullMQ, and the Python task queues.
 
 Each has a worker, a producer and a server of its own, and is installed into an environment of its
-own under `.cache/` at the first run.
+own under `.cache/` at the first run. Workers are leashed, with whatever they fork; producers end
+with their input. So nothing outlives a benchmark, however it ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.kit.leash import LeashedProcess
 from tests.kit.server import ServerProcess
 
 ROOT = Path(__file__).parents[1]
@@ -57,15 +59,23 @@ class Peer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.server = ServerProcess()
-        self._processes: list[asyncio.subprocess.Process] = []
+        self._worker: LeashedProcess | None = None
+        self._producer: asyncio.subprocess.Process | None = None
         self._done = Path(tempfile.mkstemp(prefix="angarium-peer-")[1])
         self._rounds = 0
 
     async def __aenter__(self) -> Peer:
         self.server.__enter__()
         try:
-            self._worker = await self._start("worker")
-            self._producer = await self._start("producer")
+            environment = self._environment()
+            self._worker = LeashedProcess(self._command("worker"), env=environment)
+            self._producer = await asyncio.create_subprocess_exec(
+                *self._command("producer"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=environment,
+            )
             await self._line(self._producer, "ready")
             # The worker of some queues says nothing when it is ready: its first task does.
             await self.run(100)
@@ -75,46 +85,42 @@ class Peer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        if self._worker is not None:
+            self._worker.close()
+        if self._producer is not None:
+            if self._producer.returncode is None:
+                self._producer.kill()
+            await self._producer.wait()
         self.server.__exit__()
         self._done.unlink(missing_ok=True)
 
     async def run(self, items: int) -> None:
+        assert self._worker is not None
+        assert self._producer is not None
         assert self._producer.stdin is not None
         self._producer.stdin.write(f"{items}\n".encode())
         self._rounds += 1
         until_s = time.monotonic() + ROUND_S_MAX
         while self._done.stat().st_size < self._rounds * len("done\n"):
-            if time.monotonic() > until_s or self._worker.returncode is not None:
+            if time.monotonic() > until_s or not self._worker.alive:
                 raise PeerFailed(f"{self.name} did not finish")
             await asyncio.sleep(LOOK_S)
 
-    async def _start(self, role: str) -> asyncio.subprocess.Process:
-        port = str(self.server.port)
+    def _command(self, role: str) -> Sequence[str]:
         if self.name == "bullmq":
-            command: Sequence[str] = ("node", str(NODE_FOLDER / "run.mjs"), role, port)
-        else:
-            python = str(PYTHON_FOLDER / self.name / "bin" / "python")
-            command = (python, str(PEERS / "transactions_queues.py"), role)
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={
-                **os.environ,
-                "PEER_URL": f"redis://127.0.0.1:{port}/0",
-                "PEER_NAME": self.name,
-                "PEER_DONE": str(self._done),
-                "PYTHONPATH": str(PEERS),
-                "PYTHONUNBUFFERED": "1",
-            },
-        )
-        self._processes.append(process)
-        return process
+            return ("node", str(NODE_FOLDER / "run.mjs"), role, str(self.server.port))
+        python = str(PYTHON_FOLDER / self.name / "bin" / "python")
+        return (python, str(PEERS / "transactions_queues.py"), role)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PEER_URL": f"redis://127.0.0.1:{self.server.port}/0",
+            "PEER_NAME": self.name,
+            "PEER_DONE": str(self._done),
+            "PYTHONPATH": str(PEERS),
+            "PYTHONUNBUFFERED": "1",
+        }
 
     async def _line(self, process: asyncio.subprocess.Process, wanted: str) -> None:
         assert process.stdout is not None

@@ -240,3 +240,35 @@ async def test_a_node_comes_back_after_redis_did() -> None:
                 await asyncio.to_thread(server.restart)
             assert (await here.ended(await here.start())).status == "success"
             assert node.terminate() == 0
+
+
+async def test_a_node_stops_though_a_thread_never_returns(redis_server: ServerProcess) -> None:
+    async with room(redis_server.url) as here:
+        await here.define("p", {"type": "blocked", "parameters": {"pause_s": 600}})
+        async with RoleProcess(["serve", "node"], _environment(here)) as node:
+            id = await here.start("p")
+            await here.reaches(id, "running")
+            # It can't end well with a thread in the way, but it ends, and hands back first.
+            assert await asyncio.to_thread(node.terminate) == 1
+        assert (await here.state(id)).status == "queued"
+        assert "returned" in await here.event_names(id)
+
+
+async def test_a_silent_redis_is_not_taken_for_silent_nodes() -> None:
+    """It stands still for longer than the nodes' time-out: afterwards nobody has died."""
+    with ServerProcess() as server:
+        async with (
+            room(server.url, transactions={"node_timeout_ms": 2_000}, redis=PATIENT) as here,
+            AsyncExitStack() as nodes,
+        ):
+            await here.define("p", {"type": "told", "parameters": {"pause_s": 6}})
+            for _ in range(3):
+                await nodes.enter_async_context(RoleProcess(["serve", "node"], _environment(here)))
+            ids = [await here.start("p") for _ in range(60)]
+            for id in ids:
+                await here.reaches(id, "running")
+            with server.paused():
+                await asyncio.sleep(3.5)  # the fault itself
+            for id in ids:
+                assert (await here.ended(id, 60)).run == 1
+            assert "recovered" not in {each.event for each in await here.events()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 
@@ -100,6 +101,26 @@ async def stubborn(step: Step) -> Outcome:
 @app.step("blocked")
 def blocked(step: Step) -> Outcome:
     time.sleep(step.parameters["pause_s"])
+    return step.succeeded()
+
+
+@app.step("deaf")
+async def deaf(step: Step) -> Outcome:
+    """Hears that it is cancelled, and says that all went well."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return step.succeeded({"late": True})
+
+
+@app.step("plain_progress")
+def plain_progress(step: Step) -> Outcome:
+    step.report_progress({"percent": 50})
+    return step.succeeded({"done": True})
+
+
+@app.step("huge_progress")
+async def huge_progress(step: Step) -> Outcome:
+    await step.report_progress("x" * 2_000_000)
     return step.succeeded()
 
 

@@ -21,6 +21,7 @@ from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.statistics import Level
 from angarium.transactions.store import (
     HandoutStore,
+    Held,
     PipelineStore,
     ReadingStore,
     TransactionStore,
@@ -30,6 +31,7 @@ from tests.kit.sample import sample_ground
 from tests.transactions.app import app
 
 DEADLINE_S = 30.0
+FAR_MS = 4_000_000_000_000
 STEPS: Mapping[str, list[dict[str, Any]]] = {
     "one": [{"type": "echo"}],
     "two": [{"type": "add"}, {"type": "add", "parameters": {"n": 10}}],
@@ -68,9 +70,11 @@ class Room:
         (taken,) = await self.take()
         return taken
 
-    async def recover(self, node: str = "n2", held: tuple[str, ...] = ()) -> int:
-        parts = self.store.places.partitions
-        return sum([await self.store.recover(p, node, held) for p in parts])
+    async def recover(
+        self, node: str = "n2", held: tuple[str, ...] = (), *, judges: bool = True
+    ) -> int:
+        parts, hand = self.store.places.partitions, Held(held, FAR_MS, judges)
+        return sum([(await self.store.recover(p, node, hand)).count for p in parts])
 
     async def wake(self) -> int:
         parts = self.store.places.partitions

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from angarium.transactions.archiver import Archiver
 from tests.kit.eventually import eventually
 from tests.transactions.room import Room, room, running_node
 from tests.transactions.web import Asker, api
@@ -269,3 +270,60 @@ async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url
     assert heard[0][1]["status"] == "queued"
     assert heard[-1][1]["status"] == "success"
     assert any(state["progress"] == {"percent": 50} for _, state in heard)
+
+
+async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str) -> None:
+    async with room(redis_url, **HTTP) as here, api(here.ground) as ask:
+        metadata = {
+            "externalId": "mine", "webhook": "https://example.org/",
+            "pollReplyCancelsWebhook": True,
+        }  # fmt: skip
+        await ask.ask("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
+        await _complete(here)
+        _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/mine?reply=longpoll")
+        assert "notifiedTime" in body["metadata"]
+        assert (await here.reading.watch(["default"], 1)).webhooks == 0
+
+
+async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> None:
+    settings = {"delay_before_archiving": 0}
+    async with room(redis_url, transactions=settings, **HTTP) as here, api(here.ground) as ask:
+        id = await _start(ask)
+        await _complete(here)
+        archiver = Archiver(here.ground, here.client.archive)
+        while (await archiver.run_once(0)).stored:
+            pass
+        assert await here.store.find(id) is None
+        for method, path, body in (
+            ("POST", f"/v1/transactions/{id}/cancel", None),
+            ("PUT", f"/v1/transactions/{id}/switches/go", {"value": "1"}),
+        ):
+            status, problem = await ask.ask(method, path, body)
+            assert (status, problem["code"]) == (409, "transaction_finished")
+
+
+async def test_no_event_of_a_stream_is_swallowed_by_another(redis_url: str) -> None:
+    async with room(redis_url, **HTTP) as here, api(here.ground) as ask:
+        id = await _start(ask, "two")
+        heard: list[str] = []
+
+        async def follow() -> None:
+            async for line in ask.lines(f"/v1/transactions/{id}/events"):
+                if line.startswith("event: "):
+                    heard.append(line.removeprefix("event: "))
+
+        following = asyncio.ensure_future(follow())
+        await eventually(lambda: heard, 30)
+        (taken,) = await here.take()
+        await asyncio.gather(
+            *(here.store.report_progress(id, taken.run, b"%d" % n) for n in range(5)),
+            here.store.checkpoint(id, taken.run, 1, b"1 0 {}"),
+        )
+        await here.store.complete(taken, "success", b"{}", "")
+        async with asyncio.timeout(30):
+            await following
+    assert heard[0] == "state"
+    assert heard[-1] == "completed"
+    assert [each for each in heard if each != "state"] == [
+        "taken", *["progressed"] * 5, "advanced", "completed",
+    ]  # fmt: skip

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.kit.eventually import eventually
+from tests.kit.server import ServerProcess
 from tests.transactions.room import Room, room, running_node
 
 
@@ -169,18 +170,15 @@ async def test_old_transactions_finish_on_the_version_they_started_with(redis_ur
 
 
 async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here, running_node(here.ground):
+    """Once is enough, wherever its node is: the notice may come before the node has it in hand."""
+    settings = {"node_timeout_ms": 1_000}
+    async with room(any_redis_url, transactions=settings) as here, running_node(here.ground):
         await here.define("p", {"type": "for_ever"})
-        id = await here.start("p")
-        await here.reaches(id, "running")
-
-        async def asked() -> bool:
-            # Again until the node is in the step: a mark between steps is seen at the next one.
-            if not (await here.state(id)).status.final:
-                assert await here.client.cancel(id) == "cancelling"
-            return (await here.state(id)).status == "cancelled"
-
-        await eventually(asked, 30)
+        for _ in range(5):
+            id = await here.start("p")
+            await here.reaches(id, "running")
+            assert await here.client.cancel(id) == "cancelling"
+            assert (await here.ended(id)).status == "cancelled"
 
 
 async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
@@ -224,3 +222,66 @@ async def test_the_step_key_is_the_same_when_a_step_runs_again(redis_url: str) -
         id = await here.start("p")
         await here.ended(id)
     assert keys == [f"{id}:0", f"{id}:0", f"{id}:1", f"{id}:1"]
+
+
+async def test_a_plain_function_reports_progress_too(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        ended = await _run(here, [{"type": "plain_progress"}])
+        assert (ended.status, msgspec.json.decode(ended.progress)) == ("success", {"percent": 50})
+
+
+async def test_a_report_that_is_too_large_is_the_steps_error(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        ended = await _run(here, [{"type": "huge_progress"}])
+        assert ended.status == "internal-error"
+        assert "transaction_data_bytes_max" in (ended.note or "")
+
+
+async def test_a_step_that_does_not_hear_its_cancellation_has_timed_out(redis_url: str) -> None:
+    async with room(redis_url) as here, running_node(here.ground):
+        ended = await _run(here, [{"type": "deaf", "timeout_ms": 50}, {"type": "echo"}])
+        assert ended.status == "timeout"
+
+
+async def test_threads_that_never_return_do_not_keep_others_waiting(redis_url: str) -> None:
+    async with (
+        room(redis_url, transactions={"node_threads": 2}) as here,
+        running_node(here.ground),
+    ):
+        stuck = {"type": "blocked", "timeout_ms": 50, "parameters": {"pause_s": 5}}
+        await here.define("stuck", stuck)
+        for id in [await here.start("stuck") for _ in range(4)]:
+            assert (await here.ended(id)).status == "timeout"
+        assert (await _run(here, [{"type": "plain", "timeout_ms": 4_000}])).status == "success"
+
+
+async def test_a_step_waits_for_a_thread_without_losing_its_time(redis_url: str) -> None:
+    async with (
+        room(redis_url, transactions={"node_threads": 1}) as here,
+        running_node(here.ground),
+    ):
+        slow = {"type": "blocked", "timeout_ms": 2_000, "parameters": {"pause_s": 0.5}}
+        await here.define("slow", slow)
+        for id in [await here.start("slow") for _ in range(6)]:
+            assert (await here.ended(id)).status == "success"
+
+
+async def test_an_end_that_redis_refuses_comes_back_and_harms_nobody() -> None:
+    """Redis answers, but takes no writes: the node has nothing to wait for, and goes on."""
+    with ServerProcess() as server:
+        witness, settings = server.client(), {"node_timeout_ms": 1_000}
+        async with (
+            room(server.url, transactions=settings) as here,
+            running_node(here.ground) as node,
+        ):
+            await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})
+            ids = [await here.start("p") for _ in range(3)]
+            for id in ids:
+                await here.reaches(id, "running")
+            witness.config_set("min-replicas-to-write", 1)
+            await eventually(lambda: not node._running, 30)
+            witness.config_set("min-replicas-to-write", 0)
+            for id in ids:
+                ended = await here.ended(id)
+                assert (ended.status, ended.run) == ("success", 2)
+            assert node.ready

@@ -20,9 +20,11 @@ from angarium.transactions.errors import (
 )
 from angarium.transactions.model import Start, Status, Taken
 from angarium.transactions.statistics import Level
-from angarium.transactions.store import WebhookResult
+from angarium.transactions.store import Held, WebhookResult
+from angarium.transactions.store.handout import Hand
 from angarium.transactions.store.life import ENQUEUE
 from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
 from tests.transactions.room import Room, room
 
 HOOK = "https://example.org/hook"
@@ -72,8 +74,8 @@ async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
         name, places = here.ground.keyspace.name, here.store.places
         state = name(keys.STATE, 0, "tx")
         names = [
-            *places.statistics(0), places.stem(keys.QUEUE_IN, 0), places.stem(keys.PIPELINE, 0),
-            state, state,
+            *places.statistics(0), places.stem(keys.QUEUE_IN, 0), places.stem(keys.QUEUE_ADMIN, 0),
+            places.stem(keys.PIPELINE, 0), state, state,
         ]  # fmt: skip
         args = (*places.channels, 1000, 1000, 1, "tx", "one", "", "ann", "", "{}", "", "", "")
         assert await here.ground.run(ENQUEUE, 0, names, args) == [b"started"]
@@ -418,6 +420,51 @@ async def test_what_a_lost_reply_gave_to_a_node_comes_back(any_redis_url: str) -
         assert (await here.state(known.id)).status == "running"
 
 
+async def test_one_that_lost_sight_of_redis_judges_nobody_but_itself(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        await here.start()
+        await here.start()
+        (others,) = await here.take(node="n1", count=1)
+        (own,) = await here.take(node="n2", count=1)
+        await clock.advance(60)
+        assert await here.recover("n2", judges=False) == 1
+        assert (await here.state(own.id)).status == "queued"
+        assert (await here.state(others.id)).status == "running"
+
+
+async def test_what_was_taken_after_the_node_looked_is_not_its_orphan(redis_url: str) -> None:
+    """The call was sent, then Redis stood still: what it finds is older than what was looked at."""
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        as_of_ms = await here.store.touch_node(0, "n1")
+        await here.taken()
+        await clock.advance(20)
+        assert (await here.store.recover(0, "n1", Held((), as_of_ms))).count == 0
+
+
+async def test_orphans_are_found_though_the_clock_went_back(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        taken = await here.taken()
+        clock.jump(-3_600_000)
+        assert await here.recover() == 0
+        await clock.advance(8.1)
+        assert await here.recover() == 1
+        assert (await here.state(taken.id)).status == "queued"
+
+
+async def test_a_node_that_missed_the_notice_learns_what_to_cancel(redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(redis_url, clock=clock) as here:
+        taken = await here.taken()
+        await here.store.cancel(taken.id)
+        await clock.advance(8.1)
+        as_of_ms = await here.store.touch_node(0, "n1")
+        found = await here.store.recover(0, "n1", Held((taken.id,), as_of_ms))
+        assert (found.count, found.to_cancel) == (0, [taken.id])
+
+
 # get_states, reply_states
 
 
@@ -652,3 +699,79 @@ async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) 
         assert [(n.node, n.alive) for n in watch.nodes] == [("n1", False)]
         queue = next(each for each in watch.queues if each.kind == "in")
         assert (queue.length, queue.waiting_ms) == (1, 5_000)
+
+
+async def test_a_long_note_is_not_cut_in_the_middle_of_a_letter(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        for note in ("ä" * 300, "x" + "ä" * 300, "x" * 199 + "€", "🙂" * 80, "plain" * 80):
+            taken = await here.taken()
+            await here.store.complete(taken, "failed", b"", note)
+            ended = (await here.events())[-1]
+            assert ended.detail
+            assert note.startswith(ended.detail)
+            assert len(ended.detail.encode()) > 195
+
+
+async def test_owners_can_not_reach_each_others_external_ids(redis_url: str) -> None:
+    async with room(redis_url) as here:
+        first = await here.start(owner="a", external_id="b:c")
+        second = await here.start(owner="a:b", external_id="c")
+        assert first != second
+        assert await here.store.find_external("a", "b:c") == first
+        assert await here.store.find_external("a:b", "c") == second
+
+
+async def test_an_administrators_transaction_goes_before_others(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        for _ in range(20):
+            await here.start()
+        admin = await here.start(admin=True)
+        partition = here.store.places.partition_of(admin)
+        haul = await here.store.dequeue(partition, "n1", ["default"], 1)
+        assert [each.id for each in haul.taken] == [admin]
+
+
+async def test_switches_have_a_limit(redis_url: str) -> None:
+    async with room(redis_url, limits={"transaction_switches_items_max": 2}) as here:
+        id = await here.start()
+        for name in ("a", "b", "a"):
+            assert await here.store.set_switch(id, name, "1") == "set"
+        with pytest.raises(LimitExceeded, match="transaction_switches_items_max"):
+            await here.store.set_switch(id, "c", "1")
+
+
+async def test_an_archivers_reply_is_bounded_in_bytes(redis_url: str) -> None:
+    async with room(redis_url, transactions={"delay_before_archiving": 0}) as here:
+        output = b'"' + b"x" * 1_000_000 + b'"'
+        for _ in range(30):
+            await here.store.complete(await here.taken(), "success", output, "")
+        handed = (await here.handout.to_archive(0, "a", [], 100)).transactions
+        assert 10 <= len(handed) <= 20
+        ids = [each.id for each in handed]
+        rest = (await here.handout.to_archive(0, "a", ids, 100)).transactions
+        assert len(rest) == 30 - len(handed)
+
+
+async def test_a_role_with_nothing_in_hand_needs_no_grace(redis_url: str) -> None:
+    locks = {"persisting_permission_lock1_period": 1, "persisting_permission_lock2_period": 60}
+    async with room(redis_url, transactions=locks) as here:
+
+        async def archive(node: str, hand: Hand = "") -> str:
+            return (await here.handout.to_archive(0, node, [], 1, hand)).grant.value
+
+        async def hooks(node: str, hand: Hand = "") -> str:
+            return (await here.handout.webhooks(0, node, [], 1, hand)).grant.value
+
+        for ask in (archive, hooks):
+            assert await ask("a", "idle") == "granted"
+            assert await ask("a", "idle") == "working"
+            assert await ask("b", "idle") == "refused"
+
+            async def grace(ask: Any = ask) -> bool:
+                return bool(await ask("a") == "grace")
+
+            await eventually(grace, 30)
+            assert await ask("b", "idle") == "refused"
+            assert await ask("a", "idle") == "granted"
+            assert await ask("a", "leaving") == "refused"
+            assert await ask("b") == "granted"

@@ -251,6 +251,20 @@ async def test_a_process_without_the_role_sends_nothing(redis_url: str) -> None:
         assert (await here.state(id)).webhook_tries == 0
 
 
+async def test_a_process_that_stops_leaves_the_role_to_the_next(redis_url: str) -> None:
+    async with receiver() as there, room(redis_url, allow_private_addresses=True) as here:
+        for actor in ("first", "second", "third"):
+            here.ground.actor = actor
+            async with sending(here):
+                (id,) = await _hooked(here, there.url("good"))
+
+                async def delivered(id: str = id) -> bool:
+                    return (await here.state(id)).webhook_delivered_ms is not None
+
+                await eventually(delivered, 30)
+        assert len(there.got) == 3
+
+
 def test_keys_that_can_not_sign_are_refused_at_the_start() -> None:
     with pytest.raises(KeyInvalid, match="whsec_"):
         hmac_signer("secret")

@@ -40,6 +40,7 @@ def start(
         str | None, typer.Option(help="Your own id for it; a repeat finds the first one.")
     ] = None,
     webhook: Annotated[str | None, typer.Option(help="URL that is told of its end.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Before all others of its group.")] = False,
     wait_s: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 0,
     as_json: Json = False,
 ) -> int:
@@ -57,7 +58,7 @@ def start(
         from angarium.transactions.model import Start
 
         started = await transactions.start(
-            Start(pipeline, data.encode(), owner, external_id, webhook=webhook)
+            Start(pipeline, data.encode(), owner, external_id, webhook=webhook, admin=admin)
         )
         if wait_s > 0:
             return _show(await _ended(transactions, started.transaction_id, wait_s), as_json)

@@ -191,6 +191,14 @@ class Limits:
             "some have left, and others take them instead.",
         ),
     ] = 10_000
+    conversation_queue_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "The same in bytes, for large replies. What one call fetches may go over it, by 8 MiB "
+            "and one reply.",
+        ),
+    ] = 256 * MIB
     conversation_slow_sends_max: Annotated[
         int,
         Limit(
@@ -259,6 +267,18 @@ class Limits:
             "it is refused for must be known before the first one goes.",
         ),
     ] = 10_000
+    transaction_switches_items_max: Annotated[
+        int,
+        Limit("items", "All switches of a transaction travel to its node each time it is taken."),
+    ] = 100
+    search_entries_max: Annotated[
+        int,
+        Limit(
+            "entries",
+            "A search reads the journal backwards, some thousand entries in a second; what is "
+            "older than this is the lake's.",
+        ),
+    ] = 20_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -73,6 +73,26 @@ class Archive:
             query = query.where(TABLE.c.owner == owner)
         return await self._select(query.order_by(TABLE.c.completed_ms.desc()).limit(count))
 
+    async def page(
+        self,
+        status: Status,
+        count: int,
+        *,
+        pipeline: str = "",
+        owner: str = "",
+        before: tuple[int, str] | None = None,
+    ) -> list[Transaction]:
+        """The last to be completed first, from behind the completion time and id `before`."""
+        query = sa.select(TABLE.c.state).where(TABLE.c.status == status.value)
+        if pipeline:
+            query = query.where(TABLE.c.pipeline == pipeline)
+        if owner:
+            query = query.where(TABLE.c.owner == owner)
+        if before is not None:
+            query = query.where(sa.tuple_(TABLE.c.completed_ms, TABLE.c.id) < before)
+        order = (TABLE.c.completed_ms.desc(), TABLE.c.id.desc())
+        return await self._select(query.order_by(*order).limit(count))
+
     async def open(self) -> Database:
         async with self._opening:
             if self._database is None:

@@ -17,6 +17,7 @@ from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.transactions.archive import Archive
 from angarium.transactions.store import HandoutStore
+from angarium.transactions.store.handout import Hand
 
 POLL_S = 1.0
 # Rows of one transaction of the database: enough to spread its commit thin.
@@ -59,7 +60,9 @@ class Archiver(Service):
     async def run_once(self, partition: int, count: int = COUNT) -> Filed:
         """Tell what is stored, take more, store it."""
         told = self._stored[partition]
-        due = await self._store.to_archive(partition, self._ground.actor, told, count)
+        # All that was stored is told here, so between two calls nothing is in hand.
+        hand: Hand = "idle" if count else "leaving"
+        due = await self._store.to_archive(partition, self._ground.actor, told, count, hand)
         self._stored[partition] = []
         self._grant = due.grant.value
         if due.transactions:
@@ -70,8 +73,7 @@ class Archiver(Service):
     async def on_stop(self) -> None:
         await self.passes_ended()
         for partition in self._partitions:
-            if self._stored[partition]:
-                await self.run_once(partition, 0)
+            await self.run_once(partition, 0)
         await self._figures.withdraw()
 
     async def on_close(self) -> None:

@@ -6,14 +6,14 @@ first and the archive second, and answers with values or named errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from angarium.core.application import Angarium
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
 from angarium.core.outbound import check_url
-from angarium.transactions.errors import TransactionUnknown
+from angarium.transactions.errors import TransactionFinished, TransactionUnknown
 from angarium.transactions.library import load_definitions
 from angarium.transactions.model import (
     Start,
@@ -102,13 +102,16 @@ class Transactions:
         return found[:count]
 
     async def cancel(self, transaction_id: str) -> str:
-        return await self._store.cancel(check_transaction_id(transaction_id))
+        check_transaction_id(transaction_id)
+        return await self._changed(transaction_id, self._store.cancel(transaction_id))
 
     async def set_switch(self, transaction_id: str, switch: str, value: str) -> str:
         check_name(switch, "switch")
         if len(value.encode(errors="replace")) > SWITCH_BYTES_MAX:
             raise InputInvalid(f"a switch's value has at most {SWITCH_BYTES_MAX} bytes")
-        return await self._store.set_switch(check_transaction_id(transaction_id), switch, value)
+        check_transaction_id(transaction_id)
+        change = self._store.set_switch(transaction_id, switch, value)
+        return await self._changed(transaction_id, change)
 
     async def load(self, pipelines: Sequence[Pipeline]) -> dict[str, int]:
         """Store definitions; name → version."""
@@ -140,6 +143,15 @@ class Transactions:
         if self._archive is not None:
             await self._archive.close()
             self._archive = None
+
+    async def _changed(self, transaction_id: str, change: Awaitable[str]) -> str:
+        """What is no longer in Redis may be in the archive: then it is not unknown, but ended."""
+        try:
+            return await change
+        except TransactionUnknown:
+            if await self.archive.find(transaction_id) is None:
+                raise
+            raise TransactionFinished(f"transaction {transaction_id!r} has ended already") from None
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self.pipelines()).values()}

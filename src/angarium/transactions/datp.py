@@ -79,7 +79,7 @@ class _Handlers:
         owner = request.query_params.get("owner", OWNER_DEFAULT)
         external_id = request.path_params["externalId"]
         found = await self._transactions.get_external(owner, external_id)
-        if _long_poll(request) and not found.status.final:
+        if _long_poll(request):
             return await self._answer(found.id, waits=True)
         return reply(reply_about(found))
 

@@ -45,7 +45,10 @@ _MOVING = frozenset({Status.QUEUED, Status.RUNNING, Status.SLEEPING})
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a client asks for. `data` is JSON; `version` None takes the newest."""
+    """What a client asks for. `data` is JSON; `version` None takes the newest.
+
+    `admin`: it goes before all others of its node group.
+    """
 
     pipeline: str
     data: bytes = b"{}"
@@ -56,10 +59,12 @@ class Start:
     progress_reports: bool = False
     poll_cancels_webhook: bool = False
     metadata: bytes = b""
+    admin: bool = False
 
     @property
     def options(self) -> str:
-        return ("p" if self.progress_reports else "") + ("c" if self.poll_cancels_webhook else "")
+        given = {"p": self.progress_reports, "c": self.poll_cancels_webhook, "a": self.admin}
+        return "".join(letter for letter, is_set in given.items() if is_set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from angarium.core import figures
-from angarium.core.application import Angarium, Caller
+from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError, SettingInvalid
 from angarium.core.ground import Ground
 from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
+from angarium.transactions.contact import Contact
 from angarium.transactions.library import load_definitions, read_definitions
 from angarium.transactions.model import Status, Taken, check_name
 from angarium.transactions.runner import Pipelines, Runner, Running
-from angarium.transactions.store import PipelineStore, TransactionStore
+from angarium.transactions.store import Held, PipelineStore, TransactionStore
 
 # A hint comes with new work; this is for the case that it was missed.
 POLL_S = 0.5
@@ -76,8 +78,8 @@ class Node(Service):
         self._node = ground.actor
         self._store = TransactionStore(ground)
         self._pipelines = PipelineStore(ground)
-        self._caller: Caller | None = None
         self._runner: Runner
+        self._open = ExitStack()
         self._figures = figures.Figures(ground, "node")
         self._running: dict[str, Running] = {}
         self._reserved = 0
@@ -97,17 +99,19 @@ class Node(Service):
             await load_definitions(self._pipelines, definitions, self._app)
         handlers = self._app.handlers("step")
         self._step_types = tuple(handlers)
-        self._caller = Caller(settings.node_threads)
         self._runner = Runner(
             self._store,
             Pipelines(self._pipelines),
             handlers,
-            self._caller,
+            settings.node_threads,
             self.clock,
             ground.settings.limits,
             settings.step_timeout_ms,
         )
+        self._open.callback(self._runner.close)
         self._left = False
+        timeout_ms = settings.node_timeout_ms
+        self._contacts = [Contact(timeout_ms) for _ in self._store.places.partitions]
         self._tasks_ready.clear()
         self.spawn("transactions", self._own_tasks)
         await self._tasks_ready.wait()
@@ -132,8 +136,7 @@ class Node(Service):
         await self._figures.withdraw()
 
     async def on_close(self) -> None:
-        if self._caller is not None:
-            self._caller.close()
+        self._open.close()
 
     # Taking
 
@@ -220,15 +223,21 @@ class Node(Service):
 
     async def _tend(self) -> None:
         """Say that we live, and look for those who no longer do."""
-        if self._left:
-            return
-        held = list(self._running)
-        for partition in self._store.places.partitions:
-            await self._store.touch_node(partition, self._node, self._groups, self._step_types)
-            recovered = await self._store.recover(partition, self._node, held)
-            if recovered:
-                self.log.warning("orphans_recovered", partition=partition, count=recovered)
-                self._runner.tally.recovered += recovered
+        for partition, contact in enumerate(self._contacts):
+            if self._left:
+                return
+            now_ms = await self._store.touch_node(
+                partition, self._node, self._groups, self._step_types
+            )
+            # Looked at after the time was told: whatever was taken before it is in hand by now.
+            held = Held(list(self._running), now_ms, contact.touched(now_ms))
+            found = await self._store.recover(partition, self._node, held)
+            if found.count:
+                self.log.warning("orphans_recovered", partition=partition, count=found.count)
+                self._runner.tally.recovered += found.count
+            for id in found.to_cancel:
+                if id in self._running:  # the notice was missed
+                    self._stop_step(self._running[id], Status.CANCELLED, "")
 
     async def _check_deadlines(self) -> None:
         now_s = self.clock.monotonic()
@@ -239,11 +248,13 @@ class Node(Service):
             elif now_s >= running.deadline_s:
                 self._stop_step(running, Status.TIMEOUT, "the transaction took too long")
             elif now_s >= running.step_deadline_s:
-                self._stop_step(running, Status.TIMEOUT, running.note)
+                self._stop_step(running, Status.TIMEOUT, running.overdue)
 
     def _stop_step(self, running: Running, status: Status, note: str) -> None:
-        # Only a step is interrupted: between steps the next transition sees the mark itself.
-        if running.step_deadline_s < math.inf and running.stopped is None:
+        # Only a step is interrupted: between steps the next one does not begin.
+        if running.step_deadline_s == math.inf:
+            running.cancel = running.cancel or status is Status.CANCELLED
+        elif running.stopped is None:
             running.stopped, running.note = status, note
             running.stopped_s = self.clock.monotonic()
             assert running.task is not None

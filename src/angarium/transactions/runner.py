@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from angarium.core.backoff import Backoff
 from angarium.core.clock import Clock
 from angarium.core.errors import (
     AngariumError,
+    LimitExceeded,
     NotDurable,
     OutcomeUnknown,
     Overloaded,
@@ -27,12 +29,17 @@ from angarium.core.errors import (
 )
 from angarium.core.limits import Limits
 from angarium.core.log import logger
+from angarium.core.trace import IN_HAND, InHand
 from angarium.transactions.model import ChildResult, Frame, Status, Taken, check_name, depth_of
 from angarium.transactions.pipeline import Pipeline, StepDefinition
-from angarium.transactions.step import Outcome, Step, Verdict
+from angarium.transactions.step import Outcome, Step, Verdict, awaitable_anywhere
 from angarium.transactions.store import PipelineStore, TransactionStore
 
 NOTE_CHARACTERS_MAX = 1_000
+# Of plain functions that never returned; with more, the node's steps begin to wait for a thread.
+LOST_THREADS_MAX = 256
+# Later than any, but not never: a step that waits for its thread may be stopped.
+NO_DEADLINE_S = 1e15
 SLEEP_S_MAX = 10 * 365 * 86_400
 # What Redis can say that goes away by itself; the outcome in hand is worth the wait.
 PASSING = (RedisUnavailable, OutcomeUnknown, NotDurable, Overloaded)
@@ -47,6 +54,10 @@ class StepNonsense(Exception):
     """A step or its definition asks for something that can't be done."""
 
 
+class StepStopped(Exception):
+    """A step was told to end, and ended as if it had not heard: what it says comes too late."""
+
+
 class RunLost(Exception):
     """Another run has the transaction, or it has ended: what we did since counts for nothing."""
 
@@ -59,10 +70,21 @@ class Running:
     began_s: float
     deadline_s: float
     step_deadline_s: float = math.inf
+    step: Step | None = None
+    limit_ms: float = 0
+    cancel: bool = False
     stopped: Status | None = None
     stopped_s: float = math.inf
     note: str = ""
     task: asyncio.Task[None] | None = None
+
+    @property
+    def overdue(self) -> str:
+        """Why it is stopped when its step takes too long; written only then."""
+        assert self.step is not None
+        return (
+            f"step {self.step.index + 1} ({self.step.type}) took longer than {self.limit_ms:g} ms"
+        )
 
 
 @dataclass
@@ -105,27 +127,36 @@ class Runner:
         store: TransactionStore,
         pipelines: Pipelines,
         handlers: Mapping[str, Handler],
-        caller: Caller,
+        threads: int,
         clock: Clock,
         limits: Limits,
         step_timeout_ms: int,
     ) -> None:
         self._store = store
         self._pipelines = pipelines
-        self._handlers = {name: (each, each.is_async) for name, each in handlers.items()}
-        self._caller = caller
+        # With what is asked of each at every step: whether it is async, and its own time-out.
+        self._handlers = {
+            name: (each, each.is_async, each.options.get("timeout_s", 0) * 1000)
+            for name, each in handlers.items()
+        }
+        self._threads = asyncio.Semaphore(threads)
+        self._caller = Caller(threads + LOST_THREADS_MAX)
+        self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._limits = limits
         self._step_timeout_ms = step_timeout_ms
         self._log = logger("angarium.node")
         self.tally = Tally()
 
+    def close(self) -> None:
+        self._caller.close()
+
     async def run(self, running: Running) -> None:
         """Until the transaction has ended, sleeps, or is no longer ours."""
         try:
             try:
                 await self._run(running)
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, StepStopped):
                 task = asyncio.current_task()
                 if running.stopped is None or task is None:
                     raise  # the node stops, and gives it back
@@ -147,6 +178,9 @@ class Runner:
             await self._end(running, running.stopped or Status.TIMEOUT, b"", running.note)
         except RunLost:
             self.tally.lost += 1
+        except Exception as error:
+            # It is in nobody's hands now, and comes back to a queue as an orphan does.
+            self._log.error("end_failed", transaction=running.taken.id, error=repr(error))
 
     async def _run(self, running: Running) -> None:
         taken = running.taken
@@ -195,18 +229,22 @@ class Runner:
         known = self._handlers.get(definition.type or "")
         if known is None:
             raise StepNonsense(f"this node has no step {definition.type!r}")
-        handler, is_async = known
+        handler, is_async, own_ms = known
+        if running.cancel:
+            running.stopped = Status.CANCELLED
+            raise StepStopped
         step = self._step(running, definition, index, retry, data)
-        limit_ms = definition.timeout_ms or handler.options.get("timeout_s", 0) * 1000
-        limit_ms = limit_ms or self._step_timeout_ms
-        running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
-        running.note = f"step {index + 1} ({definition.type}) took longer than {limit_ms:g} ms"
+        limit_ms = definition.timeout_ms or own_ms or self._step_timeout_ms
+        running.step, running.limit_ms = step, limit_ms
         self.tally.steps += 1
+        # The trace goes on with whatever the step does.
+        IN_HAND.set(InHand(running.taken.id.encode(), step.metadata))
         try:
             if is_async:
+                running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
                 result = await handler.function(step)
             else:
-                result = await self._caller.call(handler, step)
+                result = await self._in_thread(running, handler, step, limit_ms)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -222,6 +260,8 @@ class Runner:
             raise StepNonsense(f"{type(error).__name__}: {error}") from None
         finally:
             running.step_deadline_s = math.inf
+        if running.stopped is not None:
+            raise StepStopped
         if isinstance(result, Outcome):
             return _sane(result)
         if isinstance(result, dict):
@@ -232,12 +272,6 @@ class Runner:
         self, running: Running, definition: StepDefinition, index: int, retry: int, data: bytes
     ) -> Step:
         taken = running.taken
-
-        async def report(progress: Any) -> None:
-            status = await self._store.report_progress(taken.id, taken.run, _encode(progress))
-            if status in NOT_OURS:
-                raise RunLost
-
         return Step(
             transaction_id=taken.id,
             pipeline=taken.pipeline,
@@ -250,8 +284,31 @@ class Runner:
             metadata=_decode(taken.metadata) if taken.metadata else None,
             switches=_decode(taken.switches) if taken.switches else {},
             retry=retry,
-            report=report,
+            report=partial(self._report, taken),
         )
+
+    async def _in_thread(
+        self, running: Running, handler: Handler, step: Step, limit_ms: float
+    ) -> Any:
+        """Its time begins with its thread; until then it may be stopped all the same. A thread that
+        does not come back is written off, and another may take its place."""
+        running.step_deadline_s = NO_DEADLINE_S
+        async with self._threads:
+            running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
+            return await self._caller.call(handler, step)
+
+    def _report(self, taken: Taken, progress: Any) -> Awaitable[None]:
+        report, size_max = _encode(progress), self._limits.transaction_data_bytes_max
+        if len(report) > size_max:
+            raise LimitExceeded("transaction_data_bytes_max", len(report), size_max)
+        return awaitable_anywhere(self._send_report(taken, report), self._loop)
+
+    async def _send_report(self, taken: Taken, report: bytes) -> None:
+        status = await self._insist(
+            lambda: self._store.report_progress(taken.id, taken.run, report)
+        )
+        if status in NOT_OURS:
+            raise RunLost
 
     def _output(self, outcome: Outcome) -> bytes:
         try:

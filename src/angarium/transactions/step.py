@@ -6,7 +6,8 @@ under it once. Nothing here does I/O except `report_progress`, which is handed i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -72,9 +73,12 @@ class Step:
         """The same each time this step of this transaction runs: for its own idempotence."""
         return f"{self.transaction_id}:{self.index}"
 
-    async def report_progress(self, report: Any) -> None:
-        """Kept with the transaction, told to those who poll, and sent by webhook if asked for."""
-        await self._report(report)
+    def report_progress(self, report: Any) -> Awaitable[None]:
+        """Kept with the transaction, told to those who poll, and sent by webhook if asked for.
+
+        Await it; in a plain function it is done when the call returns.
+        """
+        return self._report(report)
 
     def succeeded(self, output: Any = None, note: str = "") -> Outcome:
         """Go on with `output` as the next step's data; None passes this step's data on."""
@@ -93,3 +97,25 @@ class Step:
         if seconds is None and switch is None:
             raise ValueError("retry_later needs seconds, a switch, or both")
         return Outcome(Verdict.RETRY_LATER, seconds=seconds, switch=switch)
+
+
+class _Done:
+    """Can be awaited, but need not be."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+def awaitable_anywhere(
+    work: Coroutine[Any, Any, None], home: asyncio.AbstractEventLoop
+) -> Awaitable[None]:
+    """Work of the loop `home`, for whoever asks: a coroutine of it, a thread, another loop."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run_coroutine_threadsafe(work, home).result()
+        return _Done()
+    if here is home:
+        return work
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, home))

@@ -7,8 +7,9 @@ missed. Notices from Redis are hints; after a gap, and every few seconds, everyo
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 from prometheus_client import Gauge
 
@@ -16,7 +17,8 @@ from angarium.core.errors import Overloaded
 from angarium.core.ground import Ground
 from angarium.core.service import Service
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import Transaction
+from angarium.transactions.model import Status, Transaction
+from angarium.transactions.statistics import Level
 
 LOOK_S = 5.0
 FIGURES_S = 5.0
@@ -33,9 +35,38 @@ FIGURES = Gauge(
 QUEUES = Gauge(
     "angarium_transaction_queue", "Transactions waiting for a node.", ["node_group", "kind"]
 )
+EVENTS = Gauge(
+    "angarium_transaction_events", "Events of the last five minutes.", ["node_group", "event"]
+)
 
+# Of a follower that does not read.
+EVENTS_MAX = 1_000
 _Waiting = asyncio.Future[bytes]
-_Table = defaultdict[str, set[_Waiting]]
+_Any = TypeVar("_Any")
+
+
+class _Stream:
+    """What one follower has not been told yet; the oldest is given up when it does not listen."""
+
+    def __init__(self) -> None:
+        self.events: deque[bytes] = deque(maxlen=EVENTS_MAX)
+        self.heard = asyncio.Event()
+
+    def tell(self, event: bytes) -> None:
+        self.events.append(event)
+        self.heard.set()
+
+    async def take(self) -> list[bytes]:
+        """Nothing, if nothing happened for a while."""
+        try:
+            async with asyncio.timeout(STREAM_SILENCE_S):
+                await self.heard.wait()
+        except TimeoutError:
+            return []
+        self.heard.clear()
+        taken = list(self.events)
+        self.events.clear()
+        return taken
 
 
 class Watcher(Service):
@@ -44,8 +75,8 @@ class Watcher(Service):
         self._ground = ground
         self._transactions = transactions
         # Those who wait for the end only, and those who want to hear of everything.
-        self._polls: _Table = defaultdict(set)
-        self._streams: _Table = defaultdict(set)
+        self._polls: defaultdict[str, set[_Waiting]] = defaultdict(set)
+        self._streams: defaultdict[str, set[_Stream]] = defaultdict(set)
         # The last ends that were told of, for those who come to wait a moment later.
         self._ends: dict[str, None] = {}
         self._count = 0
@@ -74,7 +105,8 @@ class Watcher(Service):
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         while True:
-            waiting = self._register(self._polls, transaction_id)
+            waiting: _Waiting = loop.create_future()
+            self._register(self._polls, transaction_id, waiting)
             try:
                 if fresh and transaction_id in self._ends:
                     waiting.set_result(b"completed")
@@ -100,33 +132,34 @@ class Watcher(Service):
 
     async def follow(self, transaction_id: str) -> AsyncIterator[tuple[str, Transaction | None]]:
         """What happens to it, from now until its end: event and state; None only says we live."""
-        event = "state"
-        while True:
-            waiting = self._register(self._streams, transaction_id)
-            try:
-                found = await self._transactions.get(transaction_id)
-                yield event, found
-                if found.status.final:
-                    return
-                while not waiting.done():
-                    await asyncio.wait({waiting}, timeout=STREAM_SILENCE_S)
-                    if not waiting.done():
-                        yield "alive", None
-                event = waiting.result().decode()
+        stream = _Stream()
+        self._register(self._streams, transaction_id, stream)
+        try:
+            found = await self._transactions.get(transaction_id)
+            yield "state", found
+            while not found.status.final:
+                events = await stream.take()
                 if not self.ready:
                     return
-            finally:
-                self._forget(self._streams, transaction_id, waiting)
+                if not events:
+                    yield "alive", None
+                    continue
+                before, found = found, await self._transactions.get(transaction_id)
+                if found.status.final and ENDS.isdisjoint(events):
+                    events.append(_end_of(found.status))  # its notice is still under way
+                for event in events:
+                    if event != b"state" or found != before:
+                        yield event.decode(), found
+        finally:
+            self._forget(self._streams, transaction_id, stream)
 
-    def _register(self, table: _Table, transaction_id: str) -> _Waiting:
+    def _register(self, table: dict[str, set[_Any]], transaction_id: str, waiting: _Any) -> None:
         if self._count >= self._count_max:
             raise Overloaded("transaction_longpolls_items_max", self._count_max)
-        waiting: _Waiting = asyncio.get_running_loop().create_future()
         table[transaction_id].add(waiting)
         self._count += 1
-        return waiting
 
-    def _forget(self, table: _Table, transaction_id: str, waiting: _Waiting) -> None:
+    def _forget(self, table: dict[str, set[_Any]], transaction_id: str, waiting: _Any) -> None:
         self._count -= 1
         others = table.get(transaction_id)
         if others is not None:
@@ -152,16 +185,18 @@ class Watcher(Service):
             self._ends[transaction_id] = None
             if transaction_id in self._polls:
                 _wake(self._polls[transaction_id], event)
-        if transaction_id in self._streams:
-            _wake(self._streams[transaction_id], event)
+        for stream in self._streams.get(transaction_id, ()):
+            stream.tell(event)
 
     async def _look_again(self) -> None:
         self._wake_all(b"state")
 
     def _wake_all(self, event: bytes) -> None:
-        for table in (self._polls, self._streams):
-            for others in table.values():
-                _wake(others, event)
+        for others in self._polls.values():
+            _wake(others, event)
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.tell(event)
 
     async def _figures(self) -> None:
         watch = await self._transactions.watch(1)
@@ -173,6 +208,21 @@ class Watcher(Service):
         FIGURES.labels("polls").set(self._count)
         for queue in watch.queues:
             QUEUES.labels(queue.node_group, queue.kind).set(queue.length)
+        await self._count_events()
+
+    async def _count_events(self) -> None:
+        """As the scripts counted them, whichever process called them."""
+        sums: Counter[tuple[str, str]] = Counter()
+        for interval in await self._transactions.statistics(Level.FINE, Level.FINE.intervals_max):
+            for group, counters in interval.node_groups.items():
+                sums.update({(group, event): count for event, count in counters.items()})
+        EVENTS.clear()
+        for labels, count in sums.items():
+            EVENTS.labels(*labels).set(count)
+
+
+def _end_of(status: Status) -> bytes:
+    return {Status.CANCELLED: b"cancelled", Status.TIMEOUT: b"expired"}.get(status, b"completed")
 
 
 def _wake(others: set[_Waiting], event: bytes) -> None:

@@ -32,7 +32,7 @@ from angarium.transactions.signatures import (
     hmac_signer,
 )
 from angarium.transactions.store import DueWebhook, HandoutStore, WebhookResult
-from angarium.transactions.store.handout import News
+from angarium.transactions.store.handout import Hand, News
 
 POLL_S = 0.25
 # When another process has the role, it is asked for this often.
@@ -87,11 +87,11 @@ class Webhooks(Service):
         self._partitions = range(ground.settings.partitions)
         self._results: dict[int, list[WebhookResult]] = {p: [] for p in self._partitions}
         self._loops: list[Loop] = []
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[int, set[asyncio.Task[None]]] = {p: set() for p in self._partitions}
         self._tasks = asyncio.TaskGroup()
         self._tasks_ready = asyncio.Event()
         self._outbound: Outbound | None = None
-        self._delivered = self._failed_count = self._given_up = 0
+        self._delivered = self._failed_count = self._given_up = self._disabled = 0
         self._grant = "none"
 
     async def on_start(self) -> None:
@@ -111,19 +111,21 @@ class Webhooks(Service):
         """Report what was sent, take what is due, and send it."""
         # A share for each partition: they are asked at the same time.
         share = max(1, self._settings.webhook_concurrency // len(self._partitions))
-        free = min(share, self._settings.webhook_concurrency - len(self._sending))
+        sending = self._sending[partition]
+        free = max(0, min(share, self._settings.webhook_concurrency - self._sending_count()))
         results = self._results[partition]
         self._results[partition] = []
+        hand: Hand = "" if sending else "idle"
         try:
-            due = await self._store.webhooks(partition, self._ground.actor, results, max(0, free))
+            due = await self._store.webhooks(partition, self._ground.actor, results, free, hand)
         except BaseException:
             self._results[partition] = results + self._results[partition]
             raise
         self._grant = due.grant.value
         for webhook in due.webhooks:
             task = self._tasks.create_task(self._send(partition, webhook))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            sending.add(task)
+            task.add_done_callback(sending.discard)
         for news in due.news:
             self._tell_administrator(news)
         if due.grant is GrantStatus.REFUSED and not results:
@@ -132,14 +134,12 @@ class Webhooks(Service):
 
     async def on_stop(self) -> None:
         await self.passes_ended()
-        if self._sending:
+        if rest := set().union(*self._sending.values()):
             # Each is bounded by its time-out; what remains is tried again by another process.
-            await asyncio.wait(self._sending, timeout=self._settings.webhook_timeout_ms / 1000)
-        for partition in self._partitions:
-            if self._results[partition]:
-                await self._store.webhooks(
-                    partition, self._ground.actor, self._results[partition], 0
-                )
+            await asyncio.wait(rest, timeout=self._settings.webhook_timeout_ms / 1000)
+        for partition, results in self._results.items():
+            hand: Hand = "" if self._sending[partition] else "leaving"
+            await self._store.webhooks(partition, self._ground.actor, results, 0, hand)
         await self._figures.withdraw()
 
     async def on_close(self) -> None:
@@ -184,6 +184,7 @@ class Webhooks(Service):
     def _tell_administrator(self, news: News) -> None:
         NOTICES.labels(news.what).inc()
         self._given_up += news.what == "given_up"
+        self._disabled += news.what == "disabled"
         self.log.error(
             "webhook_notice", what=news.what, url=news.url, transaction=news.transaction_id
         )
@@ -200,12 +201,16 @@ class Webhooks(Service):
         if problem:
             self.log.error("administrator_not_told", problem=problem)
 
+    def _sending_count(self) -> int:
+        return sum(len(tasks) for tasks in self._sending.values())
+
     async def _report(self) -> None:
         report: dict[str, float | str] = {
             "delivered": self._delivered,
             "failed": self._failed_count,
             "given_up": self._given_up,
-            "sending": len(self._sending),
+            "disabled": self._disabled,
+            "sending": self._sending_count(),
             "grant": self._grant,
         }
         self.log.info("figures", **report)

@@ -1,8 +1,8 @@
 #!lua
 -- Guarantee: a transaction is started whole (externalId reserved, state saved, queued, counted) or
 -- not at all; a refused start leaves nothing behind, and an externalId has one transaction.
--- KEYS: 3 to 5 statistics, 6 stem of qIn, 7 stem of pipelines; per item: state, externalId (the
--- state again when there is none)
+-- KEYS: 3 to 5 statistics, 6 stem of qIn, 7 stem of qAdmin, 8 stem of pipelines; per item: state,
+-- externalId (the state again when there is none)
 -- ARGV: 4 notify, 5 work, 6 external_ms, 7 timeout_ms, 8 number of items; per item: id, pipeline,
 -- version or '' for the newest, owner, externalId, data, metadata, webhook, options
 -- Returns: per item 'started' | {'duplicate', first id} | 'already_queued' | 'exists' |
@@ -30,7 +30,7 @@ end
 
 local function pipeline_of(name, version)
   local key = name .. ' ' .. version
-  if not pipelines[key] then pipelines[key] = read_pipeline(KEYS[7] .. name, version) end
+  if not pipelines[key] then pipelines[key] = read_pipeline(KEYS[8] .. name, version) end
   return pipelines[key]
 end
 
@@ -40,7 +40,7 @@ end
 
 -- One question for all, because a call costs more than what it asks: repeats are rare.
 local states = {}
-for item = 1, tonumber(ARGV[8]) do states[item] = KEYS[6 + 2 * item] end
+for item = 1, tonumber(ARGV[8]) do states[item] = KEYS[7 + 2 * item] end
 local any_exists = count_many('EXISTS', states) > 0
 
 -- Why this start is refused, or nil.
@@ -57,7 +57,7 @@ local statuses = {}
 for item = 1, tonumber(ARGV[8]) do
   local at = 9 * item
   local id, name, owner, external = ARGV[at], ARGV[at + 1], ARGV[at + 3], ARGV[at + 4]
-  local state, external_key = KEYS[6 + 2 * item], KEYS[7 + 2 * item]
+  local state, external_key = KEYS[7 + 2 * item], KEYS[8 + 2 * item]
   local pipeline = pipeline_of(name, ARGV[at + 2])
   local refused = refusal(id, state, external_key, pipeline)
   if refused then
@@ -71,7 +71,8 @@ for item = 1, tonumber(ARGV[8]) do
     set_rare(state, 'webhook', ARGV[at + 7])
     set_rare(state, 'options', ARGV[at + 8])
     if external ~= '' then redis.call('SET', external_key, id, 'PX', ARGV[6]) end
-    push(KEYS[6] .. pipeline.group, pipeline.group, 'in', id)
+    local admin = string.find(ARGV[at + 8], 'a', 1, true)
+    push(KEYS[admin and 7 or 6] .. pipeline.group, pipeline.group, admin and 'admin' or 'in', id)
     tell('started', id, about)
     statuses[item] = 'started'
   end

@@ -4,7 +4,7 @@
 -- KEYS: 3 to 5 statistics, 6 nodes, 7 step types; per group: qAdmin, qOut, qIn
 -- ARGV: 4 notify, 5 work, 6 node, 7 'here' | 'leaving', 8 number of groups, 9 number of step types;
 -- the groups; the types
--- Returns: 'touched' | 'left'
+-- Returns: now_ms | 'left'
 -- Events: none, a sign of life changes nothing
 -- Repeats: safe
 -- include: transition
@@ -24,4 +24,4 @@ for index = 1, groups do
   end
 end
 settle()
-return 'touched'
+return now_text

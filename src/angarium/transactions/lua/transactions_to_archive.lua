@@ -2,13 +2,17 @@
 -- Guarantee: one node at a time is given completed transactions whose delay is over; none leaves
 -- Redis before that node says that it is stored, or while its webhook is still due.
 -- KEYS: 3 to 5 statistics, 6 toArchive, 7 webhooks, 8 lock1, 9 lock2, 10 stem of states
--- ARGV: 4 notify, 5 work, 6 node, 7 lock1_ms, 8 lock2_ms, 9 count, 10 number of ids stored; the ids
+-- ARGV: 4 notify, 5 work, 6 node, 7 lock1_ms, 8 lock2_ms, 9 count, 10 number of ids stored; the ids;
+-- then what is in hand ('' | 'idle' | 'leaving', see role)
 -- Returns: {'granted' | 'working' | 'grace' | 'refused', {id, field, value, …}, …}
 -- Events: archived, dropped (room transactions)
 -- Repeats: safe, what is stored is removed once, and what is handed out stays on the list
 -- include: transition
 -- include: transactions
 -- include: grant
+-- include: role
+-- Of one reply: a batch of large states must not fill the memory of both sides.
+local REPLY_BYTES_MAX = 16 * 1024 * 1024
 local leaving = {}
 for index = 11, 10 + tonumber(ARGV[10]) do
   local id = ARGV[index]
@@ -20,12 +24,15 @@ for index = 11, 10 + tonumber(ARGV[10]) do
     tell('archived', id, label(found[1]))
   end
 end
-local reply = { ask_grant(KEYS[8], KEYS[9], ARGV[6], ARGV[7], ARGV[8]) }
+local hand = ARGV[11 + tonumber(ARGV[10])]
+local reply = { ask_role(KEYS[8], KEYS[9], ARGV[6], ARGV[7], ARGV[8], hand) }
 local count = (reply[1] == 'granted' or reply[1] == 'working') and tonumber(ARGV[9]) or 0
 if #leaving > 0 then call_many('ZREM', KEYS[6], leaving) end
 local due = count > 0
   and redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now_text, 'LIMIT', 0, count) or {}
+local bytes = 0
 for _, id in ipairs(due) do
+  if bytes > REPLY_BYTES_MAX then break end
   local attempt_ms = redis.call('ZSCORE', KEYS[7], id)
   if attempt_ms then
     -- Looked at again after the attempt, so that those who wait do not stand in front of others.
@@ -36,6 +43,7 @@ for _, id in ipairs(due) do
       redis.call('ZREM', KEYS[6], id)
       tell('dropped', id, label('-|-|-'), '"d":"no_state"')
     else
+      for _, value in ipairs(state) do bytes = bytes + #value end
       table.insert(state, 1, id)
       reply[#reply + 1] = state
     end

@@ -5,7 +5,8 @@
 -- KEYS: 3 to 5 statistics, 6 webhooks, 7 lock1, 8 lock2, 9 stem of states, 10 stem of counters
 -- ARGV: 4 notify, 5 work, 6 node, 7 lock1_ms, 8 lock2_ms, 9 retries_max, 10 delay_ms, 11 factor,
 -- 12 jitter from 0 to 1, 13 fail_limit, 14 fail_ms, 15 disable_ms, 16 count, 17 number of results;
--- per result: id, version, 'delivered' | 'failed', what went wrong
+-- per result: id, version, 'delivered' | 'failed', what went wrong;
+-- then what is in hand ('' | 'idle' | 'leaving', see role)
 -- Returns: {grant, {{'disabled', url} | {'given_up', url, id}, …}, {id, url, version, attempt,
 -- field, value, …}, …}
 -- Events: webhook_delivered, webhook_failed, webhook_given_up, webhook_tried (room transactions)
@@ -13,6 +14,7 @@
 -- include: transition
 -- include: transactions
 -- include: grant
+-- include: role
 local retries_max, delay_ms, factor = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local jitter, fail_limit = tonumber(ARGV[12]), tonumber(ARGV[13])
 local HOOK = { 'label', 'webhook', 'hookVersion', 'hookTries' }
@@ -51,7 +53,7 @@ local function report(id, version, outcome, detail)
     return
   end
   redis.call('HSET', state, 'hookError', detail)
-  tell('webhook_failed', id, about, '"d":' .. cjson.encode(string.sub(detail, 1, 200)))
+  tell('webhook_failed', id, about, '"d":' .. brief(detail))
   count_failure(found[2])
   local due = current and redis.call('ZSCORE', KEYS[6], id)
   if due and tonumber(found[4]) >= retries_max then give_up(id, state, found) end
@@ -60,7 +62,8 @@ end
 for index = 18, 17 + 4 * tonumber(ARGV[17]), 4 do
   report(ARGV[index], ARGV[index + 1], ARGV[index + 2], ARGV[index + 3])
 end
-local grant = ask_grant(KEYS[7], KEYS[8], ARGV[6], ARGV[7], ARGV[8])
+local hand = ARGV[18 + 4 * tonumber(ARGV[17])]
+local grant = ask_role(KEYS[7], KEYS[8], ARGV[6], ARGV[7], ARGV[8], hand)
 local reply = { grant, news }
 local count = (grant == 'granted' or grant == 'working') and tonumber(ARGV[16]) or 0
 local due = count > 0

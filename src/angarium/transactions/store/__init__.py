@@ -1,7 +1,7 @@
 """The only place of this room that calls scripts and knows the names of keys."""
 
 from angarium.transactions.store.handout import Due, DueWebhook, HandoutStore, WebhookResult
-from angarium.transactions.store.life import TransactionStore
+from angarium.transactions.store.life import Held, TransactionStore
 from angarium.transactions.store.pipelines import PipelineStore
 from angarium.transactions.store.reading import ReadingStore
 
@@ -9,6 +9,7 @@ __all__ = [
     "Due",
     "DueWebhook",
     "HandoutStore",
+    "Held",
     "PipelineStore",
     "ReadingStore",
     "TransactionStore",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
@@ -18,6 +19,8 @@ TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
 TO_PROCESS = load_script("angarium.transactions", "webhooks_to_process")
 # An attempt must be over, one way or the other, before the next may be handed out.
 ATTEMPT_MARGIN_MS = 1_000
+# Nothing left in hand, all reported: the role needs no grace. Leaving: it is not wanted again.
+Hand = Literal["", "idle", "leaving"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ class HandoutStore:
             settings.persisting_permission_lock2_period * 1000,
         )
 
-    async def to_archive(self, partition: int, node: str, stored: Sequence[str], count: int) -> Due:
+    async def to_archive(
+        self, partition: int, node: str, stored: Sequence[str], count: int, hand: Hand = ""
+    ) -> Due:
         """Say what is stored for good, and ask for up to `count` more."""
         places = self._places
         names = [
@@ -83,14 +88,19 @@ class HandoutStore:
             places.stem(keys.STATE, partition),
         ]
         args: list[Argument] = [
-            *places.channels, node, *self._locks_ms, count, len(stored), *stored,
+            *places.channels, node, *self._locks_ms, count, len(stored), *stored, hand,
         ]  # fmt: skip
         grant, *rows = await self._ground.run(TO_ARCHIVE, partition, names, args)
         found = [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in rows]
         return Due(GrantStatus(grant.decode()), found)
 
     async def webhooks(
-        self, partition: int, node: str, results: Sequence[WebhookResult], count: int
+        self,
+        partition: int,
+        node: str,
+        results: Sequence[WebhookResult],
+        count: int,
+        hand: Hand = "",
     ) -> DueWebhooks:
         """Say how attempts went, and ask for up to `count` more."""
         places, settings = self._places, self._settings
@@ -113,7 +123,7 @@ class HandoutStore:
             *places.channels, node, *self._locks_ms, settings.max_webhook_retries, delay_ms,
             str(settings.webhook_retry_factor), f"{random.random():.4f}",
             settings.webhook_fail_limit, settings.webhook_fail_period * 1000,
-            settings.webhook_disable_period * 1000, count, len(results), *told,
+            settings.webhook_disable_period * 1000, count, len(results), *told, hand,
         ]  # fmt: skip
         grant, news, *rows = await self._ground.run(TO_PROCESS, partition, names, args)
         return DueWebhooks(

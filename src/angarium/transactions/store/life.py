@@ -45,6 +45,24 @@ RECOVER_COUNT = 200
 
 
 @dataclass(frozen=True)
+class Held:
+    """What a node has in hand, as of a moment that Redis told; `judges`: it has been in contact
+    for long enough to tell a silent node from a silent Redis."""
+
+    ids: Sequence[str]
+    as_of_ms: int
+    judges: bool = True
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """How many were queued again, and which of ours are to be cancelled."""
+
+    count: int
+    to_cancel: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Haul:
     """What a node took; `refused` entries were in a queue but could not be run."""
 
@@ -57,6 +75,7 @@ class TransactionStore:
         self._ground = ground
         self._settings = ground.settings.transactions
         self._data_bytes_max = ground.settings.limits.transaction_data_bytes_max
+        self._switches_max = ground.settings.limits.transaction_switches_items_max
         self.places = places = Places(ground)
         archive_ms = self._settings.delay_before_archiving * 1000
         self._timeout_ms = self._settings.transaction_timeout_ms
@@ -85,7 +104,9 @@ class TransactionStore:
 
         self._enqueue = batched(
             ENQUEUE,
-            with_statistics(("stem", keys.QUEUE_IN), ("stem", keys.PIPELINE)),
+            with_statistics(
+                ("stem", keys.QUEUE_IN), ("stem", keys.QUEUE_ADMIN), ("stem", keys.PIPELINE)
+            ),
             self._settings.externalid_uniqueness_period * 1000,
             self._timeout_ms,
         )
@@ -99,7 +120,9 @@ class TransactionStore:
             ),
         )
         self._switch = batched(
-            SET_SWITCHES, with_statistics(("name", keys.SLEEPING), ("stem", keys.QUEUE_OUT))
+            SET_SWITCHES,
+            with_statistics(("name", keys.SLEEPING), ("stem", keys.QUEUE_OUT)),
+            self._switches_max,
         )
         self._progress = batched(REPORT_PROGRESS, with_statistics(("name", keys.WEBHOOKS)))
         self._return = batched(
@@ -127,7 +150,7 @@ class TransactionStore:
         if external is None:
             names = (state, state)
         else:
-            names = (state, places.name(keys.EXTERNAL_ID, partition, f"{start.owner}:{external}"))
+            names = (state, places.name(keys.EXTERNAL_ID, partition, f"{start.owner}|{external}"))
         version = "" if start.version is None else start.version
         arguments = (
             id, start.pipeline, version, start.owner, external or "", start.data,
@@ -157,7 +180,7 @@ class TransactionStore:
 
     async def find_external(self, owner: str, external_id: str) -> str | None:
         partition = self.places.route_partition(external_route(owner, external_id))
-        name = self.places.name(keys.EXTERNAL_ID, partition, f"{owner}:{external_id}")
+        name = self.places.name(keys.EXTERNAL_ID, partition, f"{owner}|{external_id}")
         found = await self._ground.redis.call("GET", name, key=name)
         return None if found is None else found.decode()
 
@@ -168,6 +191,9 @@ class TransactionStore:
     async def set_switch(self, transaction_id: str, switch: str, value: str) -> str:
         """`woken`, or `set` for when it goes to sleep for it."""
         reply = await self._send(self._switch, transaction_id, switch, value)
+        if reply == "too_many":
+            most = self._switches_max
+            raise LimitExceeded("transaction_switches_items_max", most + 1, most)
         return self._changed(transaction_id, reply)
 
     # Nodes
@@ -257,7 +283,8 @@ class TransactionStore:
         step_types: Sequence[str] = (),
         *,
         leaving: bool = False,
-    ) -> None:
+    ) -> int:
+        """The time in Redis, as it was then; 0 for one that leaves."""
         names = [
             *self.places.statistics(partition),
             self.places.name(keys.NODES, partition),
@@ -268,11 +295,13 @@ class TransactionStore:
         args: list[Argument] = [
             *self.places.channels, node, what, len(groups), len(step_types), *groups, *step_types,
         ]  # fmt: skip
-        await self._ground.run(TOUCH_NODE, partition, names, args, durable=False)
+        reply = await self._ground.run(TOUCH_NODE, partition, names, args, durable=False)
+        return 0 if leaving else int(reply)
 
-    async def recover(self, partition: int, node: str, held: Sequence[str]) -> int:
+    async def recover(self, partition: int, node: str, held: Held) -> Recovered:
         """Queue again what silent nodes had taken, and what we were given without knowing."""
         places, recovered, offset = self.places, 0, 0
+        to_cancel: list[str] = []
         names = [
             *places.statistics(partition),
             places.stem(keys.STATE, partition),
@@ -283,11 +312,12 @@ class TransactionStore:
         while offset >= 0:
             args: list[Argument] = [
                 *places.channels, node, self._settings.node_timeout_ms, offset, RECOVER_COUNT,
-                len(held), *held,
+                held.as_of_ms, "all" if held.judges else "own", len(held.ids), *held.ids,
             ]  # fmt: skip
-            found, offset = await self._ground.run(RECOVER, partition, names, args)
+            found, offset, cancels = await self._ground.run(RECOVER, partition, names, args)
             recovered += found
-        return recovered
+            to_cancel += [id.decode() for id in cancels]
+        return Recovered(recovered, to_cancel)
 
     async def _send(
         self, batcher: Batcher[BatchItem, Any], transaction_id: str, *args: str | int | bytes

@@ -45,7 +45,7 @@ local function end_transaction(state, id, found, status, output, remark)
   to_archive[#to_archive + 1] = archive_text
   to_archive[#to_archive + 1] = id
   local more = '"t":"' .. status .. '"'
-  if remark ~= '' then more = more .. ',"d":' .. cjson.encode(string.sub(remark, 1, 200)) end
+  if remark ~= '' then more = more .. ',"d":' .. brief(remark) end
   tell(FINAL[status], id, label(found[3]), more)
   if rare[2] then tell_parent(rare[2], id, status, output, remark) end
   return rare

@@ -30,6 +30,12 @@ local function count_many(command, names)
   return sum
 end
 
+-- The beginning of a text, as JSON for a journal row; not cut in the middle of a letter.
+local function brief(text)
+  if #text > 200 then text = string.gsub(string.sub(text, 1, 200), '[\192-\255][\128-\191]*$', '') end
+  return cjson.encode(text)
+end
+
 -- What an event is counted under: «group|pipeline|owner», as a state's field `label` has it.
 local function label(name)
   local found = labels[name]
