@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from angarium.core.application import Angarium
+    from angarium.client.application import Angarium
 
 __version__ = "0.1.0"
 __all__ = ["Angarium", "__version__"]
@@ -14,7 +14,7 @@ __all__ = ["Angarium", "__version__"]
 def __getattr__(name: str) -> Any:
     # Not imported before it is asked for: the command line's help must stay fast.
     if name == "Angarium":
-        from angarium.core.application import Angarium
+        from angarium.client.application import Angarium
 
         return Angarium
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

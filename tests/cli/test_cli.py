@@ -227,7 +227,9 @@ def handles_sigterm(pid: int) -> bool:
 
 def test_up_on_a_fresh_home_says_what_runs_and_takes_its_server_along_when_it_goes() -> None:
     with RoleProcess(["up"], {"ANGARIUM_HTTP__PORT": "0"}) as role:
-        port = role.ports["http"]
+        # The relay has a port of that name, too.
+        (api,) = (each for each in role.readiness() if each["role"] == "api")
+        port = api["ports"]["http"]
         wait_until(lambda: any("Stop it with" in line for line in role.stderr()))
         said = "\n".join(role.stderr())
         assert f"http://127.0.0.1:{port}/" in said

@@ -16,13 +16,18 @@ import typer
 
 from angarium import __version__
 from angarium.cli.conversation import conversation_commands
+from angarium.cli.demo import demo
 from angarium.cli.dispatch import dispatch_commands
 from angarium.cli.doctor import doctor
+from angarium.cli.find import find
 from angarium.cli.journal import journal_commands
+from angarium.cli.lake import lake_commands
 from angarium.cli.pickup import pickup_commands
 from angarium.cli.publish import publish
 from angarium.cli.route import route_commands
 from angarium.cli.serve import serve
+from angarium.cli.tokens import token_commands
+from angarium.cli.top import top
 from angarium.cli.tx import pipeline_commands, tx_commands
 from angarium.cli.up import up
 from angarium.core.errors import AngariumError, SettingInvalid
@@ -62,12 +67,17 @@ def application() -> typer.Typer:
     app.command()(serve)
     app.command()(doctor)
     app.command()(publish)
+    app.command()(demo)
+    app.command()(find)
+    app.command()(top)
     app.add_typer(dispatch_commands(), name="dispatch")
     app.add_typer(conversation_commands(), name="conversation")
     app.add_typer(route_commands(), name="route")
     app.add_typer(tx_commands(), name="tx")
     app.add_typer(pickup_commands(), name="pickup")
     app.add_typer(pipeline_commands(), name="pipeline")
+    app.add_typer(token_commands(), name="token")
+    app.add_typer(lake_commands(), name="lake")
     app.add_typer(journal_commands(), name="journal")
     return app
 

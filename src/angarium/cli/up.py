@@ -51,22 +51,23 @@ def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
 
     url = _http_url(settings, services)
     ports = [
-        f"  {service.name:<10} {port_name} on port {port}"
+        f"{service.name} {port}"
         for service in services
-        for port_name, port in service.ports.items()
+        for port in service.ports.values()
         if service.name != "api"
     ]
+    command = _command()
     return [
         "",
-        f"Angarium {__version__} is up.",
-        f"  API        {url}/",
-        f"  metrics    {url}/metrics",
-        *ports,
+        f"Angarium {__version__} is up: {', '.join(service.name for service in services)}.",
+        f"  dashboard  {url}/",
+        f"  API        {url}/openapi.json   metrics {url}/metrics",
+        f"  ports      {', '.join(ports) or 'none besides the API'}",
         f"  Redis      {_redis(settings)}",
         f"  data       {settings.home.absolute()}",
-        "Try:",
-        f"  curl {url}/readyz",
-        f"  {_command()} doctor",
+        f"Try:  {command} demo       the whole story, with four processes killed on the way",
+        f"      {command} publish --durable '{{\"hello\": 1}}' --json",
+        f"      {command} find ID    where any id is, and its history",
         "Stop it with Ctrl-C.",
         "",
     ]

@@ -37,6 +37,7 @@ from angarium.core.setting_groups.ground import (
     RedisSettings,
 )
 from angarium.core.setting_groups.group import Redacting
+from angarium.core.setting_groups.lake import LakeSettings
 from angarium.core.setting_groups.pickup import PickupSettings
 from angarium.core.setting_groups.routing import Layout, RoutingSettings
 from angarium.core.setting_groups.transactions import TransactionsSettings
@@ -104,6 +105,7 @@ class Settings(Redacting, BaseSettings):
     conversations: ConversationsSettings = ConversationsSettings()
     pickup: PickupSettings = PickupSettings()
     transactions: TransactionsSettings = TransactionsSettings()
+    lake: LakeSettings = LakeSettings()
     journal: JournalSettings = JournalSettings()
     redis: RedisSettings = RedisSettings()
 

@@ -119,12 +119,17 @@ def decode(body: bytes, kind: type[Body]) -> Body:
         raise InputInvalid(f"the body can't be used: {problem}") from None
 
 
-def routes(faces: Sequence[Face]) -> list[BaseRoute]:
-    """One route for each path, so that a refused method is told all that are allowed."""
+def routes(
+    faces: Sequence[Face], guarded: Callable[[Operation], Handle] = lambda each: each.handle
+) -> list[BaseRoute]:
+    """One route for each path, so that a refused method is told all that are allowed.
+
+    `guarded` gives each operation's handler, which may refuse a caller first.
+    """
     by_path: dict[str, dict[str, Handle]] = {}
     for face in faces:
         for each in face.operations:
-            by_path.setdefault(each.path, {})[each.method] = each.handle
+            by_path.setdefault(each.path, {})[each.method] = guarded(each)
     return [
         *(
             Route(path, _by_method(handles), methods=[*handles])
@@ -171,7 +176,11 @@ def openapi(faces: Sequence[Face], version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Angarium", "version": version, "license": {"name": "Apache-2.0"}},
         "paths": paths,
-        "components": {"schemas": components},
+        "security": [{}, {"bearer": []}],
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -194,6 +203,7 @@ def _described(
         "summary": operation.summary,
         "tags": [tag],
         "responses": answers,
+        "x-scope": operation.scope,
     }
     parameters = _parameters(operation)
     if parameters:

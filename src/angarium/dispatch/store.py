@@ -409,6 +409,11 @@ class DispatchStore:
         name = self._pending[partition]
         return int(await self._ground.redis.call("ZCARD", name, key=name))
 
+    async def is_pending(self, message_id: str) -> bool:
+        partition = partition_of_id(message_id.encode(), self.partitions)
+        name = self._pending[partition]
+        return await self._ground.redis.call("ZSCORE", name, message_id, key=name) is not None
+
     async def status(self, partition: int) -> PartitionStatus:
         lease = self.lease_keys(partition)
         replies: list[Any] = await self._ground.redis.execute(

@@ -1,8 +1,10 @@
 """The one composition point: which roles this version has, and how they come together.
 
 A role is a service made from the ground it stands on. Its module is imported only when the role
-is asked for, so a process pays for what it runs. Rooms never import one another; where one needs
-a callable of another, they are joined here.
+is asked for, so a process pays for what it runs. Rooms never import one another; they are joined
+here: the application's functions get clients of all rooms on the ground of their process, so that a
+worker starts a transaction and a step replies into a conversation, and `joins.py` leads replies to
+pickup and their removal back.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ ROLES: Mapping[str, str] = MappingProxyType(
         "dispatcher": "angarium.dispatch.dispatcher",
         "worker": "angarium.dispatch.worker",
         "gateway": "angarium.pickup.gateway",
-        "conversations": "angarium.conversations.instance",
+        "conversations": "angarium.server.joins",
         "archiver": "angarium.transactions.archiver",
         "webhooks": "angarium.transactions.webhooks",
         "node": "angarium.transactions.node",
+        "lake": "angarium.lake.service",
     }
 )
 # Role -> the kind of a user's functions it runs; `up` leaves it out where there are none.
@@ -62,7 +65,8 @@ def runnable(app: Angarium) -> tuple[str, ...]:
 
 def application_of(settings: Settings) -> Angarium:
     """The application the settings name, else one without functions."""
-    from angarium.core.application import Angarium, load_application
+    from angarium.client.application import Angarium
+    from angarium.core.application import load_application
 
     return load_application(settings.app) if settings.app else Angarium()
 
@@ -75,6 +79,7 @@ async def compose(
 
     The application is the one given, else that of the settings.
     """
+    from angarium.client.application import Angarium
     from angarium.core.ground import Ground
 
     if app is None:
@@ -83,4 +88,11 @@ async def compose(
     for module in modules:
         module.check(settings, app)
     async with Ground.open(settings) as ground:
-        yield [cast("Service", module.build(ground, app)) for module in modules]
+        bound = app if isinstance(app, Angarium) else None
+        if bound is not None:
+            bound.bind(ground)
+        try:
+            yield [cast("Service", module.build(ground, app)) for module in modules]
+        finally:
+            if bound is not None:
+                await bound.unbind()

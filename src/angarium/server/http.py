@@ -32,7 +32,10 @@ from angarium.core.journal_watch import JournalWatch
 from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.core.sockets import listen
+from angarium.core.tokens import from_settings
 from angarium.core.web import Face, openapi, problem, problem_of, reply, routes
+from angarium.server.access import LOOK_S, Access, Unauthorized
+from angarium.server.dashboard.page import Files, index, wants_page
 from angarium.server.process_metrics import ProcessMetrics
 
 # Modules that add a room's operations to the API: each offers `face(ground, app)`.
@@ -43,6 +46,10 @@ FACES: tuple[str, ...] = (
     "angarium.dispatch.http",
     "angarium.routing.http",
     "angarium.pickup.http",
+    "angarium.lake.http",
+    "angarium.server.dashboard.face",
+    "angarium.server.live",
+    "angarium.server.search",
 )
 # Probes give up after 1 s by default; the answer «not ready» has to be there before that.
 READY_S_MAX = 0.8
@@ -55,7 +62,8 @@ START_S_MAX = 10.0
 
 
 def check(settings: Settings, app: Angarium) -> None:
-    """A port that is taken is found before Redis is touched."""
+    """A port that is taken, or a token that can't be read, is found before Redis is touched."""
+    from_settings([each.get_secret_value() for each in settings.http.tokens])
     _listen(settings).close()
 
 
@@ -79,6 +87,7 @@ class Api(Service):
         self._ground = ground
         self._faces = faces
         self._processes = ProcessMetrics(ground)
+        self.access = Access(ground)
         # Beside the process's own registry: what others report is none of its own figures.
         self.reported = CollectorRegistry()
         self.reported.register(self._processes)
@@ -91,11 +100,13 @@ class Api(Service):
     async def on_start(self) -> None:
         self._socket = _listen(self._ground.settings)
         self.ports = {"http": self._socket.getsockname()[1]}
+        await self.access.run_once()  # before the first caller
         for service in self._services:
             await service.start()
         self._serving = self.spawn("http", self._serve)
         self.loop("journal", JournalWatch(self._ground).run_once, JOURNAL_LOOK_S)
         self.loop("processes", self._processes.run_once, INTERVAL_S)
+        self.loop("tokens", self.access.run_once, LOOK_S)
         async with asyncio.timeout(START_S_MAX):
             await self._up.wait()
 
@@ -118,6 +129,7 @@ class Api(Service):
     async def on_close(self) -> None:
         for service in self._services:
             await service.stop(FACE_STOP_S)
+        await self.access.close()
         self._up.clear()
         self._close_socket()
 
@@ -185,7 +197,11 @@ class _Server(uvicorn.Server):
 def application(api: Api, faces: Sequence[Face]) -> Starlette:
     page = msgspec.json.encode(openapi(faces, angarium.__version__))
 
-    async def root(_: Request) -> Response:
+    files = Files()
+
+    async def root(request: Request) -> Response:
+        if wants_page(request):
+            return index(files, request)
         links = {
             "health": "/healthz",
             "readiness": "/readyz",
@@ -201,7 +217,8 @@ def application(api: Api, faces: Sequence[Face]) -> Starlette:
         await api.check_ready()
         return reply({"status": "ready"})
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        api.access.check(request, "read")
         page = generate_latest() + generate_latest(api.reported)
         return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -215,7 +232,7 @@ def application(api: Api, faces: Sequence[Face]) -> Starlette:
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             Route("/openapi.json", openapi_page),
-            *routes(faces),
+            *routes(faces, api.access.guarded),
         ],
         exception_handlers={
             HTTPException: _refused,
@@ -231,6 +248,9 @@ def _refused(_: Request, error: Any) -> Response:
 
 
 def _failed(_: Request, error: Any) -> Response:
+    if isinstance(error, Unauthorized):
+        headers = {"www-authenticate": "Bearer"}
+        return problem(error.http_status, error.code, str(error), headers)
     return problem_of(error)
 
 

@@ -36,6 +36,23 @@ JOURNAL_READERS = _ground(
     "hash",
     meaning="Registered reader → id of the last entry it has committed",
 )
+FOLLOWER_LOCK = _ground(
+    "angarium:follower:{name}",
+    "string",
+    meaning="Term and name of the process that follows this partition's journal, to join two rooms",
+    expiry="5 s",
+)
+FOLLOWER_TERM = _ground(
+    "angarium:follower-term:{name}",
+    "string",
+    meaning="The last term given out to such a follower; only grows",
+)
+TOKENS = _ground(
+    "angarium:tokens",
+    "hash",
+    meaning="SHA-256 of a bearer token of the API → its name, scope and tenant; in the first "
+    "partition only",
+)
 BARRIER = _ground(
     "angarium:barrier",
     "string",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SecretStr
 
 from angarium.core.limits import MIB
 from angarium.core.setting_groups.group import Group, Port, Positive
+from angarium.core.setting_values import read_list
 
 
 class Durability(StrEnum):
@@ -19,6 +21,11 @@ class Durability(StrEnum):
 class HttpSettings(Group):
     host: str = Field("127.0.0.1", description="Address the API and the dashboard listen on.")
     port: Port = Field(8400, description="Port of the API and the dashboard; 0 takes a free one.")
+    tokens: Annotated[tuple[SecretStr, ...], BeforeValidator(read_list)] = Field(
+        (),
+        description="Bearer tokens of the API as `scope:token` or `scope@tenant:token`, the token "
+        "as it is or as `sha256=` and its hash; more are made by `angarium token create`.",
+    )
 
 
 class RedisSettings(Group):

@@ -1,0 +1,61 @@
+"""`angarium find ID`: where any id is in each room, and its whole history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.server.search import HistoryEvent, SearchAnswer
+
+
+def find(
+    id: Annotated[
+        str, typer.Argument(help="Of a message, transaction, conversation, reply, connection, key.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> int:
+    """Find an id in every room, in the journal and in the lake."""
+    import msgspec
+    import uvloop
+
+    answer = uvloop.run(_find(id))
+    if as_json:
+        print(msgspec.json.encode(answer).decode())
+        return 0
+    for found in answer.found:
+        state = msgspec.json.encode(found.state).decode()
+        print(f"{found.room}: {found.kind} {state[:300]}")
+    for related in answer.related:
+        print(f"belongs to it: {related.kind} {related.id}")
+    for event in answer.history:
+        print(_line(event))
+    if not answer.complete:
+        print(f"older events are not in the journal; the lake: {answer.lake}")
+    return 0
+
+
+async def _find(id: str) -> SearchAnswer:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.server.search import Search, lake_of
+
+    async with Ground.open(load()) as ground:
+        search = Search(ground, lake_of(ground))
+        try:
+            return await search.search(id)
+        finally:
+            await search.close()
+
+
+def _line(event: HistoryEvent) -> str:
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    more = [
+        f"{name}={value}"
+        for name in ("key", "owner", "pipeline", "node", "attempt", "status", "detail")
+        if (value := getattr(event, name)) is not None
+    ]
+    return f"{at}  {event.room:<13} {event.event:<16} {event.subject}  {' '.join(more)}"

@@ -1,0 +1,350 @@
+"""`angarium lake …`: fill the lake, audit it, ask it, report, replay, tidy up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import Settings
+    from angarium.lake.audit import Audit
+    from angarium.lake.replay import Plan, Planned, Send
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
+NAMED_MAX = 20  # findings shown to a person; --json has all
+
+
+def lake_commands() -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, help="The lake: history, audit, statistics on Spark.")
+    app.command("run")(run)
+    app.command("audit")(audit)
+    app.command("report")(report)
+    app.command("replay")(replay)
+    app.command("query")(query)
+    app.command("compact")(compact)
+    return app
+
+
+def run(
+    once: Annotated[
+        bool, typer.Option("--once", help="Store what is there now, then end.")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs; else as ANGARIUM_LAKE__MASTER says.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Read the journal, the results and the archive into the lake's tables."""
+    import signal
+    import threading
+
+    from angarium.core.settings import load
+    from angarium.lake.runner import run_lake
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with _progress(quiet=as_json) as tell:
+        done = run_lake(load(), once=once, stop=stop, tell=tell, master=master)
+    if as_json:
+        _print_json(done)
+    else:
+        print(
+            f"stored {done.get('events', 0)} events, {done.get('results', 0)} results and "
+            f"{done.get('transactions', 0)} transactions; {done.get('rejects', 0)} entries could "
+            "not be read"
+        )
+    return 0
+
+
+def audit(
+    window_s: Annotated[int, typer.Option(min=1, help="Length of the windows in seconds.")] = 1_000,
+    reconcile: Annotated[
+        bool, typer.Option("--reconcile", help="Also compare with the statistics in Redis.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Account for every message. Exits 1 when something is unexplained, and names it."""
+    import msgspec
+
+    from angarium.lake import audit as audits
+    from angarium.lake import reconcile as statistics
+    from angarium.lake.tables import Lake
+
+    async def look(ground: Ground) -> tuple[Audit, Any]:
+        lake = Lake.of(ground.settings)
+        found = await audits.audit(ground, lake, window_s=window_s)
+        return found, await statistics.reconcile(ground, lake) if reconcile else None
+
+    found, compared = _with_ground(look)
+    differences = compared.differences if compared is not None else []
+    if as_json:
+        value = msgspec.to_builtins(found)
+        if compared is not None:
+            value["reconciliation"] = msgspec.to_builtins(compared)
+        _print_json(value)
+    else:
+        _show_audit(found)
+        if compared is not None:
+            windows = sum(compared.windows.values())
+            print(
+                f"statistics: {compared.counters} counters in {windows} closed windows compared, "
+                f"{len(differences)} differ"
+            )
+            for each in differences[:NAMED_MAX]:
+                print(f"  {each.table} {each.start_s} {each.counter}: Redis {each.redis}, "
+                      f"lake {each.lake}")  # fmt: skip
+    return 0 if found.clean and not differences else 1
+
+
+def report(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "angarium-report.html"
+    ),
+    as_json: Json = False,
+) -> int:
+    """Write one HTML file with plots."""
+    from angarium.core.errors import InputInvalid
+    from angarium.core.settings import load
+    from angarium.lake.report import report as draw
+    from angarium.lake.tables import Lake
+
+    page = draw(Lake.of(load()))
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputInvalid(f"{output} can't be written: {error.strerror}") from None
+    if as_json:
+        _print_json({"file": str(output), "bytes": len(page.encode())})
+    else:
+        print(f"wrote {output}")
+    return 0
+
+
+def query(
+    sql: Annotated[str, typer.Argument(help="SQL over the tables: events, messages, …")],
+    as_json: Json = False,
+) -> int:
+    """Ask the lake in SQL; DuckDB answers, Spark is not needed."""
+    from angarium.core.settings import load
+    from angarium.lake.query import ask
+    from angarium.lake.tables import Lake
+
+    answer = ask(Lake.of(load()), sql)
+    if as_json:
+        _print_json(answer.as_dicts())
+    else:
+        _print_table(answer.columns, answer.rows)
+    return 0
+
+
+def replay(
+    name: Annotated[str, typer.Argument(help="Name of the replay; a repeat goes on with it.")],
+    source: Annotated[
+        str, typer.Option("--from", help="processed (into dispatch) or transactions.")
+    ],
+    where: Annotated[str, typer.Option(help="SQL over the columns of the source.")] = "true",
+    limit: Annotated[int, typer.Option(min=1, help="So many rows at most.")] = 10_000,
+    send: Annotated[
+        bool, typer.Option("--send", help="Send them; without it they are only shown.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Send rows of the lake back into their room, each once. Shows them unless --send."""
+    from angarium.core.settings import load
+    from angarium.lake.replay import plan
+    from angarium.lake.tables import Lake
+
+    settings = load()
+    chosen = plan(Lake.of(settings), name, source, where, limit)
+    if not send:
+        return _show_plan(chosen, as_json)
+    sent = _with_ground(lambda ground: _send(ground, chosen, as_json), settings)
+    done = len(chosen.rows) - len(chosen.waiting)
+    if as_json:
+        _print_json({"replay": name, "sent": sent, "sent_before": done})
+    else:
+        print(f"sent {sent}, {done} were sent before")
+    return 0
+
+
+def compact(as_json: Json = False) -> int:
+    """Put small files together, and delete those that no table needs any more."""
+    from angarium.core.settings import load
+    from angarium.lake.pipeline import compact as compact_tables
+    from angarium.lake.schemas import TABLES
+    from angarium.lake.tables import Lake, LakeEmpty
+
+    lake = Lake.of(load())
+    names = lake.existing()
+    if not names:
+        raise LakeEmpty(f"nothing is in {lake.url} yet; run `angarium lake run --once` first")
+    found: dict[str, tuple[int, int]] = {}
+    with _progress(quiet=as_json) as tell:
+        tell({"state": "compacting", "waiting": len(names)})
+        for number, name in enumerate(name for name in TABLES if name in names):
+            found |= compact_tables(lake, tables=[name])
+            tell({"events": number + 1})
+    if as_json:
+        _print_json({name: {"before": a, "after": b} for name, (a, b) in found.items()})
+    else:
+        _print_table(["table", "files before", "after"], [(n, a, b) for n, (a, b) in found.items()])
+    return 0
+
+
+# How a room takes a row
+
+
+async def _send(ground: Ground, chosen: Plan, quiet: bool) -> int:
+    from angarium.lake.replay import send_all
+    from angarium.lake.tables import Lake
+
+    lake = Lake.of(ground.settings)
+    with _progress(quiet=quiet) as tell:
+        tell({"state": "sending", "waiting": len(chosen.waiting)})
+        done = 0
+
+        def count(portion: int) -> None:
+            nonlocal done
+            done += portion
+            tell({"events": done})
+
+        sender = _to_transactions if chosen.source == "transactions" else _to_dispatch
+        return await send_all(lake, chosen, sender(ground), count)
+
+
+def _to_dispatch(ground: Ground) -> Send:
+    from angarium.dispatch.store import DispatchStore
+
+    store = DispatchStore(ground)
+
+    async def send(planned: Planned, key: str) -> str:
+        return (await store.enqueue(planned.row["fields"].encode(), key)).message_id
+
+    return send
+
+
+def _to_transactions(ground: Ground) -> Send:
+    import msgspec
+
+    from angarium.transactions.client import Transactions
+    from angarium.transactions.model import Start
+
+    transactions = Transactions(ground)
+
+    async def send(planned: Planned, key: str) -> str:
+        row = planned.row
+        data = msgspec.json.encode(msgspec.json.decode(row["state"]).get("data"))
+        start = Start(row["pipeline"], data, row["owner"], external_id=key, version=row["version"])
+        return (await transactions.start(start)).transaction_id
+
+    return send
+
+
+# Shown to people
+
+
+def _show_audit(found: Audit) -> None:
+    names = (
+        "accepted", "delivered", "expired", "cancelled", "dead", "failed", "in_flight",
+        "unexplained", "doubled", "out_of_order", "earlier",
+    )  # fmt: skip
+    sums: dict[tuple[str, str], list[int]] = {}
+    for each in found.balances:
+        row = sums.setdefault((each.room, each.account), [0] * len(names))
+        for place, name in enumerate(names):
+            row[place] += getattr(each, name)
+    rows = [(room, account, *row) for (room, account), row in sorted(sums.items())]
+    _print_table(["room", "", *(name.replace("_", " ") for name in names)], rows)
+    print(f"{found.events} events, {found.rejects} entries set aside")
+    if found.clean:
+        print("nothing is unexplained")
+        return
+    print(f"{found.wrong} do not fit:")
+    for finding in found.findings[:NAMED_MAX]:
+        what = " ".join(part for part in (finding.room, finding.account, finding.subject) if part)
+        print(f"  {finding.kind}: {what} ({finding.why})")
+    if len(found.findings) > NAMED_MAX:
+        print(f"  … and {len(found.findings) - NAMED_MAX} more; --json has them")
+
+
+def _show_plan(chosen: Plan, as_json: bool) -> int:
+    waiting = chosen.waiting
+    if as_json:
+        ids = [each.id for each in waiting]
+        done = len(chosen.rows) - len(ids)
+        _print_json({"replay": chosen.replay, "would_send": ids, "sent_before": done})
+        return 0
+    for each in waiting[:NAMED_MAX]:
+        print(each.id)
+    if len(waiting) > NAMED_MAX:
+        print(f"… and {len(waiting) - NAMED_MAX} more")
+    print(
+        f"would send {len(waiting)}, {len(chosen.rows) - len(waiting)} were sent before; "
+        "nothing was sent: add --send"
+    )
+    return 0
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar on stderr for people; nothing when JSON is asked for or nobody is there to look."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(report: dict[str, Any]) -> None:
+            values: dict[str, Any] = {"completed": int(report.get("events", 0))}
+            if "state" in report:
+                values["description"] = str(report["state"])
+            if "waiting" in report:
+                values["total"] = int(report["waiting"]) or None
+            progress.update(task, **values)
+
+        yield tell
+
+
+def _with_ground(use: Callable[[Ground], Any], settings: Settings | None = None) -> Any:
+    import uvloop
+
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+
+    async def run() -> Any:
+        async with Ground.open(settings or load()) as ground:
+            return await use(ground)
+
+    return uvloop.run(run())
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value, enc_hook=str).decode())
+
+
+def _print_table(titles: list[str], rows: list[tuple[Any, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    Console(soft_wrap=True).print(table)

@@ -1,0 +1,85 @@
+"""`angarium token create|list|revoke`: who may use the API, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from angarium.core.tokens import TokenStore
+
+T = TypeVar("T")
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+
+
+def token_commands() -> typer.Typer:
+    commands = typer.Typer(help="Bearer tokens of the API.", no_args_is_help=True)
+    commands.command("create")(create)
+    commands.command("list")(list_tokens)
+    commands.command("revoke")(revoke)
+    return commands
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="Whom it is for.")],
+    scope: Annotated[str, typer.Option("--scope", help="read, write or admin.")] = "read",
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Only for what is this tenant's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a token. It is shown this once; only its hash is kept."""
+    token = _run(lambda store: store.create(name, scope, tenant))
+    if as_json:
+        _print_json({"name": name, "scope": scope, "tenant": tenant, "token": token})
+    else:
+        print(token)
+    return 0
+
+
+def list_tokens(as_json: AsJson = False) -> int:
+    """All tokens that were made, without the tokens themselves."""
+    found = _run(lambda store: store.listed())
+    if as_json:
+        _print_json([{"id": each.id, "token": each.token} for each in found])
+        return 0
+    for each in found:
+        tenant = f" for {each.token.tenant}" if each.token.tenant else ""
+        print(f"{each.id}  {each.token.scope:<5}  {each.token.name}{tenant}")
+    if not found:
+        print("no tokens; `angarium token create NAME --scope admin` makes one")
+    return 0
+
+
+def revoke(
+    id: Annotated[str, typer.Argument(help="As `token list` shows it.")], as_json: AsJson = False
+) -> int:
+    """Take a token back; every API process knows within seconds."""
+    _run(lambda store: store.revoke(id))
+    if as_json:
+        _print_json({"revoked": id})
+    else:
+        print(f"revoked {id}")
+    return 0
+
+
+def _run(ask: Callable[[TokenStore], Awaitable[T]]) -> T:
+    import uvloop
+
+    async def run() -> T:
+        from angarium.core.ground import Ground
+        from angarium.core.settings import load
+        from angarium.core.tokens import TokenStore
+
+        async with Ground.open(load()) as ground:
+            return await ask(TokenStore(ground))
+
+    return uvloop.run(run())
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())

@@ -1,0 +1,174 @@
+"""`angarium top`: the building in the terminal, the same figures as on the dashboard.
+
+Asks Redis itself, so it needs no API process. On a terminal it stays and redraws; into a pipe, or
+with `--once`, it prints once and ends, after the few seconds that a rate takes to be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from angarium.server.dashboard.overview import Overview, RoomFigures
+
+# Roles report every 3 s; two reports make a rate.
+BETWEEN_S = 3.2
+INTERVAL_S_MIN = 0.2
+# Room -> the joints whose rates say most, with what happens there.
+SHOWN = {
+    "dispatch": (("accepted", "in"), ("completed", "done"), ("redelivered", "again")),
+    "routing": (("accepted", "in"), ("delivered", "done")),
+    "transactions": (("started", "taken"), ("completed", "ended")),
+    "conversations": (("sent", "sent"), ("delivered", "acknowledged")),
+    "pickup": (("accepted", "in"), ("sent", "live"), ("delivered", "picked up")),
+}
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print once and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON line for each look, for programs.")
+    ] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=INTERVAL_S_MIN, help="Seconds between two looks.")
+    ] = 1.0,
+) -> int:
+    """Watch the building: what waits in each room, how fast it moves, what needs an eye."""
+    import uvloop
+
+    stays = not once and (as_json or sys.stdout.isatty())
+    try:
+        uvloop.run(_watch(as_json=as_json, interval_s=interval_s if stays else None))
+    except BrokenPipeError:
+        return 0  # whoever read us has seen enough
+    return 0
+
+
+async def _watch(*, as_json: bool, interval_s: float | None) -> None:
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+    from angarium.server.dashboard.overview import Sampler
+
+    async with Ground.open(load()) as ground:
+        sampler = Sampler(ground)
+        if interval_s is None:
+            await sampler.sample()
+            await asyncio.sleep(BETWEEN_S)
+            sample = await sampler.sample()
+            _print_json(sample) if as_json else _print_once(sample)
+        elif as_json:
+            while True:
+                _print_json(await sampler.sample())
+                await asyncio.sleep(interval_s)
+        else:
+            await _stay(sampler, interval_s)
+
+
+async def _stay(sampler: Any, interval_s: float) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+
+    with Live(Text("looking …"), screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(_screen(await sampler.sample()), refresh=True)
+            except (RedisUnavailable, OutcomeUnknown) as error:
+                # It comes back by itself, and so does this.
+                live.update(Text(f"Redis is away: {error}", "red"), refresh=True)
+            await asyncio.sleep(interval_s)
+
+
+def _print_json(sample: Overview) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(sample).decode(), flush=True)
+
+
+def _print_once(sample: Overview) -> None:
+    """Plain lines in a pipe, a table for people."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(_screen(sample))
+        return
+    for room in sample.rooms:
+        rates = " ".join(
+            f"{event}_per_s={sample.rates[f'{room.name}.{event}']:g}"
+            for event, _ in SHOWN[room.name]
+        )
+        oldest = "" if room.oldest_ms is None else f" oldest_ms={room.oldest_ms}"
+        print(f"{room.name} waiting={room.waiting}{oldest} processes={room.processes} {rates}")
+    print(f"journal events={sample.journal.events} entries={sample.journal.entries}")
+    for notice in sample.notices:
+        print(f"{notice.level} {notice.room}: {notice.text}; {notice.hint}")
+
+
+def _screen(sample: Overview) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    title = Text.assemble(("Angarium ", "bold"), (sample.version, "dim"), "   ")
+    title.append(f"{len(sample.processes)} roles, journal {sample.journal.events:,} events", "dim")
+    for reader, behind_ms in sample.journal.behind_ms.items():
+        title.append(f", {reader} {behind_ms / 1000:.1f} s behind", "dim")
+    parts: list[RenderableType] = [title, Text(), _rooms(sample), Text()]
+    for notice in sample.notices:
+        colour = "red" if notice.level == "trouble" else "yellow"
+        parts.append(Text.assemble((f"{notice.text}: ", colour), (notice.hint, "dim")))
+    return Group(*parts, _processes(sample))
+
+
+def _rooms(sample: Overview) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("Room")
+    for heading in ("Waiting", "Oldest", "Dead", "Processes"):
+        table.add_column(heading, justify="right")
+    table.add_column("Per second")
+    for room in sample.rooms:
+        style = "" if room.processes else "dim"
+        dead = Text(f"{room.dead:,}", "yellow" if room.dead else style)
+        table.add_row(
+            Text(room.name, f"bold {style}"), f"{room.waiting:,}", _age(room.oldest_ms), dead,
+            str(room.processes), _rates(sample, room), style=style,
+        )  # fmt: skip
+    return table
+
+
+def _rates(sample: Overview, room: RoomFigures) -> str:
+    return "  ".join(
+        f"{word} {sample.rates[f'{room.name}.{event}']:,.1f}" for event, word in SHOWN[room.name]
+    )
+
+
+def _processes(sample: Overview) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("Role", "Host", "Process", "Heard of"):
+        table.add_column(heading, overflow="fold")
+    for process in sample.processes:
+        heard = f"{max(0, sample.at_ms - process.at_ms) / 1000:.1f} s ago"
+        table.add_row(process.role, process.host, str(process.pid), heard)
+    return table
+
+
+def _age(ms: int | None) -> str:
+    if ms is None:
+        return ""
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3_600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h"

@@ -1,0 +1,71 @@
+"""The application object with its clients: what `from angarium import Angarium` gives.
+
+`core.application` collects the functions and knows no room; this adds the way to the rooms. In a
+role's process the clients stand on the ground of that process and are open. Anywhere else they
+are entered first: `async with app.client as client`, or `with app.sync_client as client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from angarium.core import application
+from angarium.core.trace import IN_HAND
+
+if TYPE_CHECKING:
+    from angarium.client.client import Client
+    from angarium.client.sync import SyncClient
+    from angarium.core.ground import Ground
+
+
+class Angarium(application.Angarium):
+    """One for each application: `app = Angarium()`, then decorate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._client: Client | None = None
+        self._sync_client: SyncClient | None = None
+
+    @property
+    def client(self) -> Client:
+        """Open in functions that a role runs; elsewhere `async with app.client as client`."""
+        if self._client is None:
+            from angarium.client.client import Client
+
+            self._client = Client()
+        return self._client
+
+    @property
+    def sync_client(self) -> SyncClient:
+        """The same for plain functions and scripts: `with app.sync_client as client`."""
+        if self._sync_client is None:
+            from angarium.client.sync import SyncClient
+
+            self._sync_client = SyncClient()
+        return self._sync_client
+
+    @property
+    def message_id(self) -> str | None:
+        """The id of the message that the worker's function has in hand."""
+        handling = IN_HAND.get()
+        return None if handling is None else handling.message_id
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace of what is in hand, to be passed on to others."""
+        handling = IN_HAND.get()
+        return None if handling is None else handling.trace.child().header
+
+    def bind(self, ground: Ground) -> None:
+        """Called by the process that runs this application's functions."""
+        from angarium.client.client import Client
+        from angarium.client.sync import SyncClient
+
+        self._client = Client(ground=ground)
+        self._sync_client = SyncClient(self._client, asyncio.get_running_loop())
+
+    async def unbind(self) -> None:
+        client, self._client, self._sync_client = self._client, None, None
+        if client is not None:
+            await client.close()

@@ -1,0 +1,119 @@
+"""One object with a client for each room, on one connection to Redis.
+
+Inside a role's process it stands on the ground of that process; anywhere else it is entered as a
+context and opens its own. A room's part is imported when it is first used. Nothing is decided here:
+each part checks what it is given as its room's HTTP face does, and calls the room's store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+
+if TYPE_CHECKING:
+    from angarium.client.conversations import ConversationsClient
+    from angarium.client.dispatch import DispatchClient
+    from angarium.client.pickup import PickupRoomClient
+    from angarium.client.routing import RoutingClient
+    from angarium.client.transactions import TransactionsClient
+    from angarium.core.settings import Settings
+
+
+ROOMS = ("dispatch", "routing", "transactions", "conversations", "pickup")
+
+
+class NotOpened(AngariumError):
+    """The client has no connection: no role runs here, and nobody opened it."""
+
+    code = "not_opened"
+
+
+class Client:
+    """`async with Client() as client: …`, with the settings of the environment or those given.
+
+    That of a role's process (`app.client`) is open already; entering it changes nothing.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, ground: Ground | None = None) -> None:
+        self._settings = settings
+        self._given = ground
+        self._opened: Ground | None = None
+        self._stack: AsyncExitStack | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._given is None and self._opened is None:
+            from angarium.core.settings import load
+
+            async with AsyncExitStack() as stack:
+                ground = Ground.open(self._settings or load())
+                self._opened = await stack.enter_async_context(ground)
+                self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            async with stack:
+                await self.close()
+            self._opened = None
+
+    @property
+    def ground(self) -> Ground:
+        found = self._given or self._opened
+        if found is None:
+            raise NotOpened("no role runs here; use `async with app.client as client`")
+        return found
+
+    async def publish(self, message: Any, *, traceparent: str | None = None) -> int:
+        """On the channel, for the dispatchers that listen now; how many did."""
+        if traceparent is not None:
+            message = _traced(message, traceparent)
+        return await self.dispatch.publish(message)
+
+    @cached_property
+    def dispatch(self) -> DispatchClient:
+        from angarium.client.dispatch import DispatchClient
+
+        return DispatchClient(self.ground)
+
+    @cached_property
+    def routing(self) -> RoutingClient:
+        from angarium.client.routing import RoutingClient
+
+        return RoutingClient(self.ground)
+
+    @cached_property
+    def transactions(self) -> TransactionsClient:
+        from angarium.client.transactions import TransactionsClient
+
+        return TransactionsClient(self.ground)
+
+    @cached_property
+    def conversations(self) -> ConversationsClient:
+        from angarium.client.conversations import ConversationsClient
+
+        return ConversationsClient(self.ground)
+
+    @cached_property
+    def pickup(self) -> PickupRoomClient:
+        from angarium.client.pickup import PickupRoomClient
+
+        return PickupRoomClient(self.ground)
+
+    async def close(self) -> None:
+        """Give back what its parts had opened for themselves, which is the database."""
+        for name in ROOMS:
+            part = self.__dict__.pop(name, None)
+            if part is not None and hasattr(part, "close"):
+                await part.close()
+
+
+def _traced(message: Any, traceparent: str) -> Any:
+    if not isinstance(message, Mapping):
+        raise TypeError("only a message that is an object can carry a traceparent")
+    return {**message, "traceparent": traceparent}

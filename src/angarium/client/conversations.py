@@ -1,0 +1,70 @@
+"""Conversations: open a request, reply to it, acknowledge, look.
+
+A reply is taken once for each response id, for as long as its request lives; a step that runs
+twice gives `step.key` and replies once. It leaves when it is its turn, by a process of the role
+`conversations`. The trace of what is in hand is the correlator unless another is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from angarium.conversations.answers import NewReply
+from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
+from angarium.conversations.model import MessageOptions, MinMessageInfo, TaskItem, encode_task
+from angarium.conversations.show import Shown, show
+from angarium.conversations.store import ConversationStore
+from angarium.core.ground import Ground
+from angarium.core.outbound import check_url
+from angarium.core.trace import current_trace
+
+
+class ConversationsClient:
+    def __init__(self, ground: Ground) -> None:
+        self._settings = ground.settings
+        self._store = ConversationStore(ground)
+        self._manager = MessageSyncManager(self._store, ground.settings.conversations)
+
+    async def request(
+        self, conversation_id: str, request_id: str, origin: str = "pickup", *, corr: str = ""
+    ) -> str:
+        """Open a request, once: 'created' | 'duplicate'. Its replies leave by `origin`."""
+        info = MinMessageInfo(request_id, "", conversation_id)
+        status, _ = await self._store.create_request(info, origin, wall_clock_ms(), corr or _corr())
+        return status
+
+    async def reply(
+        self,
+        conversation_id: str,
+        request_id: str,
+        response_id: str,
+        payload: Any,
+        *,
+        sender: str | None = None,
+        callback_url: str | None = None,
+        address: Any = None,
+        corr: str = "",
+    ) -> str:
+        """'accepted' | 'duplicate'. `address` is for the sender: see `pickup.letterbox.Address`."""
+        if callback_url is not None:
+            check_url(callback_url, allow_private=self._settings.allow_private_addresses)
+        corr = corr or _corr()
+        options = MessageOptions(payload, sender, callback_url, address)
+        task = encode_task(TaskItem(options, response_id, conversation_id, corr=corr))
+        accepted = await self._store.accept_reply(
+            NewReply(conversation_id, request_id, response_id, wall_clock_ms(), task, corr)
+        )
+        return "duplicate" if accepted.duplicate else "accepted"
+
+    async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
+        """'delivered' | 'gone'; raises `AckUnknown`."""
+        return await self._manager.acknowledge(ack_id, conversation_id)
+
+    async def show(self, conversation_id: str) -> Shown:
+        """Who waits for whom, and why."""
+        return await show(self._store, conversation_id)
+
+
+def _corr() -> str:
+    trace = current_trace()
+    return "" if trace is None else trace.child().header

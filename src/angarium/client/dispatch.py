@@ -1,0 +1,45 @@
+"""Messages for the workers: on the channel, or into the durable intake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from angarium.core.errors import InputInvalid
+from angarium.core.ground import Ground
+from angarium.dispatch.store import DispatchStore, Enqueued, PartitionStatus
+
+
+class DispatchClient:
+    def __init__(self, ground: Ground) -> None:
+        self._store = DispatchStore(ground)
+
+    async def publish(self, message: Any) -> int:
+        """For whoever listens now; how many did. Lost if nobody does."""
+        return await self._store.publish(self._encoded(message))
+
+    async def publish_all(self, messages: Sequence[Any]) -> list[int]:
+        return await self._store.publish_all([self._encoded(each) for each in messages])
+
+    async def enqueue(self, message: Any, *, idempotency_key: str | None = None) -> Enqueued:
+        """Into the durable intake, where it waits for a dispatcher; a used key adds nothing."""
+        return await self._store.enqueue(self._encoded(message), idempotency_key)
+
+    async def status(self) -> list[PartitionStatus]:
+        partitions = range(self._store.partitions)
+        return [await self._store.status(partition) for partition in partitions]
+
+    def _encoded(self, message: Any) -> bytes:
+        payload = encoded(message)
+        self._store.check_payload(payload)
+        return payload
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON; `msgspec.Raw` stays as it is."""
+    try:
+        return msgspec.json.encode(value)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InputInvalid(f"it can't be written as JSON: {error}") from None

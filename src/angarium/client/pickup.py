@@ -1,0 +1,93 @@
+"""Messages for recipients who may be away: put in, counted, taken, removed.
+
+For programs beside the gateways, such as a mediator's own process; recipients connect to a gateway
+with `angarium.pickup.client.PickupClient`. The database is opened when it is first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from angarium.client.dispatch import encoded
+from angarium.core.ground import Ground
+from angarium.core.ids import time_ordered_id
+from angarium.pickup.archive import Archive
+from angarium.pickup.inspection import Inspection, Shown
+from angarium.pickup.letterbox import Letter, Letterbox, letter_id
+from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.model import DEFAULT_TENANT, Message, queue_name
+from angarium.pickup.store import PickupStore
+
+
+class PickupRoomClient:
+    def __init__(self, ground: Ground) -> None:
+        self._settings = ground.settings
+        self._box = Letterbox(ground)
+        self._store = PickupStore(ground)
+        self._archive: Archive | None = None
+        self._opening = asyncio.Lock()
+
+    async def add(
+        self,
+        connection_id: str,
+        payload: Any,
+        *,
+        recipients: Sequence[str] = (),
+        key: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        push_token: str | None = None,
+    ) -> str:
+        """Queue a message; its id. The same `key` for the same connection adds nothing."""
+        parts = (self._settings.prefix, tenant, connection_id, key or time_ordered_id().hex)
+        message_id = letter_id(*parts)
+        await self._box.put(
+            Letter(
+                connection_id, encoded(payload), message_id, recipients, tenant, push_token,
+                key or "",
+            )
+        )  # fmt: skip
+        return message_id
+
+    async def take(
+        self,
+        connection_id: str,
+        *,
+        recipient: str = "",
+        limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Message]:
+        """Oldest first; they come again unless they are removed in time."""
+        limits = self._settings.limits
+        messages_max = min(limit, limits.pickup_take_messages_max)
+        queue = queue_name(tenant, connection_id)
+        mailbox = await self._mailbox()
+        return await mailbox.take(queue, recipient, messages_max, limits.pickup_take_bytes_max)
+
+    async def remove(
+        self, connection_id: str, message_ids: Sequence[str], *, tenant: str = DEFAULT_TENANT
+    ) -> int:
+        """Gone for good, which acknowledges them; how many there were."""
+        return await (await self._mailbox()).remove(queue_name(tenant, connection_id), message_ids)
+
+    async def count(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> int:
+        return await (await self._mailbox()).count(queue_name(tenant, connection_id), "")
+
+    async def show(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> Shown:
+        return await Inspection(self._store, await self._open()).show(tenant, connection_id)
+
+    async def close(self) -> None:
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            await archive.close()
+
+    async def _mailbox(self) -> Mailbox:
+        return Mailbox(self._store, await self._open())
+
+    async def _open(self) -> Archive:
+        async with self._opening:
+            if self._archive is None:
+                settings = self._settings
+                self._archive = await Archive.open(settings.database_url, settings.prefix)
+            return self._archive

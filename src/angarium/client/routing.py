@@ -1,0 +1,29 @@
+"""Messages for the owner of a recipient key, and who that is."""
+
+from __future__ import annotations
+
+from angarium.core.errors import InputInvalid, LimitExceeded
+from angarium.core.ground import Ground
+from angarium.core.scripts import status_of
+from angarium.routing.listening import rules_of
+from angarium.routing.store import KeyState, RoutingStore
+
+
+class RoutingClient:
+    def __init__(self, ground: Ground) -> None:
+        settings = ground.settings
+        self._store = RoutingStore(ground, rules_of(settings), settings.limits)
+        self._bytes_max = settings.limits.http_body_bytes_max
+        self._key_bytes_max = settings.limits.id_bytes_max
+
+    async def send(self, recip_key: str, payload: bytes) -> str:
+        """'queued' for the instance that owns the key, or 'kept' until there is one."""
+        if not 0 < len(recip_key.encode()) <= self._key_bytes_max:
+            raise InputInvalid(f"a recipient key has 1 to {self._key_bytes_max} bytes")
+        if len(payload) > self._bytes_max:
+            raise LimitExceeded("http_body_bytes_max", len(payload), self._bytes_max)
+        return status_of(await self._store.process_payload_recip_key(recip_key, payload, None))
+
+    async def show(self, recip_key: str) -> KeyState:
+        """Who owns the key, and what waits for it."""
+        return await self._store.show(recip_key)

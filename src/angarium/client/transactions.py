@@ -1,0 +1,98 @@
+"""Transactions: started once, looked at, waited for, woken, cancelled.
+
+A worker's function that runs twice starts its transaction once: within it, the message's id is
+the externalId unless another is given. The trace of what is in hand goes along as metadata.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from angarium.client.dispatch import encoded
+from angarium.core.backoff import Backoff
+from angarium.core.errors import InputInvalid
+from angarium.core.ground import Ground
+from angarium.core.trace import IN_HAND, TRACEPARENT
+from angarium.transactions.client import Transactions
+from angarium.transactions.model import OWNER_DEFAULT, Start, Started, Transaction
+from angarium.transactions.pipeline import Pipeline, pipeline_of
+
+
+class TransactionsClient:
+    def __init__(self, ground: Ground) -> None:
+        self._transactions = Transactions(ground)
+        self._clock = ground.clock
+
+    async def start(
+        self,
+        pipeline: str,
+        data: Any = None,
+        *,
+        owner: str = OWNER_DEFAULT,
+        external_id: str | None = None,
+        version: int | None = None,
+        webhook: str | None = None,
+    ) -> Started:
+        """Started, or the first one of its externalId (`duplicate`)."""
+        return await self._transactions.start(
+            Start(
+                pipeline,
+                encoded({} if data is None else data),
+                owner,
+                external_id or _external_id(),
+                version,
+                webhook,
+                metadata=_metadata(),
+            )
+        )
+
+    async def status(self, transaction_id: str) -> Transaction:
+        """From Redis, else from the archive; raises `TransactionUnknown`."""
+        return await self._transactions.get(transaction_id)
+
+    async def by_external_id(self, external_id: str, owner: str = OWNER_DEFAULT) -> Transaction:
+        return await self._transactions.get_external(owner, external_id)
+
+    async def wait(self, transaction_id: str, timeout_s: float = 30.0) -> Transaction:
+        """Its end, or what there is when the time is over."""
+        until_s = self._clock.monotonic() + timeout_s
+        pause = Backoff(base_s=0.02, ceiling_s=0.5)
+        while True:
+            found = await self.status(transaction_id)
+            left_s = until_s - self._clock.monotonic()
+            if found.status.final or left_s <= 0:
+                return found
+            await self._clock.sleep(min(left_s, pause.next_delay_s()))
+
+    async def switch(self, transaction_id: str, name: str, value: str = "") -> str:
+        """'woken', or 'set' for when it goes to sleep for it."""
+        return await self._transactions.set_switch(transaction_id, name, value)
+
+    async def cancel(self, transaction_id: str) -> str:
+        """'cancelled', or 'cancelling' when a node has to be told first."""
+        return await self._transactions.cancel(transaction_id)
+
+    async def load(self, *pipelines: Pipeline | dict[str, Any]) -> dict[str, int]:
+        """Store definitions; name → version."""
+        return await self._transactions.load([pipeline_of(each) for each in pipelines])
+
+    async def close(self) -> None:
+        await self._transactions.close()
+
+
+def _external_id() -> str | None:
+    handling = IN_HAND.get()
+    if handling is None or handling.message_id is None:
+        return None
+    message_id = handling.start_id()
+    if message_id is None:
+        # Under the same id the second start would silently be the first one again.
+        raise InputInvalid(
+            "this message has started a transaction already; give each its own external_id"
+        )
+    return message_id
+
+
+def _metadata() -> bytes:
+    handling = IN_HAND.get()
+    return b"" if handling is None else encoded({TRACEPARENT: handling.trace.child().header})

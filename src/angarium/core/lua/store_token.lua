@@ -1,0 +1,13 @@
+#!lua
+-- Guarantee: a token is known by its hash from now on; what is stored can't be turned back into it.
+-- KEYS: 3 tokens (hash: sha256 of the token -> its record as JSON)
+-- ARGV: 4 sha256 in hexadecimal, 5 record, 6 tokens_max
+-- Returns: {'stored'} | {'full'}
+-- Events: token_stored, with the beginning of the hash as the subject (room ground)
+-- Repeats: safe
+-- include: transition
+if redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[6]) then return { 'full' } end
+redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
+note('token_stored', string.sub(ARGV[4], 1, 12))
+journal_append('ground')
+return { 'stored' }

@@ -1,0 +1,76 @@
+"""The application of the story: a support desk that answers every question twice.
+
+A worker opens a request in the user's conversation and starts a transaction. Its first step says
+that somebody is looking into it; the second asks an expert outside, sleeps until the expert calls
+back, and passes the answer on. Everything here may run twice and has its effect once: the request
+and the transaction go by the message's id, a reply goes by the key of its step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from angarium import Angarium
+from angarium.core.outbound import Outbound, OutboundFailed
+from angarium.transactions import Outcome, Step
+
+PIPELINE = {"name": "support", "steps": [{"type": "greet"}, {"type": "consult"}]}
+REPLIES_PER_MESSAGE = 2
+SWITCH = "expert"
+# An expert who was asked and has not called back by then is asked again.
+ASK_AGAIN_S = 5.0
+EXPERT_TIMEOUT_S = 5.0
+
+app = Angarium()
+
+
+@app.worker()
+async def take_question(message: dict[str, Any]) -> dict[str, Any]:
+    request_id = app.message_id
+    assert request_id is not None
+    await app.client.conversations.request(message["user"], request_id)
+    started = await app.client.transactions.start("support", {**message, "request": request_id})
+    return {"user": message["user"], "transaction_id": started.transaction_id}
+
+
+@app.step("greet")
+async def greet(step: Step) -> Outcome:
+    await _reply(step, f"We are looking into question {step.data['number']}.")
+    return step.succeeded()
+
+
+@app.step("consult")
+async def consult(step: Step) -> Outcome:
+    answer = step.switches.get(SWITCH)
+    if answer is None:
+        await _ask_expert(step)
+        return step.retry_later(seconds=ASK_AGAIN_S, switch=SWITCH)
+    await _reply(step, answer)
+    return step.succeeded({"answer": answer})
+
+
+async def _reply(step: Step, text: str) -> None:
+    data = step.data
+    await app.client.conversations.reply(
+        data["user"],
+        data["request"],
+        step.key,
+        {"question": data["number"], "text": text},
+        address={"pushToken": data.get("push_token")},
+    )
+
+
+async def _ask_expert(step: Step) -> None:
+    outbound = Outbound(allow_private=True, timeout_s=EXPERT_TIMEOUT_S)
+    question = {"transaction_id": step.transaction_id, "question": step.data["number"]}
+    headers = {"content-type": "application/json", "idempotency-key": step.key}
+    if app.traceparent is not None:
+        headers["traceparent"] = app.traceparent
+    try:
+        await outbound.send("POST", step.data["expert"], msgspec.json.encode(question), headers)
+    except OutboundFailed:
+        return  # the step sleeps, wakes and asks again
+    finally:
+        await outbound.close()

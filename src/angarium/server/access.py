@@ -1,0 +1,149 @@
+"""Who may call an operation: bearer tokens, their scopes, and the tenant they are bound to.
+
+Everything is open where the API listens on loopback and no token exists. Otherwise a caller needs a
+token, and each operation says by its scope what the token has to allow. A token that is bound to a
+tenant reaches only what can be told to be that tenant's: its queues in the pickup room, and the
+transactions it owns; of others it learns nothing, not even that they exist.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.core import log
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+from angarium.core.tokens import Token, TokenStore, digest, from_settings
+from angarium.core.web import Handle, Operation, read_bytes
+from angarium.transactions.client import Transactions
+from angarium.transactions.errors import TransactionUnknown
+from angarium.transactions.model import OWNER_DEFAULT
+
+# How soon a token that was made or revoked counts here.
+LOOK_S = 2.0
+# Operations in which the caller names the tenant, by the name of the parameter.
+OF_TENANT = {"pickup_connection": "tenant", "pickup_drain": "tenant", "listTransactions": "owner"}
+OF_OWNER = frozenset({"getTransaction", "cancelTransaction", "setSwitch", "followTransaction"})
+STARTS = frozenset({"startTransaction", "startTransactions"})
+
+
+class Unauthorized(AngariumError):
+    code = "unauthorized"
+    http_status = 401
+
+
+class Forbidden(AngariumError):
+    code = "forbidden"
+    http_status = 403
+
+
+class ForeignTenant(Forbidden):
+    code = "tenant_foreign"
+
+
+class _Owned(msgspec.Struct):
+    owner: str = OWNER_DEFAULT
+
+
+class _Batch(msgspec.Struct):
+    transactions: list[_Owned] = []
+
+
+class Access:
+    """Knows the tokens; `run_once` every LOOK_S asks Redis for those that were made or revoked."""
+
+    def __init__(self, ground: Ground) -> None:
+        settings = ground.settings
+        self._fixed = from_settings([each.get_secret_value() for each in settings.http.tokens])
+        self._loopback = is_loopback(settings.http.host)
+        self._store = TokenStore(ground)
+        self._stored: Mapping[str, Token] = {}
+        self._transactions = Transactions(ground)
+        self._body_bytes_max = settings.limits.http_body_bytes_max
+        self._warned = False
+        self._log = log.logger("angarium.access")
+
+    async def run_once(self) -> int:
+        """How many stored tokens there are."""
+        self._stored = await self._store.all()
+        if not self._loopback and not self._fixed and not self._stored and not self._warned:
+            self._warned = True
+            self._log.warning("no_tokens", fix="angarium token create NAME --scope admin")
+        return len(self._stored)
+
+    async def close(self) -> None:
+        await self._transactions.close()
+
+    @property
+    def open(self) -> bool:
+        return self._loopback and not self._fixed and not self._stored
+
+    def check(self, request: Request, scope: str) -> Token | None:
+        """The caller's token, None where everything is open; or why not."""
+        if self.open:
+            return None
+        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not text.strip():
+            raise Unauthorized("a bearer token is needed: Authorization: Bearer …")
+        hashed = digest(text.strip())
+        token = self._fixed.get(hashed) or self._stored.get(hashed)
+        if token is None:
+            raise Unauthorized("the token is not known here")
+        if not token.allows(scope):
+            raise Forbidden(f"this needs the scope {scope!r}, and the token has {token.scope!r}")
+        return token
+
+    def guarded(self, operation: Operation) -> Handle:
+        async def handle(request: Request) -> Response:
+            token = self.check(request, operation.scope)
+            if token is not None and token.tenant is not None:
+                await self._check_tenant(request, operation, token.tenant)
+            return await operation.handle(request)
+
+        return handle
+
+    # Tenants
+
+    async def _check_tenant(self, request: Request, operation: Operation, tenant: str) -> None:
+        name = operation.name
+        if name in OF_TENANT:
+            if request.query_params.get(OF_TENANT[name]) != tenant:
+                raise ForeignTenant(f"the token is for {tenant!r}: add {OF_TENANT[name]}={tenant}")
+        elif name in OF_OWNER:
+            id = request.path_params["id"]
+            if (await self._transactions.get(id)).owner != tenant:
+                # As if it were not there: a foreign id must tell nothing.
+                raise TransactionUnknown(f"there is no transaction {id!r}")
+        elif name in STARTS:
+            await self._check_owners(request, tenant)
+        else:
+            raise ForeignTenant(f"the token is for {tenant!r}, and this is not of one tenant")
+
+    async def _check_owners(self, request: Request, tenant: str) -> None:
+        body = await read_bytes(request, self._body_bytes_max)
+        request._body = body  # the handler reads it again
+        try:
+            if request.url.path.endswith("/batch"):
+                owners = {
+                    each.owner for each in msgspec.json.decode(body, type=_Batch).transactions
+                }
+            else:
+                owners = {msgspec.json.decode(body, type=_Owned).owner}
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            return  # the handler says what is wrong with it, and starts nothing
+        if owners - {tenant}:
+            raise ForeignTenant(f"the token is for {tenant!r}: give it as the owner")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,86 @@
+"""What needs a person's eye, told from the figures of the rooms. Pure: figures in, notices out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from typing import Literal
+
+import msgspec
+
+Facts = Mapping[str, Mapping[str, int]]
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """`hint` says what to do about it."""
+
+    room: str
+    level: Literal["warning", "trouble"]
+    text: str
+    hint: str
+
+
+def notices(facts: Facts, roles: Set[str], dropped_events: int) -> list[Notice]:
+    """The worst first."""
+    found = [
+        *_dispatch(facts["dispatch"]),
+        *_routing(facts["routing"]),
+        *_transactions(facts["transactions"], roles),
+        *_rest(facts, roles, dropped_events),
+    ]
+    return sorted(found, key=lambda notice: notice.level != "trouble")
+
+
+def _dispatch(room: Mapping[str, int]) -> Iterator[Notice]:
+    if room["waiting"] and room["without_leader"]:
+        text = f"{_many(room['without_leader'], 'partition')} without a leader while messages wait"
+        yield Notice("dispatch", "trouble", text, "start one: angarium serve dispatcher")
+    elif room["waiting"] and not room["consumers"]:
+        text = f"{_many(room['waiting'], 'message')} and no worker"
+        yield Notice("dispatch", "trouble", text, "start one: angarium serve worker")
+    if room["dead"]:
+        text = _many(room["dead"], "dead letter")
+        yield Notice("dispatch", "warning", text, "look at the reasons, then retry or discard")
+
+
+def _routing(room: Mapping[str, int]) -> Iterator[Notice]:
+    if room["unowned"]:
+        text = f"{_many(room['unowned'], 'recipient key')} with mail and no owner"
+        yield Notice("routing", "trouble", text, "start an instance: angarium serve inbox")
+    if room["silent"]:
+        text = f"{_many(room['silent'], 'instance')} silent"
+        yield Notice("routing", "warning", text, "its keys move to others by themselves")
+    if room["dead_outbound"]:
+        text = f"{_many(room['dead_outbound'], 'delivery')} given up"
+        yield Notice("routing", "warning", text, "look at the reasons, then retry")
+    if room["dead_inbound"]:
+        text = f"{_many(room['dead_inbound'], 'inbound message')} that no instance could handle"
+        yield Notice("routing", "warning", text, "the log of the role inbox tells why")
+
+
+def _transactions(room: Mapping[str, int], roles: Set[str]) -> Iterator[Notice]:
+    if room["queued"] and "node" not in roles:
+        text = f"{_many(room['queued'], 'transaction')} queued and no node"
+        yield Notice("transactions", "trouble", text, "start one: angarium serve node")
+    if room["webhooks"] and "webhooks" not in roles:
+        text = f"{_many(room['webhooks'], 'webhook')} due and nobody sends them"
+        yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
+    if room["silent_nodes"]:
+        text = f"{_many(room['silent_nodes'], 'node')} silent"
+        yield Notice("transactions", "warning", text, "others take over what it had in hand")
+
+
+def _rest(facts: Facts, roles: Set[str], dropped_events: int) -> Iterator[Notice]:
+    replies = facts["conversations"]["replies"]
+    if replies and "conversations" not in roles:
+        text = f"{_many(replies, 'reply')} in flight and nobody sends"
+        yield Notice("conversations", "trouble", text, "start one: angarium serve conversations")
+    if dropped_events:
+        text = f"{_many(dropped_events, 'event')} dropped from the journal before a reader came"
+        yield Notice("lake", "warning", text, "run the lake, or raise ANGARIUM_JOURNAL__BYTES_MAX")
+
+
+def _many(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith(("ry", "ly")) else f"{noun}s"
+    return f"{count:,} {plural}"

@@ -1,0 +1,112 @@
+"""The dashboard's part of the API: the building at a glance, the lists of the rooms, its files.
+
+A service of the role `api` takes a sample every few seconds and keeps the last minutes of rates,
+so that a page which opens has its charts at once and a hundred open pages ask Redis no more than
+one. What is older than a sample may be is not shown as if it were new: the answer is then that
+Redis is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.core.application import Angarium
+from angarium.core.errors import RedisUnavailable
+from angarium.core.figures import INTERVAL_S
+from angarium.core.ground import Ground
+from angarium.core.service import Service
+from angarium.core.web import Face, Operation, reply
+from angarium.server.dashboard.overview import Overview, Sampler
+from angarium.server.dashboard.page import Files, asset_routes
+from angarium.server.dashboard.transaction_views import TransactionViews
+from angarium.server.dashboard.views import RoomViews
+
+# Five minutes at a sample every three seconds.
+POINTS_MAX = 100
+# A sample that takes longer is given up, and what is on the page is called old.
+SAMPLE_S_MAX = 2.5
+OLD_S = 2 * INTERVAL_S + SAMPLE_S_MAX
+
+
+class History(msgspec.Struct, frozen=True):
+    """The last minutes, oldest first: moments, and by joint the rate at each of them."""
+
+    at_ms: list[int]
+    rates: dict[str, list[float]]
+    waiting: dict[str, list[int]]
+
+
+class Watch(Service):
+    """Takes the samples; also closes what the lists had opened."""
+
+    def __init__(self, ground: Ground, views: Sequence[RoomViews | TransactionViews]) -> None:
+        super().__init__("dashboard", clock=ground.clock)
+        self._ground = ground
+        self._sampler = Sampler(ground)
+        self._views = views
+        self._points: deque[Overview] = deque(maxlen=POINTS_MAX)
+        self._taken_s = 0.0
+
+    async def on_start(self) -> None:
+        self.loop("sample", self.run_once, INTERVAL_S)
+
+    async def on_close(self) -> None:
+        for views in self._views:
+            await views.close()
+
+    async def run_once(self) -> int:
+        """How many samples are kept."""
+        try:
+            async with asyncio.timeout(SAMPLE_S_MAX):
+                sample = await self._sampler.sample()
+        except TimeoutError:
+            raise RedisUnavailable(f"no sample within {SAMPLE_S_MAX} s") from None
+        self._points.append(sample)
+        self._taken_s = self.clock.monotonic()
+        return len(self._points)
+
+    async def overview(self, _: Request) -> Response:
+        if not self._points or self.clock.monotonic() - self._taken_s > OLD_S:
+            # The loop waits longer after each failure; who looks now need not.
+            await self.run_once()
+        return reply(self._points[-1])
+
+    async def history(self, _: Request) -> Response:
+        return reply(_history(self._points))
+
+
+def _history(points: Sequence[Overview]) -> History:
+    rates: dict[str, list[float]] = {}
+    waiting: dict[str, list[int]] = {}
+    for point in points:
+        for joint, rate in point.rates.items():
+            rates.setdefault(joint, []).append(rate)
+        for room in point.rooms:
+            waiting.setdefault(room.name, []).append(room.waiting)
+    return History([point.at_ms for point in points], rates, waiting)
+
+
+def face(ground: Ground, app: Angarium) -> Face:
+    rooms, transactions = RoomViews(ground), TransactionViews(ground)
+    watch = Watch(ground, (rooms, transactions))
+    operations = [
+        Operation(
+            "GET", "/v1/dashboard", "showDashboard",
+            "The whole building: what waits in each room, how fast it moves, what needs an eye",
+            watch.overview, answers={200: Overview},
+        ),
+        Operation(
+            "GET", "/v1/dashboard/history", "showDashboardHistory",
+            "Rates and waiting work of the last minutes, as this process saw them",
+            watch.history, answers={200: History},
+        ),
+        *rooms.operations(),
+        *transactions.operations(),
+    ]  # fmt: skip
+    return Face("dashboard", operations, watch, asset_routes(Files()))

@@ -1,0 +1,212 @@
+"""The whole building at one moment: what waits in each room, how fast it moves, what needs an eye.
+
+One sample asks every room's own stores and changes nothing. The dashboard's service takes one
+every few seconds, however many people look; `angarium top` takes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import msgspec
+
+import angarium
+from angarium.conversations.store import ConversationStore
+from angarium.core.figures import ProcessFigures, read_processes
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal
+from angarium.dispatch.store import DispatchStore, PartitionStatus
+from angarium.pickup.listing_store import PickupListing
+from angarium.pickup.store import PickupStore
+from angarium.routing.listening import rules_of
+from angarium.routing.listing_store import RoutingListing
+from angarium.routing.store import RoutingStore
+from angarium.server.dashboard.attention import Notice, notices
+from angarium.server.dashboard.rates import Rates
+from angarium.transactions.client import Transactions
+
+
+class RoomFigures(msgspec.Struct, frozen=True):
+    """`waiting` is what the room has to do; `oldest_ms` how long the oldest of it has waited.
+
+    `facts` are the room's other figures, by name.
+    """
+
+    name: str
+    processes: int
+    waiting: int
+    oldest_ms: int | None
+    dead: int
+    facts: dict[str, int]
+
+
+class JournalFigures(msgspec.Struct, frozen=True):
+    """`behind_ms`: how far each reader's last entry lies behind the newest."""
+
+    entries: int
+    events: int
+    dropped_events: int
+    behind_ms: dict[str, int]
+
+
+class Overview(msgspec.Struct, frozen=True):
+    at_ms: int
+    version: str
+    rooms: list[RoomFigures]
+    rates: dict[str, float]
+    journal: JournalFigures
+    processes: list[ProcessFigures]
+    notices: list[Notice]
+
+
+class Sampler:
+    """Takes samples; rates are between one and the one before it."""
+
+    def __init__(self, ground: Ground) -> None:
+        settings = ground.settings
+        self._ground = ground
+        self._partitions = range(settings.partitions)
+        self._dispatch = DispatchStore(ground)
+        self._routing = RoutingStore(ground, rules_of(settings), settings.limits)
+        self._routing_lengths = RoutingListing(ground)
+        self._conversations = ConversationStore(ground)
+        self._pickup = PickupStore(ground)
+        self._pickup_ages = PickupListing(ground)
+        self._transactions = Transactions(ground)
+        self._journal = Journal(ground)
+        self._rates = Rates()
+
+    async def sample(self) -> Overview:
+        now_ms = await self._now_ms()
+        processes = await read_processes(self._ground)
+        journal = await self._journal_figures()
+        rooms = [
+            await self._dispatch_figures(processes),
+            await self._routing_figures(processes),
+            await self._transactions_figures(processes),
+            await self._conversations_figures(processes),
+            await self._pickup_figures(processes, now_ms),
+        ]
+        facts = {room.name: {**room.facts, "waiting": room.waiting} for room in rooms}
+        return Overview(
+            at_ms=now_ms,
+            version=angarium.__version__,
+            rooms=rooms,
+            rates=self._rates.update(processes, journal.events, now_ms),
+            journal=journal,
+            processes=processes,
+            notices=notices(facts, _roles(processes), journal.dropped_events),
+        )
+
+    async def _now_ms(self) -> int:
+        seconds, micros = await self._ground.redis.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def _journal_figures(self) -> JournalFigures:
+        entries = events = dropped = 0
+        behind: dict[str, int] = {}
+        for partition in self._partitions:
+            status = await self._journal.status(partition)
+            entries += status.entries
+            events += status.events
+            dropped += status.dropped_events
+            newest_ms = _moment(status.last_id)
+            for reader, position in status.readers.items():
+                late_ms = max(0, newest_ms - _moment(position)) if status.entries else 0
+                behind[reader] = max(behind.get(reader, 0), late_ms)
+        return JournalFigures(entries, events, dropped, behind)
+
+    async def _dispatch_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+        found = [await self._dispatch.status(partition) for partition in self._partitions]
+        pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
+        consumers = await self._dispatch.consumers()
+        facts = {
+            "pending": pending,
+            "inbox": inbox,
+            "processed": sum(each.processed for each in found),
+            "partitions": len(found),
+            "without_leader": sum(each.leader is None for each in found),
+            "consumers": len(consumers),
+            "dead": sum(each.dead for each in found),
+        }
+        oldest_ms = _oldest(found)
+        return RoomFigures(
+            "dispatch", _count(processes, "dispatcher", "worker"), pending + inbox, oldest_ms,
+            facts["dead"], facts,
+        )  # fmt: skip
+
+    async def _routing_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+        lengths = await self._routing_lengths.lengths()
+        instances, unowned = await self._routing.instances()
+        facts = {
+            **asdict(lengths),
+            "instances": len(instances),
+            "silent": sum(not each.live for each in instances),
+            "unowned": unowned,
+        }
+        return RoomFigures(
+            "routing", _count(processes, "relay", "inbox", "deliverer"),
+            lengths.keys_with_mail + lengths.outbound + lengths.retrying + lengths.in_hand, None,
+            lengths.dead_inbound + lengths.dead_outbound, facts,
+        )  # fmt: skip
+
+    async def _transactions_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+        watch = await self._transactions.watch(1)
+        queued = sum(queue.length for queue in watch.queues)
+        facts = {
+            "queued": queued,
+            "running": watch.running,
+            "sleeping": watch.sleeping,
+            "webhooks": watch.webhooks,
+            "to_archive": watch.to_archive,
+            "nodes": len(watch.nodes),
+            "silent_nodes": sum(not node.alive for node in watch.nodes),
+        }
+        waits = [queue.waiting_ms for queue in watch.queues if queue.length]
+        return RoomFigures(
+            "transactions", _count(processes, "node", "webhooks", "archiver"),
+            queued + watch.running + watch.sleeping, max(waits, default=None), 0, facts,
+        )  # fmt: skip
+
+    async def _conversations_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+        found = [await self._conversations.in_flight(partition) for partition in self._partitions]
+        replies, requests, new = (sum(each) for each in zip(*found, strict=True))
+        facts = {"replies": replies, "requests": requests, "new": new}
+        return RoomFigures(
+            "conversations", _count(processes, "conversations"), replies, None, 0, facts
+        )
+
+    async def _pickup_figures(
+        self, processes: Sequence[ProcessFigures], now_ms: int
+    ) -> RoomFigures:
+        found = await self._pickup.overview()
+        ages = [await self._pickup_ages.aged(partition, 0, 1) for partition in self._partitions]
+        oldest = [queue.since_ms for queues in ages for queue in queues]
+        facts = {
+            "gateways": sum(gateway.live for gateway in found.gateways),
+            "sessions": sum(gateway.sessions for gateway in found.gateways if gateway.live),
+            "queues": found.queues,
+            "moving": found.moving,
+            "pushes": found.pushes,
+        }
+        return RoomFigures(
+            "pickup", _count(processes, "gateway"), found.queues,
+            max(0, now_ms - min(oldest)) if oldest else None, 0, facts,
+        )  # fmt: skip
+
+
+def _moment(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0] or 0)
+
+
+def _oldest(partitions: Sequence[PartitionStatus]) -> int | None:
+    return max((each.oldest_ms for each in partitions if each.pending), default=None)
+
+
+def _roles(processes: Sequence[ProcessFigures]) -> set[str]:
+    return {each.role for each in processes}
+
+
+def _count(processes: Sequence[ProcessFigures], *roles: str) -> int:
+    return sum(each.role in roles for each in processes)

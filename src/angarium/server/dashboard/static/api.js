@@ -1,0 +1,105 @@
+// The JSON API: one way to ask, one kind of error, and event streams that carry the token too.
+
+const TOKEN = "angarium.token";
+
+// What to do about an error, where its own text does not say.
+const HINTS = {
+  redis_unavailable: "Redis does not answer. This page goes on by itself when it is back.",
+  database_unavailable: "The database does not answer. Try again when it is back.",
+  outcome_unknown: "It may or may not have happened: look before you repeat it.",
+  not_found: "It may have been handled meanwhile; the list shows what is there now.",
+  dead_letter_unknown: "Somebody has seen to it already; the list shows what is there now.",
+  conflict: "It has moved on; look at its state now.",
+  transaction_finished: "It has ended already; nothing is left to cancel.",
+  overloaded: "Too much at once. Try again in a moment.",
+  forbidden: "The token's scope does not allow this. Use one with the scope that is named.",
+  tenant_foreign: "A token of one tenant sees its own things only. Use one without a tenant here.",
+  unreachable: "Is the process still running? This page goes on by itself when it answers.",
+};
+
+export class ApiError extends Error {
+  constructor(status, code, detail) {
+    super(detail);
+    this.status = status;
+    this.code = code;
+  }
+  get hint() {
+    return HINTS[this.code] ?? (this.status === 403 ? HINTS.forbidden : "");
+  }
+  /** Nothing is wrong with the question: whoever should answer is away. */
+  get away() {
+    return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) ?? "",
+  set: (value) => sessionStorage.setItem(TOKEN, value),
+  clear: () => sessionStorage.removeItem(TOKEN),
+};
+
+function headers(more) {
+  const own = token.get() ? { authorization: `Bearer ${token.get()}` } : {};
+  return { accept: "application/json", ...own, ...more };
+}
+
+async function refusal(response) {
+  try {
+    const problem = await response.json();
+    return new ApiError(response.status, problem.code ?? "", problem.detail ?? problem.title ?? "");
+  } catch {
+    return new ApiError(response.status, "", `the server answered with ${response.status}`);
+  }
+}
+
+async function ask(method, path, body) {
+  const sent = body === undefined ? {} : { body: JSON.stringify(body) };
+  const kind = body === undefined ? {} : { "content-type": "application/json" };
+  let response;
+  try {
+    response = await fetch(path, { method, headers: headers(kind), cache: "no-store", ...sent });
+  } catch {
+    throw new ApiError(0, "unreachable", "the API does not answer");
+  }
+  if (!response.ok) throw await refusal(response);
+  if (response.status === 204) return null;
+  return response.json();
+}
+
+export const get = (path, parameters) => ask("GET", path + query(parameters));
+export const post = (path, body) => ask("POST", path, body);
+export const put = (path, body) => ask("PUT", path, body);
+export const remove = (path) => ask("DELETE", path);
+
+export function query(parameters) {
+  const given = Object.entries(parameters ?? {}).filter(
+    ([, value]) => value !== undefined && value !== null && value !== "",
+  );
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+/** An id as one part of a path: slashes and dots in it must not become parts of their own. */
+export const part = (id) => encodeURIComponent(id).replace(/^\.+$/, (dots) => dots.replaceAll(".", "%2E"));
+
+/** Server-sent events by fetch, because an EventSource can't carry a token. Ends when aborted. */
+export async function follow(path, signal, heard) {
+  const response = await fetch(path, { headers: headers({ accept: "text/event-stream" }), signal });
+  if (!response.ok) throw await refusal(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    const events = text.split(/\r?\n\r?\n/);
+    text = events.pop();
+    for (const event of events) tell(event, heard);
+  }
+}
+
+function tell(event, heard) {
+  const lines = event.split(/\r?\n/);
+  const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+  const name = lines.find((line) => line.startsWith("event:"))?.slice(6).trim() ?? "message";
+  if (data.length) heard(name, JSON.parse(data.join("\n")));
+}

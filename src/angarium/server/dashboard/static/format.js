@@ -1,0 +1,72 @@
+// Numbers, times and sizes as people read them. Times are the server's; `clock` knows the gap.
+
+const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const moment = new Intl.DateTimeFormat(undefined, {
+  month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  hourCycle: "h23",
+});
+const hour = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit", minute: "2-digit", hourCycle: "h23",
+});
+
+export const clock = {
+  aheadMs: 0,
+  set(serverMs) {
+    this.aheadMs = serverMs - Date.now();
+  },
+  now() {
+    return Date.now() + this.aheadMs;
+  },
+};
+
+export const count = (value) => number.format(value ?? 0);
+export const short = (value) => (value < 10_000 ? number.format(value) : compact.format(value));
+export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;
+
+export function rate(perSecond) {
+  if (!perSecond) return "0/s";
+  if (perSecond < 10) return `${perSecond.toFixed(1)}/s`;
+  return `${short(Math.round(perSecond))}/s`;
+}
+
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} days`;
+}
+
+export const ago = (ms) => (ms ? `${duration(clock.now() - ms)} ago` : "never");
+export const ahead = (ms) =>
+  ms > clock.now() ? `in ${duration(ms - clock.now())}` : "any moment";
+export const at = (ms) => (ms ? moment.format(ms) : "–");
+export const hourOf = (ms) => hour.format(ms);
+
+export function bytes(value) {
+  if (value < 1024) return `${value} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB"];
+  let size = value / 1024;
+  let unit = 0;
+  while (size >= 1024 && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
+  return `${size < 10 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
+}
+
+/** The two ends of a long id: enough to tell it from its neighbours. */
+export const brief = (id, most = 22) =>
+  id.length <= most ? id : `${id.slice(0, Math.ceil(most * 0.55))}…${id.slice(-Math.floor(most * 0.35))}`;
+
+/** JSON or any other text, with line breaks where a person would put them. */
+export function pretty(text) {
+  try {
+    return JSON.stringify(typeof text === "string" ? JSON.parse(text) : text, null, 2);
+  } catch {
+    return String(text);
+  }
+}

@@ -1,0 +1,60 @@
+// What the page knows of the building, brought up to date with each sample that comes.
+
+import { get } from "./api.js";
+import { clock } from "./format.js";
+
+const POINTS_MAX = 100;
+// The server keeps a point every three seconds; samples come more often.
+const STEP_MS = 2_500;
+// A rate takes two reports of a process: until a new stream has seen them, the last ones stand.
+const FRESH_MS = 7_000;
+
+export const model = {
+  ready: false,
+  freshUntilMs: 0,
+  version: "",
+  rooms: {},
+  rates: {},
+  facts: {},
+  journal: { entries: 0, events: 0, dropped: 0, readers: {} },
+  processes: [],
+  notices: [],
+  history: { times: [], rates: {}, waiting: {} },
+};
+
+/** The last minutes, as the server saw them; asked for at the start and after a pause. */
+export async function recall() {
+  const past = await get("/v1/dashboard/history");
+  model.history = { times: past.at_ms, rates: past.rates, waiting: past.waiting };
+  for (const [joint, values] of Object.entries(past.rates)) model.rates[joint] = values.at(-1) ?? 0;
+  model.freshUntilMs = Date.now() + FRESH_MS;
+}
+
+/** One sample, as `/v1/live` and `/v1/dashboard` give it. */
+export function absorb(found) {
+  clock.set(found.at_ms);
+  model.version = found.version;
+  for (const [joint, value] of Object.entries(found.rates))
+    if (value || Date.now() > model.freshUntilMs) model.rates[joint] = value;
+  model.processes = found.processes;
+  model.notices = found.notices;
+  model.facts = Object.fromEntries(found.rooms.map((room) => [room.name, room.facts]));
+  model.rooms = Object.fromEntries(found.rooms.map((room) => [room.name, {
+    pending: room.waiting, oldestMs: room.oldest_ms, processes: room.processes, dead: room.dead,
+    troublePerS: room.name === "dispatch" ? found.rates["dispatch.redelivered"] : 0,
+  }]));
+  model.journal = { entries: found.journal.entries, events: found.journal.events,
+    dropped: found.journal.dropped_events, readers: found.journal.behind_ms };
+  model.ready = true;
+  remember(found.at_ms);
+}
+
+function remember(atMs) {
+  const { times, rates, waiting } = model.history;
+  if (atMs - (times.at(-1) ?? 0) < STEP_MS) return;
+  times.push(atMs);
+  for (const [joint, value] of Object.entries(model.rates)) (rates[joint] ??= []).push(value);
+  for (const [name, room] of Object.entries(model.rooms)) (waiting[name] ??= []).push(room.pending);
+  const series = [times, ...Object.values(rates), ...Object.values(waiting)];
+  for (const one of series) while (one.length > POINTS_MAX) one.shift();
+}

@@ -1,0 +1,117 @@
+// Conversations: those in which something waits, and one conversation's queue with the reasons.
+
+import { get, part } from "../api.js";
+import { h } from "../dom.js";
+import { ahead, at, count, duration } from "../format.js";
+import { model } from "../model.js";
+import { badge, card, empty, heading, loading, pager, table, tiles } from "../parts.js";
+import { paged } from "../paging.js";
+
+const href = (id) => `#/conversations/${encodeURIComponent(id)}`;
+// How each reason looks: the word on the badge, its tone, and the edge of the card.
+const LOOKS = {
+  send: ["may leave", "good", "leaving"], sent: ["sent", "accent", "sent"], awaited: ["tried again later", "warn", "held"],
+  not_held: ["not taken yet", "", ""], wait_request: ["waits for a request", "warn", "held"],
+  wait_response: ["waits for a reply", "", ""], expired: ["its time is over", "bad", "held"],
+};
+
+export function page({ rest, parameters, redraw }) {
+  const id = rest.join("/");
+  return id ? one(id) : all(parameters.get("kind") === "requests" ? "requests" : "replies", redraw);
+}
+
+function all(kind, redraw) {
+  const list = paged("/v1/conversations", "conversations", () => ({ kind }), redraw);
+  return { load: () => list.load(), view: () => listed(kind, list) };
+}
+
+function listed(kind, list) {
+  const figures = model.facts.conversations;
+  const open = (event) => { location.hash = href(new FormData(event.target).get("id").trim()); };
+  return [
+    heading("Conversations", "Replies leave in the order in which their requests came, whichever process makes them."),
+    tiles(["Replies in flight", count(figures.replies)], ["Open requests", count(figures.requests), "without a reply"],
+      ["Not taken yet", count(figures.new)], ["Processes", count(model.rooms.conversations.processes)]),
+    card("Look at one", { body: h("form", { class: "form", on: { submit: open } },
+      h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),
+      h("button", { type: "submit" }, "Show its queue")) }),
+    card("Waiting", { actions: h("nav", { class: "tabs", "aria-label": "What waits" },
+      [["replies", "Replies in flight"], ["requests", "Requests without a reply"]].map(([name, text]) =>
+        h("a", { href: `#/conversations?kind=${name}`, "aria-current": String(kind === name) }, text))) },
+      list.read ? rows(kind, list) : loading(), pager(list, "conversations")),
+  ];
+}
+
+function rows(kind, list) {
+  if (!list.rows.length)
+    return kind === "replies"
+      ? empty("conversations", "No reply is in flight", "Open a request and post replies to it; what can't leave yet shows here with the reason.", "POST /v1/conversations/requests")
+      : empty("conversations", "Every request has a reply", "A request that nobody has replied to yet would stand here.");
+  return table("Conversations", [
+    { label: "Conversation", cell: (row) => h("a", { href: href(row.conversationId), class: "mono" }, row.conversationId), class: "wrap" },
+    { label: kind === "replies" ? "Replies" : "Requests", cell: (row) => count(kind === "replies" ? row.replies : row.requests), number: true },
+    { label: kind === "replies" ? "Looked at again" : "Time is over", cell: (row) => h("span", { title: at(row.atMs) }, ahead(row.atMs)), number: true },
+  ], list.rows, (row) => row.conversationId);
+}
+
+function one(id) {
+  const own = { found: null, problem: null };
+  return {
+    async load() {
+      try {
+        [own.found, own.problem] = [await get(`/v1/conversations/${part(id)}`), null];
+      } catch (error) {
+        if (error.status !== 404 && error.status !== 400) throw error;
+        own.problem = error;
+      }
+    },
+    view: () => [
+      heading(h("span", {}, "Conversation ", h("span", { class: "mono wrap" }, id)), null,
+        h("a", { class: "button", href: "#/conversations" }, "All conversations"),
+        h("a", { class: "button", href: `#/search?id=${encodeURIComponent(id)}` }, "Its history")),
+      own.problem ? card("Not found", { body: empty("conversations", own.problem.message, "It may have ended; its history may still be known.") })
+        : own.found ? queue(own.found) : loading(),
+    ],
+  };
+}
+
+function queue(found) {
+  const groups = grouped(found);
+  if (!groups.length)
+    return card("Queue", { body: empty("conversations", "Nothing waits in this conversation",
+      "All its replies were delivered, or it never had a request. Its history tells.") });
+  const note = `${count(found.requestsTotal)} requests, ${count(found.repliesTotal)} replies, first to leave at the top`;
+  return card("Queue", { note, body: h("ol", { class: "queue" }, groups.map((group) => request(group, found.nowMs))) });
+}
+
+/** Requests in their order, each with its replies; a request that is gone stands where its replies do. */
+function grouped(found) {
+  const groups = new Map();
+  const group = (id, position) => {
+    if (!groups.has(id)) groups.set(id, { id, position, request: null, replies: [] });
+    return groups.get(id);
+  };
+  for (const one of found.requests) group(one.requestId, one.position).request = one;
+  for (const one of found.replies) group(one.reply.requestId, one.reply.position).replies.push(one);
+  return [...groups.values()].sort((a, b) => a.position - b.position);
+}
+
+function request({ id, request: open, replies }, nowMs) {
+  const waits = !replies.length;
+  const leaving = replies.some((one) => one.reason.why === "send");
+  const left = open ? open.untilMs - nowMs : null;
+  return h("li", { key: id, class: leaving ? "leaving" : waits ? "blocking" : "" },
+    h("div", { class: "request" }, h("span", { class: "mono wrap" }, id),
+      waits ? badge(open?.answered ? "all its replies have left" : "no reply yet", open?.answered ? "" : "warn") : null,
+      waits && left !== null && !open.answered
+        ? h("span", { class: "soft" }, left > 0 ? `others wait for it ${duration(left)} at most` : "its time is over") : null),
+    replies.length ? h("div", { class: "replies" }, replies.map(reply)) : null);
+}
+
+function reply({ reply: own, reason }) {
+  const [word, tone, edge] = LOOKS[reason.why] ?? [reason.why, "", ""];
+  return h("div", { class: `reply ${edge}`, key: own.responseId },
+    h("div", { class: "line" }, h("span", { class: "mono wrap" }, own.responseId), badge(word, tone),
+      own.awaitedRetries ? h("span", { class: "faint" }, `retry ${own.awaitedRetries}`) : null),
+    h("div", { class: "why" }, reason.text, reason.untilMs ? ` · until ${at(reason.untilMs)} (${ahead(reason.untilMs)})` : ""));
+}

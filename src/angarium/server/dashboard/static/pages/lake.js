@@ -1,0 +1,87 @@
+// The lake: how far it is behind, its tables, the last audit, and how to get a report.
+
+import { get } from "../api.js";
+import { h } from "../dom.js";
+import { ago, at, count, duration } from "../format.js";
+import { ROOMS } from "../flow.js";
+import { model } from "../model.js";
+import { badge, card, empty, heading, loading, table, tiles } from "../parts.js";
+
+export function page() {
+  const own = { found: null, problem: null, audit: null, unaudited: "" };
+  return { load: () => load(own), view: () => view(own) };
+}
+
+async function load(own) {
+  try {
+    own.found = await get("/v1/lake");
+    own.problem = null;
+  } catch (error) {
+    if (error.away || error.status === 401) throw error;
+    own.problem = error;
+    return;
+  }
+  [own.audit, own.unaudited] = await get("/v1/lake/audit").then((found) => [found, ""],
+    (error) => [null, error.message]);
+}
+
+function view(own) {
+  const title = heading("Lake", "Every event of the journal, for good: tables, statistics, and the audit that accounts for each message.");
+  if (own.problem)
+    return [title, card("No lake", { body: empty("lake", "This process has no lake", `${own.problem.message}. It comes with the extra.`, "pip install 'angarium[lake]'") })];
+  if (!own.found) return [title, loading()];
+  if (!own.found.tables.length) return [title, figures(own), neverRan(own.found)];
+  return [title, figures(own), tables(own.found), audit(own), report()];
+}
+
+function figures({ found, audit }) {
+  const rows = found.tables.reduce((sum, one) => sum + (one.rows ?? 0), 0);
+  return tiles(["Behind the journal", found.behind_ms === null ? "–" : duration(found.behind_ms)],
+    ["Role", found.running ? "running" : "not running", found.running ? null : "angarium serve lake"],
+    ["Rows", found.tables.length ? count(rows) : "–"], ["Journal", count(model.journal.events), "events ever written"],
+    ["Dropped", count(model.journal.dropped), "before a reader came", model.journal.dropped ? "warn" : ""],
+    audit ? ["Last audit", audit.wrong ? count(audit.wrong) : "clean", ago(audit.audited_ms), audit.wrong ? "bad" : ""] : null);
+}
+
+const neverRan = (found) => card("Nothing there yet", { body: empty("lake", "The lake has not run yet",
+  `It reads the journal and fills tables under ${found.url}; until then the journal in Redis keeps what it can. This page shows them as soon as they are there.`,
+  "angarium lake run --once") });
+
+function tables(found) {
+  return card("Tables", { note: found.url, table: table("Tables", [
+    { label: "Table", cell: (row) => h("span", { class: "mono" }, row.name) },
+    { label: "Rows", cell: (row) => count(row.rows), number: true },
+    { label: "Files", cell: (row) => count(row.files), number: true },
+    { label: "What it holds", cell: (row) => row.meaning, class: "wrap soft" },
+  ], found.tables, (row) => row.name) });
+}
+
+function audit(own) {
+  if (!own.audit)
+    return card("Last audit", { body: empty("lake", "No audit has run yet", own.unaudited, "angarium lake audit") });
+  const verdict = own.audit.wrong ? badge(`${count(own.audit.wrong)} unexplained, doubled or out of order`, "bad")
+    : badge("accepted = finished + in flight", "good");
+  const number = (label, name, warn) => ({ label, number: true, cell: (row) =>
+    (warn && row[name] ? badge(count(row[name]), "bad") : count(row[name])) });
+  return card("Last audit", { note: at(own.audit.audited_ms), actions: verdict, table: table("Last audit", [
+    { label: "Account", cell: (row) => `${ROOMS[row.room] ?? row.room}: ${row.account}` },
+    number("Accepted", "accepted"), number("Delivered", "delivered"), number("Expired", "expired"),
+    number("Cancelled", "cancelled"), number("Dead", "dead"), number("Failed", "failed"), number("In flight", "in_flight"),
+    number("Unexplained", "unexplained", true), number("Doubled", "doubled", true), number("Out of order", "out_of_order", true),
+  ], accounts(own.audit.balances), (row) => row.room + row.account) });
+}
+
+/** Windows of one account added up. */
+function accounts(balances) {
+  const sums = new Map();
+  for (const one of balances) {
+    const sum = sums.get(one.room + one.account);
+    if (!sum) sums.set(one.room + one.account, { ...one });
+    else for (const [name, value] of Object.entries(one)) if (typeof value === "number") sum[name] += value;
+  }
+  return [...sums.values()];
+}
+
+const report = () => card("Report", { body: [
+  h("p", { class: "soft" }, "Throughput, latency percentiles, retries, the slowest conversations and the busiest keys, as one HTML file."),
+  h("code", { class: "command" }, "angarium lake report")] });

@@ -1,0 +1,120 @@
+// Routing: instances and the keys they own, queues, and deliveries that were given up.
+
+import { get, part, post } from "../api.js";
+import { h } from "../dom.js";
+import { ago, at, brief, count, duration, pretty } from "../format.js";
+import { model } from "../model.js";
+import { act, badge, button, card, confirm, empty, facts, heading, loading, pager, table, tiles } from "../parts.js";
+import { paged } from "../paging.js";
+
+export function page({ redraw }) {
+  const keys = paged("/v1/routing/keys", "keys", () => ({}), redraw);
+  const own = { instances: null, unowned: 0, dead: null, keys, shown: null, problem: "", redraw };
+  return {
+    async load() {
+      const [instances, dead] = await Promise.all([get("/v1/routing/instances"), get("/v1/routing/dead"), keys.load()]);
+      [own.instances, own.unowned, own.dead] = [instances.instances, instances.keys_without_owner, dead.letters];
+    },
+    view: () => view(own),
+  };
+}
+
+function view(own) {
+  const figures = model.facts.routing;
+  return [
+    heading("Routing", "Each recipient key belongs to one instance; its mail waits there, in order, until it was handled.",
+      button("Rebalance keys", () => rebalance(own))),
+    tiles(["Instances", count(figures.instances), figures.silent ? `${count(figures.silent)} silent` : "all heard of"],
+      ["Keys", count(figures.keys)], ["Keys with mail", count(figures.keys_with_mail)],
+      ["Without owner", count(figures.unowned), null, figures.unowned ? "bad" : ""],
+      ["To deliver", count(figures.outbound + figures.in_hand), figures.retrying ? `${count(figures.retrying)} to retry` : null],
+      ["Given up", count(figures.dead_outbound), null, figures.dead_outbound ? "warn" : ""]),
+    own.instances ? instances(own) : loading(),
+    keyCard(own),
+    deadDeliveries(own),
+  ];
+}
+
+function instances(own) {
+  if (!own.instances.length)
+    return card("Instances", { body: empty("routing", "No instance is registered",
+      "An instance runs the function you decorate with @app.inbox(). Mail for keys that nobody owns is kept until one comes.",
+      "angarium serve inbox --app module:app") });
+  const most = Math.max(1, ...own.instances.map((row) => row.keys));
+  return card("Instances", { note: "keys are dealt out in turn, and move away from an instance that falls silent", table: table("Instances", [
+    { label: "Instance", cell: (row) => h("span", { class: "mono", title: row.uid }, row.uid), class: "wrap" },
+    { label: "State", cell: (row) => badge(row.live ? "live" : "silent", row.live ? "good" : "warn") },
+    { label: "Keys", cell: (row) => count(row.keys), number: true },
+    { label: "Share", cell: (row) => h("progress", { max: most, value: row.keys, "aria-label": `${row.keys} keys` }) },
+    { label: "Mail", cell: (row) => (row.has_mail ? "waits" : "") },
+    { label: "Heard of", cell: (row) => (row.silent_ms === null ? "never" : `${duration(row.silent_ms)} ago`), number: true },
+  ], own.instances, (row) => row.uid) });
+}
+
+function keyCard(own) {
+  const find = async (event) => {
+    const key = new FormData(event.target).get("key").trim();
+    own.problem = "";
+    own.shown = await get(`/v1/routing/keys/${part(key)}`).catch((error) => {
+      own.problem = error.message;
+      return null;
+    });
+    own.redraw();
+  };
+  const form = h("form", { class: "form", on: { submit: find } },
+    h("label", { class: "grow" }, "Who owns a key?", h("input", { name: "key", required: true, placeholder: "Recipient key", spellcheck: "false" })),
+    h("button", { type: "submit" }, "Look it up"));
+  const shown = own.shown && facts(["Key", own.shown.recip_key], ["Owner", own.shown.uid ?? "nobody yet"],
+    ["Waiting", count(own.shown.pending)], ["Partition", count(own.shown.partition)]);
+  const list = own.keys.rows.length
+    ? table("Keys and their owners", [
+      { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
+      { label: "Owner", cell: (row) => (row.uid ? h("span", { class: "mono", title: row.uid }, brief(row.uid)) : badge("nobody", "bad")), class: "wrap" },
+      { label: "Owner heard of", cell: (row) => (row.silent_ms === null ? "–" : `${duration(row.silent_ms)} ago`), class: "wide" },
+      { label: "Waiting", cell: (row) => count(row.pending), number: true },
+    ], own.keys.rows, (row) => row.recip_key)
+    : empty("routing", "No key has an owner yet", "A key gets one when its first message comes to a relay.");
+  return card("Keys", { note: "who owns which", body: [form, own.problem ? h("p", { class: "soft", role: "alert" }, own.problem) : null, shown] },
+    list, pager(own.keys, "keys"));
+}
+
+function deadDeliveries(own) {
+  if (!own.dead) return loading();
+  if (!own.dead.length)
+    return card("Dead deliveries", { body: empty("routing", "No delivery was given up",
+      "A message that its receiver refused through all retries would wait here, with the reason.") });
+  return card("Dead deliveries", { note: "the oldest first", actions: button("Retry all shown", () => revive(own)),
+    table: table("Dead deliveries", [
+      { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
+      { label: "Receiver", cell: (row) => receiver(row.message), class: "wrap" },
+      { label: "Reason", cell: (row) => row.reason, class: "wrap" },
+      { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
+    ], own.dead, (row) => row.id + row.at_ms + row.message.length) });
+}
+
+function receiver(message) {
+  try {
+    return JSON.parse(message).service.url;
+  } catch {
+    return h("span", { class: "faint" }, "can't be read");
+  }
+}
+
+async function rebalance(own) {
+  await act(() => post("/v1/routing/rebalance"), (answer) =>
+    answer.moved ? `${count(answer.moved)} keys moved` : "The keys are spread evenly already");
+  await again(own);
+}
+
+async function revive(own) {
+  const sure = await confirm("Retry dead deliveries?", "They go back to the queue, the oldest first and up to a hundred, with all their tries before them.", "Retry");
+  if (!sure) return;
+  await act(() => post("/v1/routing/dead/revive"), (answer) => `${count(answer.revived)} queued again`);
+  await again(own);
+}
+
+async function again(own) {
+  const dead = await get("/v1/routing/dead").catch(() => null);
+  if (dead) own.dead = dead.letters;
+  own.redraw();
+}

@@ -1,0 +1,132 @@
+// One transaction: its state, its steps, its life on a time line, and what can be done to it.
+
+import { follow, get, part, post, put } from "../api.js";
+import { h } from "../dom.js";
+import { ago, ahead, at, count, duration, pretty } from "../format.js";
+import { history } from "../history.js";
+import { act, badge, button, card, confirm, empty, facts, heading, loading } from "../parts.js";
+import { timeline } from "../timeline.js";
+
+const TONES = { success: "good", running: "accent", sleeping: "warn", queued: "", cancelled: "" };
+const MOVING = ["queued", "running", "sleeping"];
+
+export const statusBadge = (status) => badge(status, status in TONES ? TONES[status] : "bad");
+
+export function transaction(id, redraw) {
+  const own = { id, found: null, problem: null, steps: null, events: null, redraw };
+  const leaving = new AbortController();
+  listenTo(own, leaving.signal);
+  return { load: () => load(own), view: () => view(own), leave: () => leaving.abort() };
+}
+
+/** Changes come as events while it moves; the look every few seconds is for what they don't tell. */
+function listenTo(own, signal) {
+  follow(`/v1/transactions/${part(own.id)}/events`, signal, (_, state) => {
+    own.found = state;
+    own.redraw();
+  }).catch(() => {});
+}
+
+async function load(own) {
+  try {
+    own.found = await get(`/v1/transactions/${part(own.id)}`);
+    own.problem = null;
+  } catch (error) {
+    if (error.status !== 404 && error.status !== 400) throw error;
+    own.problem = error;
+    return;
+  }
+  const { pipeline, version } = own.found;
+  const versions = await get(`/v1/pipelines/${part(pipeline)}`).catch(() => ({ pipelines: [] }));
+  own.steps = versions.pipelines.find((one) => one.version === version)?.steps ?? null;
+  const story = await get("/v1/search", { id: own.id }).catch(() => null);
+  own.events = story ? story.history.filter((event) => event.subject === own.id) : [];
+}
+
+function view(own) {
+  const { found } = own;
+  const back = h("a", { class: "button", href: "#/transactions" }, "All transactions");
+  const title = h("span", {}, "Transaction ", h("span", { class: "mono wrap" }, own.id));
+  if (own.problem)
+    return [heading(title, null, back), card("Not found", { body: empty("transactions", own.problem.message, "Check the id; ended transactions are answered from the archive.") })];
+  if (!found) return [heading(title, null, back), loading()];
+  const moving = MOVING.includes(found.status);
+  return [
+    heading(title, h("span", {}, statusBadge(found.status), ` ${found.pipeline} version ${found.version}, started ${ago(found.created_ms)}`),
+      back, moving ? button("Cancel", () => cancel(own), "danger") : null),
+    own.steps ? steps(own.steps, found, moving) : null,
+    life(own),
+    h("div", { class: "grid", key: "details" }, state(found), moving ? switches(own) : null, webhook(found)),
+    h("div", { class: "grid", key: "data" }, data("Data", found.data), data("Progress", found.progress), data("Output", found.output)),
+    own.events?.length ? card("Events", { body: history(own.events, own.id) }) : null,
+  ];
+}
+
+function steps(definition, found, moving) {
+  const look = (number) => {
+    if (found.status === "success" || number < (found.step ?? 0)) return "done";
+    if (number > (found.step ?? 0)) return "";
+    return moving ? "now" : "stopped";
+  };
+  const words = { done: "done", now: "now", stopped: "ended here" };
+  return card("Steps", { body: h("ol", { class: "steps" }, definition.map((step, number) =>
+    h("li", { class: look(number), key: number }, h("i", {}, String(number + 1)), step.type ?? `pipeline ${step.pipeline}`,
+      words[look(number)] ? h("i", {}, words[look(number)]) : null))) });
+}
+
+function life(own) {
+  if (own.events === null) return loading();
+  return card("Time line", { note: own.found.completed_ms ? `took ${duration(own.found.completed_ms - own.found.created_ms)}` : "so far",
+    body: timeline(own.found, own.events) });
+}
+
+function state(found) {
+  return card("State", { body: facts(
+    ["Status", statusBadge(found.status)], ["Owner", found.owner], ["External id", found.external_id],
+    ["Node group", found.node_group], ["Node", found.node], ["Run", found.run ? count(found.run) : null],
+    ["Wakes", found.wake_ms ? `${at(found.wake_ms)} (${ahead(found.wake_ms)})` : null],
+    ["Waits for switch", found.switch], ["Children left", found.children_left ?? null],
+    ["Parent", found.parent ? h("a", { class: "mono", href: `#/transactions/${encodeURIComponent(found.parent)}` }, found.parent) : null],
+    ["Started", at(found.created_ms)], ["Changed", at(found.updated_ms)], ["Ended", found.completed_ms ? at(found.completed_ms) : null],
+    ["Client told", found.notified_ms ? at(found.notified_ms) : null], ["Note", found.note]) });
+}
+
+function switches(own) {
+  const send = (event) => {
+    const form = new FormData(event.target);
+    void setSwitch(own, form.get("name").trim(), form.get("value"));
+  };
+  return card("Set a switch", { note: "wakes it if it sleeps for this one", body: h("form", { class: "form", on: { submit: send } },
+    h("label", { class: "grow" }, "Switch", h("input", { name: "name", required: true, value: own.found.switch ?? "", spellcheck: "false" })),
+    h("label", { class: "grow" }, "Value", h("input", { name: "value", placeholder: "any text", spellcheck: "false" })),
+    h("button", { type: "submit" }, "Set it")) });
+}
+
+function webhook(found) {
+  if (!found.webhook) return null;
+  const told = found.webhook_delivered_ms ? badge(`delivered ${ago(found.webhook_delivered_ms)}`, "good")
+    : found.webhook_given_up_ms ? badge(`given up ${ago(found.webhook_given_up_ms)}`, "bad")
+    : badge(found.completed_ms ? "due" : "told at the end");
+  return card("Webhook", { body: facts(["Receiver", found.webhook], ["State", told],
+    ["Tries", found.webhook_tries ? count(found.webhook_tries) : null], ["Last problem", found.webhook_error]) });
+}
+
+function data(title, value) {
+  if (value === null || value === undefined) return null;
+  return card(title, { body: h("pre", {}, pretty(value)) });
+}
+
+async function cancel(own) {
+  const sure = await confirm("Cancel this transaction?", "One that runs is stopped by its node; what its steps did outside stays done.", "Cancel it");
+  if (!sure) return;
+  await act(() => post(`/v1/transactions/${part(own.id)}/cancel`), (answer) =>
+    answer.status === "cancelling" ? "Its node was told to stop" : "The transaction is cancelled");
+  await load(own).catch(() => {});
+  own.redraw();
+}
+
+async function setSwitch(own, name, value) {
+  await act(() => put(`/v1/transactions/${part(own.id)}/switches/${part(name)}`, { value }), (answer) => `Switch ${name}: ${answer.status}`);
+  await load(own).catch(() => {});
+  own.redraw();
+}

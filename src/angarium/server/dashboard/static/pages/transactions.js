@@ -1,0 +1,136 @@
+// Transactions: lists by status, webhooks and their next try, three levels of statistics.
+
+import { get } from "../api.js";
+import { chart } from "../charts.js";
+import { h } from "../dom.js";
+import { ago, ahead, at, brief, clock, count, duration, short } from "../format.js";
+import { model } from "../model.js";
+import { badge, card, empty, heading, loading, pager, table, tiles } from "../parts.js";
+import { paged } from "../paging.js";
+import { statusBadge, transaction } from "./transaction.js";
+
+const STATUSES = ["queued", "running", "sleeping", "success", "failed", "aborted", "cancelled", "timeout", "internal-error"];
+const LEVELS = [
+  ["fine", "Last 5 minutes", "by 5 s", 5, 60], ["medium", "Last 2 hours", "by 100 s", 100, 72],
+  ["coarse", "Last 24 hours", "by 1,000 s", 1_000, 87],
+];
+const COUNTED = [["started", "started"], ["completed", "ended"], ["cancelled", "cancelled"], ["expired", "timed out"]];
+const href = (id) => `#/transactions/${encodeURIComponent(id)}`;
+
+export function page({ rest, parameters, redraw }) {
+  const id = rest.join("/");
+  if (id) return transaction(id, redraw);
+  const own = {
+    status: STATUSES.includes(parameters.get("status")) ? parameters.get("status") : "running",
+    pipeline: parameters.get("pipeline") ?? "", watch: null, levels: {}, pipelines: [], redraw,
+  };
+  own.list = paged("/v1/transaction-list", "transactions", () => ({ status: own.status, pipeline: own.pipeline }), redraw);
+  own.hooks = paged("/v1/transaction-webhooks", "webhooks", () => ({}), redraw);
+  return { load: () => load(own), view: () => view(own) };
+}
+
+async function load(own) {
+  const levels = Promise.all(LEVELS.map(async ([name]) => {
+    own.levels[name] = await get("/v1/transaction-statistics", { level: name });
+  }));
+  const known = get("/v1/pipelines").then((answer) => { own.pipelines = answer.pipelines.map((one) => one.name).sort(); });
+  [own.watch] = await Promise.all([get("/v1/transaction-watch", { elders: 5 }), own.list.load(), own.hooks.load(), levels, known]);
+}
+
+function view(own) {
+  const figures = model.facts.transactions;
+  return [
+    heading("Transactions", "Pipelines of steps on groups of nodes; each accepted transaction ends exactly once."),
+    tiles(["Queued", count(figures.queued), model.rooms.transactions.oldestMs === null ? null : `first waits ${duration(model.rooms.transactions.oldestMs)}`],
+      ["Running", count(figures.running)], ["Sleeping", count(figures.sleeping)], ["Webhooks due", count(figures.webhooks)],
+      ["To archive", count(figures.to_archive)],
+      ["Nodes", count(figures.nodes), figures.silent_nodes ? `${count(figures.silent_nodes)} silent` : null, figures.silent_nodes ? "warn" : ""]),
+    statistics(own),
+    listCard(own),
+    webhooks(own),
+    own.watch ? h("div", { class: "grid", key: "watch" }, nodes(own.watch), elders(own.watch)) : null,
+  ];
+}
+
+function listCard(own) {
+  const tabs = h("nav", { class: "tabs", "aria-label": "Status" }, STATUSES.map((status) =>
+    h("a", { href: address(status, own.pipeline), "aria-current": String(status === own.status) }, status)));
+  const pick = h("label", { class: "soft" }, "Pipeline ",
+    h("select", { on: { change: (event) => { location.hash = address(own.status, event.target.value); } } },
+      h("option", { value: "" }, "all"), own.pipelines.map((name) => h("option", { value: name, selected: name === own.pipeline }, name))));
+  return card("List", { actions: pick, body: tabs }, own.list.read ? rows(own) : loading(), pager(own.list, "transactions"));
+}
+
+const address = (status, pipeline) => `#/transactions?status=${status}${pipeline ? `&pipeline=${encodeURIComponent(pipeline)}` : ""}`;
+
+function rows(own) {
+  if (!own.list.rows.length && !own.list.next)
+    return own.pipelines.length
+      ? empty("transactions", `No transaction is ${own.status}`, "Start one, or look at another status.", `angarium tx start ${own.pipelines[0]} --data '{}'`)
+      : empty("transactions", "No pipeline is known yet", "A pipeline names the steps; nodes run the functions you decorate with @app.step().", "angarium pipeline load payment.toml");
+  return table("Transactions", [
+    { label: "Id", cell: (row) => h("a", { href: href(row.id), class: "mono", title: row.id }, brief(row.id)), class: "nowrap" },
+    { label: "Status", cell: (row) => statusBadge(row.status) },
+    { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },
+    { label: "Step", cell: (row) => count((row.step ?? 0) + 1), number: true },
+    { label: "Owner", cell: (row) => row.owner, class: "wrap" },
+    { label: "What now", cell: (row) => whatNow(row), class: "wrap soft" },
+    { label: "Started", cell: (row) => h("span", { title: at(row.created_ms) }, ago(row.created_ms)), number: true },
+  ], own.list.rows, (row) => row.id);
+}
+
+function whatNow(row) {
+  if (row.status === "running") return row.node ? `at ${row.node} for ${duration(clock.now() - row.updated_ms)}` : "";
+  if (row.status === "sleeping") return `${row.switch ? `waits for switch ${row.switch}, ` : ""}wakes ${ahead(row.wake_ms)}`;
+  if (row.completed_ms) return `took ${duration(row.completed_ms - row.created_ms)}${row.note ? `: ${row.note}` : ""}`;
+  return `waits ${duration(clock.now() - row.updated_ms)}`;
+}
+
+function statistics(own) {
+  return h("div", { class: "grid three", key: "statistics" }, LEVELS.map(([name, title, note, seconds, intervals]) => {
+    const found = own.levels[name];
+    return card(title, { note, key: name, body: found ? bars(title, found.intervals, seconds, intervals, own.pipeline) : loading() });
+  }));
+}
+
+function bars(title, found, seconds, intervals, pipeline) {
+  const newest = Math.floor(clock.now() / 1000 / seconds) * seconds;
+  const starts = Array.from({ length: intervals }, (_, at) => newest - (intervals - 1 - at) * seconds);
+  const known = new Map(found.map((one) => [one.start_s, pipeline ? (one.pipelines[pipeline] ?? {}) : one.all]));
+  const series = COUNTED.map(([event, name]) => ({ name, values: starts.map((start) => known.get(start)?.[event] ?? 0) }))
+    .filter(({ values }, number) => number < 2 || values.some(Boolean));
+  return chart({ title, kind: "bars", times: starts.map((start) => start * 1000), series, width: 340, height: 150, unit: short });
+}
+
+function webhooks(own) {
+  if (!own.hooks.read) return loading();
+  if (!own.hooks.rows.length)
+    return card("Webhooks", { body: empty("transactions", "No webhook is due", "One that failed waits here for its next try, with the reason.") });
+  return card("Webhooks", { note: "whatever is tried next comes first", table: table("Webhooks", [
+    { label: "Transaction", cell: (row) => h("a", { href: href(row.transaction_id), class: "mono", title: row.transaction_id }, brief(row.transaction_id)), class: "nowrap" },
+    { label: "Receiver", cell: (row) => row.url, class: "wrap" },
+    { label: "Tries", cell: (row) => count(row.tries), number: true },
+    { label: "Next try", cell: (row) => h("span", { title: at(row.next_ms) }, ahead(row.next_ms)), class: "nowrap" },
+    { label: "Last problem", cell: (row) => row.error ?? "", class: "wrap soft" },
+  ], own.hooks.rows, (row) => row.transaction_id) }, pager(own.hooks, "webhooks"));
+}
+
+function nodes(watch) {
+  if (!watch.nodes.length)
+    return card("Nodes", { body: empty("transactions", "No node runs", "Transactions wait in their queue until one comes.", "angarium serve node --app module:app") });
+  return card("Nodes", { table: table("Nodes", [
+    { label: "Node", cell: (row) => row.node, class: "wrap" },
+    { label: "State", cell: (row) => badge(row.alive ? "alive" : "silent", row.alive ? "good" : "warn") },
+    { label: "Heard of", cell: (row) => `${duration(row.silent_ms)} ago`, number: true },
+  ], watch.nodes, (row) => row.node) });
+}
+
+function elders(watch) {
+  if (!watch.elders.length)
+    return card("Running longest", { body: empty("transactions", "Nothing runs", "Those that a node took long ago and has not ended show here.") });
+  return card("Running longest", { table: table("Running longest", [
+    { label: "Id", cell: (row) => h("a", { href: href(row.transaction_id), class: "mono", title: row.transaction_id }, brief(row.transaction_id)), class: "nowrap" },
+    { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },
+    { label: "For", cell: (row) => duration(row.age_ms), number: true },
+  ], watch.elders, (row) => row.transaction_id) });
+}

@@ -1,0 +1,157 @@
+"""Transactions as pages: by status, from Redis and then from the archive; and webhooks that wait.
+
+A page gives a mark for the next one. Handlers read, and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.core.errors import InputInvalid
+from angarium.core.ground import Ground
+from angarium.core.web import Operation, Parameter, reply
+from angarium.server.dashboard.marks import mark, numbers_of
+from angarium.server.dashboard.views import AFTER, LIMIT, limit_of
+from angarium.transactions.model import Status, Transaction, check_name, check_transaction_id
+from angarium.transactions.store import PipelineStore
+from angarium.transactions.store.listing import Hook, Row, TransactionListing, Wanted
+
+if TYPE_CHECKING:
+    from angarium.transactions.archive import Archive
+
+_NAME = {"type": "string", "minLength": 1, "maxLength": 128}
+# Numbers are stored in 64 bits with a sign.
+MOMENT_MAX = 2**63 - 1
+
+
+class RowsPage(msgspec.Struct, frozen=True):
+    """`next` is the parameter `after` of the page behind this one; null on the last."""
+
+    transactions: list[Row]
+    next: str | None
+
+
+class HooksPage(msgspec.Struct, frozen=True):
+    webhooks: list[Hook]
+    next: str | None
+
+
+class TransactionViews:
+    def __init__(self, ground: Ground) -> None:
+        self._settings = ground.settings
+        self._partitions = ground.settings.partitions
+        self._listing = TransactionListing(ground)
+        self._pipelines = PipelineStore(ground)
+        self._opened: Archive | None = None
+
+    def operations(self) -> list[Operation]:
+        status = Parameter(
+            "status", schema={"enum": [each.value for each in Status]}, required=True
+        )
+        named = (Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME))
+        return [
+            Operation(
+                "GET", "/v1/transaction-list", "pageTransactions",
+                "Transactions of one status in short, page by page", self.rows,
+                answers={200: RowsPage}, parameters=(status, *named, LIMIT, AFTER),
+            ),
+            Operation(
+                "GET", "/v1/transaction-webhooks", "pageWebhooks",
+                "Webhooks that are due, and when each is tried next", self.webhooks,
+                answers={200: HooksPage}, parameters=(LIMIT, AFTER),
+            ),
+        ]  # fmt: skip
+
+    @property
+    def _archive(self) -> Archive:
+        if self._opened is None:
+            from angarium.transactions.archive import Archive  # SQLAlchemy: only when needed
+
+            self._opened = Archive(self._settings.database_url)
+        return self._opened
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    async def rows(self, request: Request) -> Response:
+        wanted, limit = _wanted(request), limit_of(request)
+        after = request.query_params.get("after")
+        if after is not None and after.startswith("archive:"):
+            return reply(await self._archived(wanted, limit, [], _moment_of(after)))
+        sources = self._listing.sources(wanted.status, await self._groups())
+        place, first = numbers_of(after, 2)
+        found: list[Row] = []
+        while place < len(sources) and len(found) < limit:
+            left = limit - len(found)
+            some, going_on = await self._listing.rows(sources[place], wanted, first, left)
+            found += some
+            if going_on is not None:
+                # The rest of a place whose first thousand had few that fit: for the next page.
+                return reply(RowsPage(found, mark(place, going_on)))
+            place, first = place + 1, 0
+        if place < len(sources):
+            return reply(RowsPage(found, mark(place, first)))
+        if not wanted.status.final:
+            return reply(RowsPage(found, None))
+        return reply(await self._archived(wanted, limit, found, None))
+
+    async def _archived(
+        self, wanted: Wanted, limit: int, found: Sequence[Row], before: tuple[int, str] | None
+    ) -> RowsPage:
+        left = limit - len(found)
+        if left <= 0:
+            return RowsPage(list(found), f"archive:{MOMENT_MAX}:~")
+        some = await self._archive.page(
+            wanted.status, left, pipeline=wanted.pipeline, owner=wanted.owner, before=before
+        )
+        known = {each.id for each in found}
+        rows = [*found, *(_row(each) for each in some if each.id not in known)]
+        if len(some) < left:
+            return RowsPage(rows, None)
+        last = some[-1]
+        return RowsPage(rows, f"archive:{last.completed_ms or last.updated_ms}:{last.id}")
+
+    async def webhooks(self, request: Request) -> Response:
+        limit = limit_of(request)
+        partition, first = numbers_of(request.query_params.get("after"), 2)
+        found: list[Hook] = []
+        while partition < self._partitions and len(found) < limit:
+            some, going_on = await self._listing.webhooks(partition, first, limit - len(found))
+            found += some
+            partition, first = (partition + 1, 0) if going_on is None else (partition, going_on)
+        following = mark(partition, first) if partition < self._partitions else None
+        return reply(HooksPage(found, following))
+
+    async def _groups(self) -> list[str]:
+        known = {each.node_group for each in (await self._pipelines.all())[0].values()}
+        return sorted(known | set(self._settings.transactions.node_groups))
+
+
+def _wanted(request: Request) -> Wanted:
+    asked = request.query_params
+    try:
+        status = Status(cast("str", asked.get("status")))
+    except ValueError:
+        raise InputInvalid(f"status must be one of {', '.join(Status)}") from None
+    names = {each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked}
+    return Wanted(status, **names)
+
+
+def _moment_of(after: str) -> tuple[int, str]:
+    _, _, rest = after.partition(":")
+    moment, _, id = rest.partition(":")
+    (number,) = numbers_of(moment, 1)
+    if number > MOMENT_MAX:
+        raise InputInvalid(f"{after[:100]!r} is no mark that a list gave")
+    return number, id if id == "~" else check_transaction_id(id)
+
+
+def _row(transaction: Transaction) -> Row:
+    return msgspec.convert(transaction, Row, from_attributes=True)

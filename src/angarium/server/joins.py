@@ -1,0 +1,239 @@
+"""Where two rooms meet: a reply of a conversation goes to pickup, and its removal there is its ACK.
+
+`PickupSender` is a sender of the conversations room (`senders.py`): it puts a reply into the
+recipient's queue under an id made of the reply's own, so a reply that is sent twice is there once.
+`AckFollower` reads what pickup's scripts wrote to the journal when recipients removed messages, and
+acknowledges. The journal is the outbox: the removal and its event are one script, so there is no
+moment at which a killed process could lose the ACK between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from angarium.conversations import instance
+from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
+from angarium.conversations.instance import ConversationsInstance
+from angarium.conversations.model import Reply, SyncMessageOptions
+from angarium.core import keyspace as keys
+from angarium.core import log
+from angarium.core.application import Angarium
+from angarium.core.errors import InputInvalid, LimitExceeded
+from angarium.core.ground import Ground
+from angarium.core.journal import EntryUnreadable, Journal, decode_entry
+from angarium.core.lease import Lease, LeaseKeys, Turn
+from angarium.core.service import Service
+from angarium.core.settings import Settings
+from angarium.pickup.errors import QueueFull
+from angarium.pickup.letterbox import Address, Letter, Letterbox, is_letter_id, letter_id
+from angarium.pickup.mailbox import CANCELLED, DELIVERED
+
+PICKUP = "pickup"
+LEASE_MS = 5_000
+ENTRIES_PER_READ = 200
+# While removals come in, and at the longest when nothing happens: the journal has no bell.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.25
+# A recipient can be faster than the report that its reply was sent. What is not known after the
+# last look is a message of nobody's conversation, or one whose time for an ACK is over.
+LOOKS_AFTER_S = (0.0, 0.05, 0.25)
+# Looked up at once: a few batches for Redis.
+ACKS_AT_ONCE = 1_000
+
+
+class PickupSender:
+    """A sender of the conversations room."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._box = Letterbox(ground)
+        self._prefix = ground.settings.prefix
+
+    async def __call__(self, reply: Reply) -> str | None:
+        """The id of the ACK to come; None for one that was put there before and is gone."""
+        letter = self._letter(reply)
+        try:
+            status = await self._box.put(letter)
+        except QueueFull as error:
+            raise Recoverable(str(error)) from error
+        except (InputInvalid, LimitExceeded) as error:
+            raise Fatal(str(error)) from error
+        return None if status == "removed" else letter.message_id
+
+    def _letter(self, reply: Reply) -> Letter:
+        try:
+            address = msgspec.convert(
+                reply.task_item.message_options.address or {}, Address, strict=True
+            )
+        except msgspec.MsgspecError as error:
+            raise Fatal(f"the reply's address can't be used: {error}") from error
+        return Letter(
+            connection_id=address.connection_id or reply.conversation_id,
+            payload=msgspec.json.encode(reply.payload),
+            message_id=reply_letter_id(self._prefix, reply.conversation_id, reply.response_id),
+            recipients=address.recipients,
+            tenant=address.tenant,
+            push_token=address.push_token,
+            stands_for=reply.response_id,
+        )
+
+
+def reply_letter_id(prefix: str, conversation_id: str, response_id: str) -> str:
+    """The id that a reply has in the pickup room. The database may hold several keyspaces."""
+    return letter_id(prefix, conversation_id, response_id)
+
+
+@dataclass(frozen=True)
+class _Awaiting:
+    """An ACK whose reply was not known when it was last looked for."""
+
+    ack_id: str
+    looks: int
+    next_look_s: float
+
+
+class AckFollower:
+    """One partition's journal. One process follows it at a time, by a lease.
+
+    It keeps no position: an ACK counts only until `sent_message_ttl` after its reply was sent, so
+    whoever begins to follow reads that much of the past again, and misses nothing that matters.
+    Acknowledging twice does nothing.
+    """
+
+    def __init__(
+        self, ground: Ground, partition: int, hear: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """`hear` gets the id of each ACK, and says whether anybody waited for it."""
+        name = ground.keyspace.name
+        self._ground = ground
+        self._clock = ground.clock
+        self._partition = partition
+        self._hear = hear
+        self._ended = False
+        self._journal = Journal(ground)
+        lease = LeaseKeys(
+            partition,
+            name(keys.FOLLOWER_LOCK, partition, "acks"),
+            name(keys.FOLLOWER_TERM, partition, "acks"),
+        )
+        self._lease = Lease(ground, lease, LEASE_MS)
+        self._past_ms = 2 * ground.settings.conversations.sent_message_ttl
+        self._turn_s = 0.0
+        self._position = "0-0"
+        self._awaiting: list[_Awaiting] = []
+        self._log = log.logger("angarium.acks", partition=partition)
+
+    async def run(self) -> None:
+        pause_s = PAUSE_S_MIN
+        while not self._ended:
+            busy = await self.run_once()
+            pause_s = PAUSE_S_MIN if busy else min(PAUSE_S_MAX, pause_s * 1.5)
+            await self._clock.sleep(0 if busy == ENTRIES_PER_READ else pause_s)
+
+    async def run_once(self) -> int:
+        """How much there was to do."""
+        if not await self._holds():
+            return 0
+        entries = await self._journal.read(self._partition, self._position, ENTRIES_PER_READ)
+        now_s = self._clock.monotonic()
+        fresh = [_Awaiting(each, 0, now_s) for entry in entries for each in self._removed(entry)]
+        due = [each for each in self._awaiting if each.next_look_s <= now_s]
+        later = [each for each in self._awaiting if each.next_look_s > now_s]
+        unknown = await self._acknowledge([*due, *fresh])
+        # Only now: what failed on the way is read and looked for again.
+        self._awaiting = later + unknown
+        if entries:
+            self._position = entries[-1][0].decode()
+        return len(entries) or len(self._awaiting)
+
+    async def release(self) -> None:
+        """On the way out, so that another process follows at once."""
+        self._ended = True
+        await self._lease.release()
+
+    async def _holds(self) -> bool:
+        now_s = self._clock.monotonic()
+        if now_s >= self._turn_s:
+            if await self._lease.run_once() is Turn.GAINED:
+                await self._begin()
+            self._turn_s = now_s + self._lease.pause_s
+        return self._lease.trusted
+
+    async def _begin(self) -> None:
+        journal = self._ground.keyspace.name(keys.JOURNAL, self._partition)
+        seconds, micros = await self._ground.redis.call("TIME", key=journal)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        self._position = f"{max(0, now_ms - self._past_ms)}-0"
+        self._awaiting = []
+
+    def _removed(self, entry: Sequence[Any]) -> list[str]:
+        """Ids of letters that left the pickup room with this entry."""
+        entry_id, fields = entry
+        # The rows of other rooms are not even taken apart.
+        if dict(zip(fields[::2], fields[1::2], strict=False)).get(b"room") != PICKUP.encode():
+            return []
+        try:
+            events = decode_entry(entry_id, fields).events
+        except EntryUnreadable as error:
+            self._log.warning("entry_unreadable", error=str(error))
+            return []
+        return [
+            each.subject
+            for each in events
+            if each.event in (DELIVERED, CANCELLED) and is_letter_id(each.subject)
+        ]
+
+    async def _acknowledge(self, awaiting: Sequence[_Awaiting]) -> list[_Awaiting]:
+        """Those nobody waited for, as long as they are worth another look."""
+        unknown: list[_Awaiting] = []
+        for start in range(0, len(awaiting), ACKS_AT_ONCE):
+            part = awaiting[start : start + ACKS_AT_ONCE]
+            heard = await asyncio.gather(*(self._hear(each.ack_id) for each in part))
+            unknown += [each for each, known in zip(part, heard, strict=True) if not known]
+        now_s = self._clock.monotonic()
+        return [
+            _Awaiting(each.ack_id, each.looks + 1, now_s + LOOKS_AFTER_S[each.looks + 1])
+            for each in unknown
+            if each.looks + 1 < len(LOOKS_AFTER_S)
+        ]
+
+
+class JoinedConversations(ConversationsInstance):
+    """The role `conversations` with the way to pickup and the way back."""
+
+    def __init__(self, ground: Ground, app: Angarium) -> None:
+        super().__init__(ground, app, {PICKUP: PickupSender(ground)})
+        self._followers = [
+            AckFollower(ground, partition, self.hear_ack)
+            for partition in range(ground.settings.partitions)
+        ]
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        for partition, follower in enumerate(self._followers):
+            self.spawn(f"acks-{partition}", follower.run)
+
+    async def on_stop(self) -> None:
+        await super().on_stop()
+        for follower in self._followers:
+            await follower.release()
+
+    async def hear_ack(self, ack_id: str) -> bool:
+        options = SyncMessageOptions(async_response_id=ack_id)
+        try:
+            status = await self.manager.delete_conversation_message(options)
+        except AckUnknown:
+            return False
+        self.acknowledged += status == "delivered"
+        return True
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    instance.check(settings, app)
+
+
+def build(ground: Ground, app: Angarium) -> Service:
+    return JoinedConversations(ground, app)

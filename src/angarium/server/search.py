@@ -1,0 +1,359 @@
+"""Any id, in every room: where it is now, what belongs to it, and its whole history.
+
+Redis is asked first, by what each room can tell of an id; then the journal is looked through from
+its newest entry backwards, and what it no longer has comes from the lake, by a callable that is
+joined here. Nothing is changed. What belongs together is found by how the rooms are joined: a
+message's transaction has its id as the externalId, its request has it as the id, a reply has a
+letter in the pickup room whose id follows from its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.conversations.show import show
+from angarium.conversations.store import ConversationStore
+from angarium.core import keyspace as keys
+from angarium.core.application import Angarium
+from angarium.core.errors import AngariumError, InputInvalid, NotFound
+from angarium.core.ground import Ground
+from angarium.core.journal import EntryUnreadable, Event, decode_entry
+from angarium.core.service import Service
+from angarium.core.web import Face, Operation, Parameter, reply
+from angarium.dispatch.identity import is_message_id
+from angarium.dispatch.letters import DeadLetters, shown
+from angarium.dispatch.store import DispatchStore
+from angarium.pickup.model import DEFAULT_TENANT, queue_name
+from angarium.pickup.store import PickupStore
+from angarium.routing.listening import rules_of
+from angarium.routing.store import RoutingStore
+from angarium.server.joins import reply_letter_id
+from angarium.transactions.client import Transactions
+from angarium.transactions.model import OWNER_DEFAULT
+
+ID_LETTERS_MAX = 512
+ENTRIES_PER_READ = 500
+# An entry may hold a large batch; this much of a partition's journal is read at the most.
+BYTES_MAX = 64 * 1024 * 1024
+# Ids whose events make up one history; a conversation may have had thousands of requests.
+RELATED_MAX = 200
+EVENTS_MAX = 2_000
+# Each is a look through the lake's tables.
+LAKE_IDS_MAX = 20
+# Rounds of finding what belongs to what was found: message, request, replies, letters.
+ROUNDS = 3
+
+
+class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    at_ms: int
+    room: str
+    event: str
+    subject: str
+    source: str
+    actor: str = ""
+    key: str | None = None
+    owner: str | None = None
+    pipeline: str | None = None
+    node: str | None = None
+    attempt: int | None = None
+    status: str | None = None
+    detail: str | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a room says of the id now."""
+
+    room: str
+    kind: str
+    state: Any
+
+
+class Related(msgspec.Struct, frozen=True):
+    kind: str
+    id: str
+
+
+class SearchAnswer(msgspec.Struct, frozen=True):
+    """`complete`: the history reaches back to the beginning, as far as anybody knows."""
+
+    id: str
+    found: list[Found]
+    related: list[Related]
+    history: list[HistoryEvent]
+    lake: str
+    complete: bool
+
+
+LakeHistory = Callable[[str], Awaitable[Iterable[Any] | None]]
+"""Events of an id from the lake; None when the lake never ran."""
+
+
+class Search:
+    def __init__(self, ground: Ground, lake: LakeHistory | None = None) -> None:
+        settings = ground.settings
+        self._ground = ground
+        self._lake = lake
+        self._entries_max = settings.limits.search_entries_max
+        self._dispatch = DispatchStore(ground)
+        self._letters = DeadLetters(self._dispatch)
+        self._routing = RoutingStore(ground, rules_of(settings), settings.limits)
+        self._conversations = ConversationStore(ground)
+        self._pickup = PickupStore(ground)
+        self._transactions = Transactions(ground)
+
+    async def close(self) -> None:
+        await self._transactions.close()
+
+    async def search(self, id: str) -> SearchAnswer:
+        if not 0 < len(id) <= ID_LETTERS_MAX or not id.isprintable():
+            raise InputInvalid(f"an id has 1 to {ID_LETTERS_MAX} printable letters")
+        found = [each async for each in self._states(id)]
+        related = _Related(id, self._ground.settings.prefix)
+        for each in found:
+            related.learn_state(each)
+        history, complete = await self._journal(related)
+        lake, from_lake = await self._from_lake(related)
+        known = {(each.at_ms, each.room, each.event, each.subject) for each in history}
+        history += [e for e in from_lake if (e.at_ms, e.room, e.event, e.subject) not in known]
+        history.sort(key=lambda each: each.at_ms)
+        if not found and not history:
+            raise NotFound(f"no room, no journal and no lake knows {id!r}")
+        return SearchAnswer(
+            id, found, related.listed(), history[:EVENTS_MAX], lake, complete or lake == "joined"
+        )
+
+    # Redis
+
+    async def _states(self, id: str) -> AsyncIterator[Found]:
+        for room, kind, ask in (
+            ("dispatch", "message", self._message),
+            ("transactions", "transaction", self._transaction),
+            ("transactions", "transaction of this externalId", self._external),
+            ("conversations", "conversation", self._conversation),
+            ("conversations", "request", self._request),
+            ("conversations", "reply", self._reply),
+            ("pickup", "connection", self._connection),
+            ("routing", "recipient key", self._recipient_key),
+        ):
+            try:
+                state = await ask(id)
+            except (NotFound, InputInvalid):
+                continue  # it can't be one of these
+            if state is not None:
+                yield Found(room, kind, state)
+
+    async def _message(self, id: str) -> Any:
+        if not is_message_id(id.encode(errors="replace")):
+            return None
+        try:
+            return {"state": "dead", "letter": shown(await self._letters.find(id))}
+        except NotFound:
+            return {"state": "pending"} if await self._dispatch.is_pending(id) else None
+
+    async def _transaction(self, id: str) -> Any:
+        return await self._transactions.get(id)
+
+    async def _external(self, id: str) -> Any:
+        return await self._transactions.get_external(OWNER_DEFAULT, id)
+
+    async def _conversation(self, id: str) -> Any:
+        state = await show(self._conversations, id)
+        return state if state.requests_total or state.replies_total else None
+
+    async def _request(self, id: str) -> Any:
+        return await self._conversations.read_request(id, None)
+
+    async def _reply(self, id: str) -> Any:
+        return await self._conversations.read_reply(id, None)
+
+    async def _connection(self, id: str) -> Any:
+        tenant, _, connection = id.rpartition(":")
+        return await self._pickup.show(queue_name(tenant or DEFAULT_TENANT, connection))
+
+    async def _recipient_key(self, id: str) -> Any:
+        return await self._routing.show(id)
+
+    # The journal and the lake
+
+    async def _journal(self, related: _Related) -> tuple[list[HistoryEvent], bool]:
+        """Read twice at the most where the first reading found what else belongs to it."""
+        history: list[HistoryEvent] = []
+        complete = True
+        for _ in range(ROUNDS):
+            before = related.count
+            history, complete = [], True
+            for partition in range(self._ground.settings.partitions):
+                found, reached = await self._journal_of(partition, related)
+                history += found
+                complete = complete and reached
+            if related.count == before:
+                break
+        return history, complete
+
+    async def _journal_of(
+        self, partition: int, related: _Related
+    ) -> tuple[list[HistoryEvent], bool]:
+        """Newest first, and whether the beginning was reached."""
+        name = self._ground.keyspace.name(keys.JOURNAL, partition)
+        found: list[HistoryEvent] = []
+        until, looked, size = "+", 0, 0
+        while looked < self._entries_max and size < BYTES_MAX:
+            entries = await self._ground.redis.call(
+                "XREVRANGE", name, until, "-", "COUNT", ENTRIES_PER_READ, key=name
+            )
+            for entry_id, fields in entries:
+                # Most entries name none of the ids, and need not be taken apart.
+                if related.may_be_in(fields[-1]):
+                    found += _events_of(entry_id, fields, related)
+            looked += len(entries)
+            size += sum(len(fields[-1]) for _, fields in entries)
+            if len(entries) < ENTRIES_PER_READ:
+                return found, True
+            until = f"({entries[-1][0].decode()}"
+        return found, False
+
+    async def _from_lake(self, related: _Related) -> tuple[str, list[HistoryEvent]]:
+        if self._lake is None:
+            return "not installed", []
+        found: list[HistoryEvent] = []
+        for id in related.ids()[:LAKE_IDS_MAX]:
+            try:
+                events = await self._lake(id)
+            except AngariumError as error:
+                return f"not readable: {error}", found
+            if events is None:
+                return "never ran", []
+            found += [_of_lake(each) for each in events]
+        return "joined", found
+
+
+class _Related:
+    """The ids of one story, as they turn up."""
+
+    def __init__(self, id: str, prefix: str) -> None:
+        self._kinds: dict[str, str] = {id: "this"}
+        self._prefix = prefix
+        self._bytes: list[bytes] = [id.encode()]
+
+    @property
+    def count(self) -> int:
+        return len(self._kinds)
+
+    def concerns(self, room: str, event: Event) -> bool:
+        key = event.key or ""
+        # A queue's name has the tenant in front; people search for the connection.
+        tail = key.partition(":")[2] if room == "pickup" else ""
+        return any(name in self._kinds for name in (event.subject, event.detail, key, tail) if name)
+
+    def ids(self) -> list[str]:
+        return list(self._kinds)
+
+    def listed(self) -> list[Related]:
+        return [Related(kind, id) for id, kind in self._kinds.items() if kind != "this"]
+
+    def may_be_in(self, rows: bytes) -> bool:
+        return any(each in rows for each in self._bytes)
+
+    def learn_state(self, found: Found) -> None:
+        if found.room == "transactions":
+            self._add("transaction", found.state.id)
+            if found.state.external_id and is_message_id(found.state.external_id.encode()):
+                self._add("message", found.state.external_id)
+
+    def learn(self, room: str, event: Event) -> None:
+        """What an event of one of the ids tells of others."""
+        if room == "conversations" and event.event == "accepted":
+            self._add("reply", event.subject)
+            self._add("message or request", event.detail)
+            letter = reply_letter_id(self._prefix, event.key or "", event.subject)
+            self._add("letter in pickup", letter)
+        elif room == "pickup" and event.event == "accepted" and event.detail:
+            self._add("reply", event.detail)
+            self._add("letter in pickup", event.subject)
+
+    def _add(self, kind: str, id: str | None) -> None:
+        if id and id not in self._kinds and len(self._kinds) < RELATED_MAX:
+            self._kinds[id] = kind
+            self._bytes.append(msgspec.json.encode(id)[1:-1])
+
+
+def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryEvent]:
+    try:
+        entry = decode_entry(entry_id, fields)
+    except EntryUnreadable:
+        return []
+    found = []
+    for event in entry.events:
+        if not related.concerns(entry.room, event):
+            continue
+        related.learn(entry.room, event)
+        found.append(
+            HistoryEvent(
+                entry.at_ms, entry.room, event.event, event.subject, "journal", entry.actor,
+                event.key, event.owner, event.pipeline, event.node, event.attempt, event.status,
+                event.detail,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _of_lake(event: Any) -> HistoryEvent:
+    return HistoryEvent(
+        event.at_ms, event.room, event.event, event.subject, "lake", event.actor, event.key,
+        event.owner, event.pipeline, event.node, event.attempt, event.status, event.detail,
+    )  # fmt: skip
+
+
+class _Searches(Service):
+    """Closes what searching had opened."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__("search", clock=ground.clock)
+        self.search = Search(ground, lake_of(ground))
+
+    async def on_close(self) -> None:
+        await self.search.close()
+
+
+def lake_of(ground: Ground) -> LakeHistory | None:
+    """The lake's own look-up, where the lake is installed."""
+    try:
+        from angarium.lake.lookup import Lookup
+        from angarium.lake.tables import Lake
+    except ImportError:
+        return None
+    lake = Lake.of(ground.settings)
+    lookup = Lookup(lake)
+
+    async def history(id: str) -> Iterable[Any] | None:
+        if not await asyncio.to_thread(lake.existing):
+            return None
+        return await lookup.history(id)
+
+    return history
+
+
+def face(ground: Ground, app: Angarium) -> Face:
+    searches = _Searches(ground)
+
+    async def search(request: Request) -> Response:
+        return reply(await searches.search.search(request.query_params.get("id", "")))
+
+    operation = Operation(
+        "GET",
+        "/v1/search",
+        "search",
+        "Any id: where it is in each room, what belongs to it, and its whole history",
+        search,
+        answers={200: SearchAnswer},
+        parameters=[
+            Parameter("id", schema={"type": "string", "minLength": 1}, required=True),
+        ],
+    )
+    return Face("search", [operation], searches)

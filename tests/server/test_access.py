@@ -1,0 +1,183 @@
+"""Who may call the API: no token, a wrong one, a wrong scope, a foreign tenant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from angarium.client.application import Angarium
+from angarium.core.errors import InputInvalid, NotFound, SettingInvalid
+from angarium.core.ground import Ground
+from angarium.core.tokens import SCOPES, Token, TokenStore, digest, from_settings
+from angarium.server.http import build, check
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground, sample_settings
+
+PATIENCE_S = 30.0
+TOKENS = ["read:reader", "write:writer", "admin:boss", "write@acme:acme-writer", "read@acme:acme"]
+PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
+
+
+class Caller:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self.url = url
+
+    async def __call__(
+        self, method: str, path: str, token: str | None = None, **named: Any
+    ) -> tuple[int, Any]:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        url = f"{self.url}{path}"
+        async with self._session.request(method, url, headers=headers, **named) as response:
+            text = await response.text()
+            self.headers = response.headers
+            return response.status, json.loads(text) if text.startswith(("{", "[")) else text
+
+
+@asynccontextmanager
+async def house(redis_url: str, **http: Any) -> AsyncIterator[tuple[Ground, Caller]]:
+    async with sample_ground(redis_url, http={"port": 0, **http}) as ground:
+        api = build(ground, Angarium())
+        await api.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                yield ground, Caller(session, f"http://127.0.0.1:{api.ports['http']}")
+        finally:
+            await api.stop(5)
+
+
+async def test_everything_is_open_on_loopback_without_tokens(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url) as (_, call):
+        assert (await call("GET", "/v1/processes"))[0] == 200
+        assert (await call("GET", "/metrics"))[0] == 200
+
+
+async def test_nothing_but_probes_and_pages_is_open_elsewhere(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url, host="0.0.0.0") as (_, call):
+        for path in ("/v1/processes", "/metrics", "/v1/dispatch", "/v1/live", "/v1/search?id=x"):
+            status, problem = await call("GET", path)
+            assert (status, problem["code"]) == (401, "unauthorized"), path
+            assert call.headers["www-authenticate"] == "Bearer"
+            assert call.headers["content-type"] == "application/problem+json"
+        for path in ("/healthz", "/readyz", "/openapi.json", "/"):
+            assert (await call("GET", path))[0] == 200, path
+
+
+async def test_a_token_opens_what_its_scope_allows(redis_url: str, no_settings: object) -> None:
+    async with house(redis_url, tokens=TOKENS) as (_, call):
+        assert (await call("GET", "/v1/processes"))[0] == 401
+        assert (await call("GET", "/v1/processes", "guess"))[0] == 401
+        assert (await call("GET", "/v1/processes", "reader"))[0] == 200
+        message = {"json": {"payload": {"n": 1}}}
+        status, problem = await call("POST", "/v1/messages", "reader", **message)
+        assert (status, problem["code"]) == (403, "forbidden")
+        assert "'write'" in problem["detail"]
+        assert (await call("POST", "/v1/messages", "writer", **message))[0] == 202
+        assert (await call("PUT", "/v1/pipelines/p", "writer", json=PIPELINE))[0] == 403
+        assert (await call("PUT", "/v1/pipelines/p", "boss", json=PIPELINE))[0] == 200
+
+
+async def test_a_token_of_a_tenant_reaches_that_tenant_only(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url, tokens=TOKENS) as (_, call):
+        await call("PUT", "/v1/pipelines/p", "boss", json=PIPELINE)
+        start = {"pipeline": "p"}
+        _, other = await call("POST", "/v1/transactions", "boss", json=start)
+        status, problem = await call("POST", "/v1/transactions", "acme-writer", json=start)
+        assert (status, problem["code"]) == (403, "tenant_foreign")
+        own = {**start, "owner": "acme"}
+        status, mine = await call("POST", "/v1/transactions", "acme-writer", json=own)
+        assert status == 201
+        batch = {"transactions": [own, start]}
+        status, _ = await call("POST", "/v1/transactions/batch", "acme-writer", json=batch)
+        assert status == 403
+        assert (await call("GET", f"/v1/transactions/{mine['id']}", "acme"))[0] == 200
+        # A foreign one is as unknown as one that never was.
+        status, problem = await call("GET", f"/v1/transactions/{other['id']}", "acme")
+        assert (status, problem["code"]) == (404, "transaction_unknown")
+        cancel = f"/v1/transactions/{other['id']}/cancel"
+        assert (await call("POST", cancel, "acme-writer"))[0] == 404
+        listed = "/v1/transactions?status=queued"
+        assert (await call("GET", listed, "acme"))[0] == 403
+        status, found = await call("GET", f"{listed}&owner=acme", "acme")
+        assert [each["id"] for each in found["transactions"]] == [mine["id"]]
+        queue = "/v1/pickup/connections/anna"
+        assert (await call("GET", f"{queue}?tenant=other", "acme"))[0] == 403
+        assert (await call("GET", f"{queue}?tenant=acme", "acme"))[0] == 404
+        assert (await call("GET", "/v1/processes", "acme"))[0] == 403
+
+
+async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
+    any_redis_url: str, no_settings: object
+) -> None:
+    async with house(any_redis_url) as (ground, call):
+        store = TokenStore(ground)
+        token = await store.create("somebody", "read")
+        (listed,) = await store.listed()
+        assert token not in str(listed)
+
+        async def answers(status: int, shown: str | None) -> bool:
+            return (await call("GET", "/v1/processes", shown))[0] == status
+
+        await eventually(lambda: answers(401, None), PATIENCE_S)
+        assert await answers(200, token)
+        await store.revoke(listed.id)
+        # With the last one gone, loopback is open again.
+        await eventually(lambda: answers(200, None), PATIENCE_S)
+        with pytest.raises(NotFound):
+            await store.revoke(listed.id)
+
+
+async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
+    async with sample_ground(redis_url) as ground:
+        store = TokenStore(ground)
+        token = await store.create("a", "admin", "acme")
+        assert await store.all() == {
+            digest(token): Token("a", "admin", "acme", (await store.listed())[0].token.created_ms)
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "tenant"),
+    [("", "read", None), ("a", "root", None), ("a", "read", "a b"), ("a\n", "read", None)],
+)
+async def test_a_token_that_makes_no_sense_is_not_made(
+    redis_url: str, name: str, scope: str, tenant: str | None
+) -> None:
+    async with sample_ground(redis_url) as ground:
+        with pytest.raises(InputInvalid):
+            await TokenStore(ground).create(name, scope, tenant)
+
+
+def test_a_token_in_the_settings_may_be_hashed() -> None:
+    hashed = digest("secret")
+    found = from_settings([f"write@acme:sha256={hashed}", "read:other"])
+    assert found[hashed].tenant == "acme"
+    assert found[digest("other")].scope == "read"
+
+
+@pytest.mark.parametrize("entry", ["root:secret", "read:", "read@a b:secret", "secret"])
+def test_an_entry_that_is_no_token_is_refused_without_being_shown(
+    entry: str, no_settings: object
+) -> None:
+    settings = sample_settings("redis://127.0.0.1:1", http={"port": 0, "tokens": [entry]})
+    with pytest.raises(SettingInvalid) as raised:
+        check(settings, Angarium())
+    assert "secret" not in str(raised.value)
+    assert "ANGARIUM_HTTP__TOKENS" in str(raised.value)
+
+
+def test_each_scope_includes_those_below_it() -> None:
+    for number, scope in enumerate(SCOPES):
+        allowed = [each for each in SCOPES if Token("t", scope).allows(each)]
+        assert allowed == list(SCOPES[: number + 1])

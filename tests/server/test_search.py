@@ -1,0 +1,149 @@
+"""Any id, in every room: what a search finds, and what it says where there is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from angarium.client import Client
+from angarium.client.application import Angarium
+from angarium.core.errors import InputInvalid, NotFound
+from angarium.core.ground import Ground
+from angarium.lake.lookup import LakeEvent
+from angarium.server.joins import JoinedConversations, reply_letter_id
+from angarium.server.search import Search, SearchAnswer
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+
+PATIENCE_S = 30.0
+MESSAGE = "11111111-1111-4111-8111-111111110000"
+PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
+
+
+async def play(ground: Ground, client: Client) -> str:
+    """A message's story up to pickup; the transaction's id."""
+    await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})
+    started = await client.transactions.start("p", {}, external_id=MESSAGE)
+    await client.conversations.request("anna", MESSAGE)
+    await client.conversations.reply("anna", MESSAGE, "r1", {"text": "hello"})
+    instance = JoinedConversations(ground, Angarium())
+    await instance.start()
+
+    async def sent() -> bool:
+        return (
+            await client.conversations._store.find_ack(
+                reply_letter_id(ground.settings.prefix, "anna", "r1"), None
+            )
+            is not None
+        )
+
+    await eventually(sent, PATIENCE_S)
+    await instance.stop(5)
+    return started.transaction_id
+
+
+def kinds(answer: SearchAnswer) -> set[tuple[str, str]]:
+    return {(each.room, each.kind) for each in answer.found}
+
+
+def events(answer: SearchAnswer) -> set[tuple[str, str]]:
+    return {(each.room, each.event) for each in answer.history}
+
+
+async def test_one_story_is_found_by_any_of_its_ids(
+    any_redis_url: str, no_settings: object
+) -> None:
+    async with sample_ground(any_redis_url, **PATIENT) as ground:
+        client, search = Client(ground=ground), Search(ground)
+        transaction_id = await play(ground, client)
+        letter = reply_letter_id(ground.settings.prefix, "anna", "r1")
+        by_message = await search.search(MESSAGE)
+        assert ("transactions", "transaction of this externalId") in kinds(by_message)
+        assert ("conversations", "request") in kinds(by_message)
+        whole = {
+            ("transactions", "started"),
+            ("conversations", "requested"),
+            ("conversations", "accepted"),
+            ("conversations", "sent"),
+            ("pickup", "accepted"),
+        }
+        assert whole <= events(by_message)
+        assert {transaction_id, "r1", letter} <= {each.id for each in by_message.related}
+        assert by_message.complete
+        assert [each.at_ms for each in by_message.history] == sorted(
+            each.at_ms for each in by_message.history
+        )
+        by_transaction = await search.search(transaction_id)
+        assert ("transactions", "started") in events(by_transaction)
+        assert MESSAGE in {each.id for each in by_transaction.related}
+        by_reply = await search.search("r1")
+        assert ("conversations", "reply") in kinds(by_reply)
+        assert ("pickup", "accepted") in events(by_reply)
+        by_letter = await search.search(letter)
+        assert ("conversations", "sent") in events(by_letter)
+        by_conversation = await search.search("anna")
+        assert {("conversations", "conversation"), ("pickup", "connection")} <= kinds(
+            by_conversation
+        )
+        assert ("pickup", "accepted") in events(by_conversation)
+        await search.close()
+        await client.close()
+
+
+async def test_a_recipient_key_and_a_dead_letter_are_found(
+    redis_url: str, no_settings: object
+) -> None:
+    async with sample_ground(redis_url) as ground:
+        client, search = Client(ground=ground), Search(ground)
+        await client.routing.send("did:key:anna", b"{}")
+        found = await search.search("did:key:anna")
+        assert ("routing", "recipient key") in kinds(found)
+        assert ("routing", "accepted") in events(found)
+        await search.close()
+
+
+async def test_what_the_journal_no_longer_has_comes_from_the_lake(
+    redis_url: str, no_settings: object
+) -> None:
+    asked: list[str] = []
+
+    async def lake(id: str) -> Iterable[LakeEvent]:
+        asked.append(id)
+        return [LakeEvent(0, "1-1", 1, "dispatch", 5, "a", "accepted", id)]
+
+    async with sample_ground(redis_url) as ground:
+        search = Search(ground, lake)
+        answer = await search.search(MESSAGE)
+        assert asked == [MESSAGE]
+        assert answer.lake == "joined"
+        assert [(each.event, each.source) for each in answer.history] == [("accepted", "lake")]
+        await search.close()
+
+
+async def test_an_id_that_nobody_knows_is_not_found(redis_url: str, no_settings: object) -> None:
+    async def never_ran(_: str) -> None:
+        return None
+
+    async with sample_ground(redis_url) as ground:
+        search = Search(ground, never_ran)
+        with pytest.raises(NotFound):
+            await search.search("nobody")
+        for id in ("", "x" * 600, "a\0b"):
+            with pytest.raises(InputInvalid):
+                await search.search(id)
+        client = Client(ground=ground)
+        await client.conversations.request("anna", "q")
+        assert (await search.search("q")).lake == "never ran"
+        await search.close()
+
+
+async def test_a_search_looks_so_far_back_and_says_so(redis_url: str, no_settings: object) -> None:
+    async with sample_ground(redis_url, limits={"search_entries_max": 1}) as ground:
+        client, search = Client(ground=ground), Search(ground)
+        await client.conversations.request("anna", "q")
+        for number in range(600):
+            await client.conversations.request("other", str(number))
+        assert not (await search.search("q")).complete
+        await search.close()
