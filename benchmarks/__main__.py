@@ -19,6 +19,7 @@ BENCHMARKS = (
     "pickup",
     "pickup_listeners",
     "transactions",
+    "lake",
 )
 
 

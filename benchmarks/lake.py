@@ -1,0 +1,274 @@
+"""The journal into Delta, against plain loops of redis-py that only read it; and freshness.
+
+`LAKE_EVENTS` sets the size (1,000,000 unless given), `LAKE_ROUNDS` the rounds. The loops:
+
+- *one entry per event*: the same events as a stream of single entries, each read into a dict by
+  redis-py. This is what a reader of a plain stream gets, and what ratios are taken to.
+- *packed, decoded*: our journal, whose entries hold many events, read by redis-py, and each event
+  decoded with `json.loads`.
+- *packed, bytes only*: the same, without looking at the events: the least that any reader does.
+
+Ours reads, decodes, writes Parquet by day and room, and commits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import redis
+from deltalake import DeltaTable
+from tests.kit.server import ServerProcess
+
+import angarium.lake
+from angarium.core.settings import Settings
+from angarium.lake.copying import copy_journal
+from benchmarks.measure import STEAL_MAX, _cpu_times, _steal_since
+
+EVENTS = int(os.environ.get("LAKE_EVENTS", "1000000"))
+ROUNDS = int(os.environ.get("LAKE_ROUNDS", "3"))
+EVENTS_PER_ENTRY = 200
+COUNT = 10_000
+BATCH_ROWS = 1_000_000
+BASE = "one entry per event"
+RATE = 5_000  # events/s for freshness
+FRESH_S = 30
+
+# Filled by a script, so that filling takes seconds and not minutes.
+FILL = """
+local first, entries, events = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local number = first
+for _ = 1, entries do
+  local rows = {}
+  for n = 1, events do
+    local id = string.format('0198c2f1e6a27b3c%016d', number)
+    rows[n] = '{"e":"accepted","s":"' .. id .. '","k":"orders","o":"acme","p":"invoice","a":1}'
+    if ARGV[4] == '1' then
+      redis.call('XADD', KEYS[2], '*', 'e', 'accepted', 's', id, 'k', 'orders', 'o', 'acme',
+        'p', 'invoice', 'a', 1)
+    end
+    number = number + 1
+  end
+  redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', 'dispatch', 'at', ARGV[5], 'by', 'bench',
+    'n', events, 'seq', number, 'end', 0, 'rows', table.concat(rows, '\\n'))
+end
+return number
+"""
+
+
+def _fill(client: Any, events: int, *, singles: bool = True) -> None:
+    number = 0
+    while number < events:
+        now_ms = int(time.time() * 1000)
+        flag = "1" if singles else "0"
+        entries = min(10, (events - number) // EVENTS_PER_ENTRY)
+        number = client.eval(
+            FILL, 2, "journal", "singles", number, entries, EVENTS_PER_ENTRY, flag, now_ms
+        )
+
+
+def _pages(client: Any, key: str, count: int) -> Any:
+    after = "-"
+    while page := client.xrange(key, after, "+", count=count):
+        yield page
+        after = f"({page[-1][0].decode()}"
+
+
+def _singles(client: Any) -> int:
+    return sum(len(page) for page in _pages(client, "singles", COUNT))
+
+
+def _decoded(client: Any) -> int:
+    found = 0
+    for page in _pages(client, "journal", 100):
+        for _, fields in page:
+            found += len([json.loads(line) for line in fields[b"rows"].split(b"\n")])
+    return found
+
+
+def _bytes_only(client: Any) -> int:
+    return sum(int(fields[b"n"]) for page in _pages(client, "journal", 100) for _, fields in page)
+
+
+class Lake:
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        self._folder = folder
+        self._number = 0
+        settings = Settings(home=folder)
+        self.spark = angarium.lake.session(
+            settings, master="local[2]", conf={"spark.driver.memory": "1g"}
+        )
+
+    def options(self) -> dict[str, str]:
+        return {"url": self._url, "maxRowsPerBatch": str(BATCH_ROWS)}
+
+    def place(self) -> Path:
+        self._number += 1
+        return self._folder / f"run{self._number}"
+
+    def copy(self) -> int:
+        """Tasks write the files, Spark sees their names."""
+        place = self.place()
+        query = copy_journal(
+            self.spark, str(place), str(place / "checkpoint"), self.options(), once=True
+        )
+        query.awaitTermination()
+        return _stored(place)
+
+    def rows(self) -> int:
+        """Rows pass through Spark, where a user could transform them."""
+        place = self.place()
+        frame = self.spark.readStream.format("redis-stream").options(**self.options())
+        writer = frame.option("decode", "journal").load().writeStream.format("delta")
+        writer = writer.option("checkpointLocation", str(place / "checkpoint"))
+        writer = writer.option("partitionBy", "room").trigger(availableNow=True)
+        writer.start(str(place / "events")).awaitTermination()
+        return _stored(place)
+
+
+def _stored(place: Path) -> int:
+    files = pa.table(DeltaTable(str(place / "events")).get_add_actions(flatten=True))
+    rows = int(sum(files["num_records"].to_pylist()))
+    shutil.rmtree(place)
+    return rows
+
+
+def _measure(run: Callable[[], int], events: int) -> float:
+    for _ in range(10):
+        before = _cpu_times()
+        began = time.perf_counter()
+        found = run()
+        seconds = time.perf_counter() - began
+        assert found == events, (found, events)
+        if _steal_since(before) <= STEAL_MAX:
+            break
+    return events / seconds
+
+
+def _throughput(lake: Lake, client: Any) -> None:
+    contenders: dict[str, Callable[[], int]] = {
+        BASE: lambda: _singles(client),
+        "packed, decoded": lambda: _decoded(client),
+        "packed, bytes only": lambda: _bytes_only(client),
+        "**lake, copied into Delta**": lake.copy,
+        "lake, rows through Spark into Delta": lake.rows,
+    }
+    # The first run compiles Spark's code.
+    lake.copy()
+    lake.rows()
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, run in contenders.items():
+            rates[name].append(_measure(run, EVENTS))
+    print(f"{EVENTS:,} events, {EVENTS_PER_ENTRY} per entry, local[2], {ROUNDS} rounds:\n")
+    print("| | events/s | ratio | spread |\n|---|---:|---:|---:|")
+    for name, found in rates.items():
+        ratios = sorted(a / b for a, b in zip(found, rates[BASE], strict=True))
+        print(
+            f"| {name} | {statistics.median(found):,.0f} | {statistics.median(ratios):.2f} "
+            f"| {ratios[0]:.2f}–{ratios[-1]:.2f} |"
+        )
+    print(f"\nLargest Python worker at its peak: {_peak_mib()} MiB.")
+
+
+def _peak_mib() -> int:
+    """The most that any Python worker of Spark's held; they are children of its JVM."""
+    parents: dict[int, int] = {}
+    peaks: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            command = (status.parent / "cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue  # it has ended
+        pid = int(status.parent.name)
+        parents[pid] = int(lines["PPid"])
+        if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
+            peaks[pid] = int(lines.get("VmHWM", "0 kB").split()[0]) // 1024
+    return max((peak for pid, peak in peaks.items() if _ours(pid, parents)), default=0)
+
+
+def _ours(pid: int, parents: dict[int, int]) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = parents.get(pid, 0)
+    return False
+
+
+def _freshness(lake: Lake, client: Any) -> None:
+    client.flushall()
+    place = lake.place()
+    query = copy_journal(lake.spark, str(place), str(place / "checkpoint"), lake.options())
+    stop = threading.Event()
+
+    def write() -> None:
+        began, sent = time.monotonic(), 0
+        while not stop.is_set():
+            due = int((time.monotonic() - began) * RATE) // 50 * 50
+            if sent < due:
+                now_ms = int(time.time() * 1000)
+                client.eval(FILL, 2, "journal", "x", sent, (due - sent) // 50, 50, "0", now_ms)
+                sent = due
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    ages: list[float] = []
+    seen = -1
+    give_up = time.monotonic() + FRESH_S + 20
+    warm = time.monotonic() + 20  # Spark's first batches compile
+    while time.monotonic() < give_up:
+        time.sleep(0.02)
+        if not DeltaTable.is_deltatable(str(place / "events")):
+            continue
+        table = DeltaTable(str(place / "events"))
+        if table.version() == seen:
+            continue
+        seen = table.version()
+        newest = pa.table(table.get_add_actions(flatten=True))
+        at_ms = [each for each in newest["min.at_ms"].to_pylist() if each is not None]
+        if at_ms and time.monotonic() > warm:
+            # The oldest event of the newest file waited longest.
+            ages.append(time.time() - max(at_ms) / 1000)
+    stop.set()
+    thread.join()
+    query.stop()
+    ages.sort()
+    print(
+        f"\nFreshness at {RATE:,} events/s over {len(ages)} commits, oldest event of each: median "
+        f"{statistics.median(ages):.2f} s, 95 % {ages[int(len(ages) * 0.95)]:.2f} s, worst "
+        f"{ages[-1]:.2f} s."
+    )
+
+
+def main() -> None:
+    print(f"## The lake, {datetime.now(UTC):%H:%M} UTC\n")
+    folder = Path(tempfile.mkdtemp(prefix="angarium-lake-"))
+    try:
+        with ServerProcess() as server:
+            client = redis.Redis(port=server.port)
+            _fill(client, EVENTS)
+            lake = Lake(server.url, folder)
+            _throughput(lake, client)
+            if os.environ.get("LAKE_FRESHNESS", "1") == "1":
+                _freshness(lake, client)
+            lake.spark.stop()
+            client.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

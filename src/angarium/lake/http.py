@@ -1,0 +1,107 @@
+"""The lake's HTTP face: `/v1/lake/…`. Answers from the tables, without Spark."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.core.application import Angarium
+from angarium.core.errors import InputInvalid
+from angarium.core.figures import read_processes
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal
+from angarium.core.web import Face, Operation, Parameter, reply
+from angarium.lake.audit import Balance
+from angarium.lake.jobs.events import entry_id_of, position_of
+from angarium.lake.lookup import LakeEvent, Lookup, TableFigures
+from angarium.lake.tables import Lake, LakeEmpty
+
+SUBJECT_LETTERS_MAX = 300
+SUBJECT = Parameter(
+    "subject", "path", {"type": "string", "minLength": 1, "maxLength": SUBJECT_LETTERS_MAX}
+)
+
+
+class LakeStatus(msgspec.Struct, frozen=True):
+    """`behind_ms`: the journal's time between the first entry that is not stored and the newest;
+    null when there is no lake yet. `running`: whether a role `lake` lives somewhere."""
+
+    url: str
+    running: bool
+    behind_ms: int | None
+    tables: list[TableFigures]
+
+
+class LakeAudit(msgspec.Struct, frozen=True):
+    """The newest audit; `wrong` counts what is unexplained, doubled or out of order."""
+
+    audited_ms: int
+    wrong: int
+    balances: list[Balance]
+
+
+class LakeHistory(msgspec.Struct, frozen=True):
+    subject: str
+    events: list[LakeEvent]
+
+
+def face(ground: Ground, app: Angarium) -> Face:
+    handlers = Handlers(ground)
+    return Face("lake", handlers.operations())
+
+
+class Handlers:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._lake = Lake.of(ground.settings)
+        self._lookup = Lookup(self._lake)
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation("GET", "/v1/lake", "lakeStatus",
+                      "The lake's tables, and how far it is behind the journal", self.status,
+                      answers={200: LakeStatus}),
+            Operation("GET", "/v1/lake/audit", "lakeAudit", "The balance of the newest audit",
+                      self.audit, answers={200: LakeAudit}),
+            Operation("GET", "/v1/lake/history/{subject}", "lakeHistory",
+                      "All that the journal told of an id", self.history,
+                      answers={200: LakeHistory}, parameters=[SUBJECT]),
+        ]  # fmt: skip
+
+    async def status(self, _: Request) -> Response:
+        running = any(each.role == "lake" for each in await read_processes(self._ground))
+        tables = await self._lookup.tables()
+        behind = await behind_ms(self._ground, self._lake) if tables else None
+        return reply(LakeStatus(self._lake.url, running, behind, tables))
+
+    async def audit(self, _: Request) -> Response:
+        balances = await self._lookup.last_audit()
+        if not balances:
+            raise LakeEmpty("no audit has run yet; run `angarium lake audit`")
+        wrong = sum(each.unexplained + each.doubled + each.out_of_order for each in balances)
+        return reply(LakeAudit(balances[0].audited_ms, wrong, balances))
+
+    async def history(self, request: Request) -> Response:
+        subject = request.path_params["subject"]
+        if len(subject) > SUBJECT_LETTERS_MAX:
+            raise InputInvalid(f"an id has at most {SUBJECT_LETTERS_MAX} letters")
+        return reply(LakeHistory(subject, await self._lookup.history(subject) or []))
+
+
+async def behind_ms(ground: Ground, lake: Lake) -> int:
+    """Between the newest entry of each journal and the lake's; the largest of all partitions."""
+    journal, worst = Journal(ground), 0
+    for partition, position in lake.positions("events", "journal").items():
+        last_id = (await journal.status(partition)).last_id
+        if position_of(last_id) <= position:
+            continue
+        stored_id = entry_id_of(position) if position >= 0 else "0-0"
+        # From the first entry that is not stored: between the stored one and that, nothing was.
+        for entry_id, _ in await journal.read(partition, stored_id, 1):
+            worst = max(worst, _ms(last_id) - _ms(entry_id.decode()))
+    return worst
+
+
+def _ms(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0])

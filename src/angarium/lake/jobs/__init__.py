@@ -1,0 +1,1 @@
+"""The lake's jobs: pure functions from DataFrame to DataFrame, and what they know of the rooms."""

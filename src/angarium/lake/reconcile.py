@@ -1,0 +1,162 @@
+"""Proves that the lake's statistics are those of the transactions room.
+
+For windows that are closed, both in Redis (their counters not yet expired) and in the lake, the
+counters that the scripts wrote are compared with the table of the same level, field by field. What
+differs is named. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal
+from angarium.core.keyspace import Key
+from angarium.lake.jobs.events import position_of
+from angarium.lake.query import connect, run
+from angarium.lake.schemas import INTERVALS_S
+from angarium.lake.tables import Lake
+
+LEVELS: Mapping[str, Key] = MappingProxyType(
+    {
+        "stats_fine": keys.STATS_FINE,
+        "stats_medium": keys.STATS_MEDIUM,
+        "stats_coarse": keys.STATS_COARSE,
+    }
+)
+PAGE = 500
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One counter that is not the same on both sides."""
+
+    table: str
+    start_s: int
+    counter: str
+    redis: int
+    lake: int
+
+
+class Reconciliation(msgspec.Struct, frozen=True):
+    """How many windows of each level and how many counters in all were compared."""
+
+    windows: dict[str, int]
+    counters: int
+    differences: list[Difference]
+
+
+async def reconcile(ground: Ground, lake: Lake) -> Reconciliation:
+    """Compare every closed window that Redis still has."""
+    lake.need("stats_fine")
+    windows, counters = dict.fromkeys(LEVELS, 0), 0
+    differences: list[Difference] = []
+    closed_ms = await _closed_ms(ground, lake)
+    for table, key in LEVELS.items():
+        interval_s = INTERVALS_S[table]
+        redis: dict[int, dict[str, int]] = {}
+        async for start_s, fields in _windows(ground, key):
+            if (start_s + interval_s) * 1000 <= closed_ms:
+                merged = redis.setdefault(start_s, {})
+                for field, count in fields.items():
+                    merged[field] = merged.get(field, 0) + count
+        ours = _counters(lake, table, list(redis))
+        for start_s in sorted(redis):
+            windows[table] += 1
+            for field in sorted({*redis[start_s], *ours.get(start_s, {})}):
+                counters += 1
+                pair = redis[start_s].get(field, 0), ours.get(start_s, {}).get(field, 0)
+                if pair[0] != pair[1]:
+                    differences.append(Difference(table, start_s, field, *pair))
+    return Reconciliation(windows, counters, differences)
+
+
+async def _closed_ms(ground: Ground, lake: Lake) -> int:
+    """The lake has every event before this time.
+
+    A partition of which it has read all is as far as the clock, one that it has yet to catch up
+    with only as far as the last event that it has of it.
+    """
+    closed_ms = await _now_ms(ground)
+    positions = lake.positions("stats_coarse", "journal")
+    journal = Journal(ground)
+    behind = [
+        partition
+        for partition, position in positions.items()
+        if position_of((await journal.status(partition)).last_id) > position
+    ]
+    if behind:
+        with connect(lake, ("events",)) as connection:
+            sql = "select partition, max(at_ms) from events group by 1"
+            newest = dict(run(connection, sql).rows)
+        closed_ms = min(closed_ms, *(newest.get(partition, 0) for partition in behind))
+    return closed_ms
+
+
+async def _now_ms(ground: Ground) -> int:
+    owned = ground.clock.now_ms()
+    if owned is not None:
+        return owned
+    seconds, _ = await ground.redis.call("TIME")
+    return int(seconds) * 1000
+
+
+async def _windows(ground: Ground, key: Key) -> AsyncIterator[tuple[int, dict[str, int]]]:
+    """Every window of a level that is in Redis, partition by partition."""
+    for partition in range(ground.settings.partitions):
+        stem = ground.keyspace.name(key, partition, "")
+        for start in await _starts(ground, partition, key):
+            name = f"{stem}{start}"
+            reply = await ground.redis.call("HGETALL", name, key=name)
+            fields = {
+                field.decode(): int(count)
+                for field, count in zip(reply[::2], reply[1::2], strict=True)
+                if not field.startswith(b"queue:")  # a length, nothing that happened
+            }
+            yield start, fields
+
+
+async def _starts(ground: Ground, partition: int, key: Key) -> list[int]:
+    """Asked by name, because retention and interval say which there can be: no scan."""
+    interval_s, retention_s = _TIMES_S[key]
+    newest = await _now_ms(ground) // 1000 // interval_s * interval_s
+    stem = ground.keyspace.name(key, partition, "")
+    wanted = [newest - back * interval_s for back in range(retention_s // interval_s + 1)]
+    found: list[int] = []
+    for at in range(0, len(wanted), PAGE):
+        some = wanted[at : at + PAGE]
+        commands = [("EXISTS", f"{stem}{start}") for start in some]
+        replies = await ground.redis.execute(commands, key=stem, repeatable=True)
+        found += [start for start, there in zip(some, replies, strict=True) if there == 1]
+    return found
+
+
+# Interval and retention of each level, as the scripts of the transactions room have them.
+_TIMES_S: Mapping[Key, tuple[int, int]] = MappingProxyType(
+    {
+        keys.STATS_FINE: (5, 300),
+        keys.STATS_MEDIUM: (100, 7_200),
+        keys.STATS_COARSE: (1_000, 86_400),
+    }
+)
+
+
+def _counters(lake: Lake, table: str, starts: list[int]) -> dict[int, dict[str, int]]:
+    """The lake's counts of the transactions room, under the names that the scripts use."""
+    if not starts:
+        return {}
+    with connect(lake, (table,)) as connection:
+        answer = run(
+            connection,
+            "select start_s, node_group || '|' || pipeline || '|' || owner || '|' || event, "
+            f"sum(count) from {table} where room = 'transactions' and start_s between ? and ? "
+            "group by 1, 2",
+            [min(starts), max(starts)],
+        )
+    found: dict[int, dict[str, int]] = {}
+    for start_s, field, count in answer.rows:
+        found.setdefault(start_s, {})[field] = int(count)
+    return found

@@ -1,0 +1,203 @@
+"""A run of the lake as a process: Redis found, Spark started, the queries watched until they end.
+
+The same for `angarium lake run` and for the child of the role `lake`, which is this module run by
+itself: it is told its settings on stdin, says what it does on stdout, a JSON object a line, and
+ends when stdin does, so it never outlives who started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TextIO
+from urllib.parse import quote
+
+from angarium.core.embedded import EmbeddedServer
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal, decode_entry
+from angarium.core.settings import Durability, Settings
+from angarium.lake.audit import audit
+from angarium.lake.jobs.events import entry_id_of
+from angarium.lake.pipeline import Pipeline, reason_of
+from angarium.lake.tables import Lake
+
+TELL_S = 1.0
+Report = dict[str, float | str]
+Tell = Callable[[Report], None]
+
+
+def run_lake(
+    settings: Settings,
+    *,
+    once: bool,
+    stop: threading.Event,
+    tell: Tell,
+    master: str | None = None,
+    audits: bool = False,
+) -> Report:
+    """Until all is stored (`once`), or until `stop` is set; what was done."""
+    lake = Lake.of(settings)
+    lake.check()
+    with redis_of(settings) as url:
+        tell({"state": "starting", "waiting": asyncio.run(_waiting(settings, lake))})
+        from angarium.lake import session
+
+        spark = session(settings, master=master or settings.lake.master)
+        try:
+            return _watch(Pipeline(spark, settings, url), settings, once, stop, tell, audits)
+        finally:
+            spark.stop()
+
+
+def _watch(
+    pipeline: Pipeline,
+    settings: Settings,
+    once: bool,
+    stop: threading.Event,
+    tell: Tell,
+    audits: bool,
+) -> Report:
+    report: Report = {"state": "running"}
+    audit_at = time.monotonic() + settings.lake.audit_interval_s
+    pipeline.start(once=once)
+    try:
+        while not stop.is_set():
+            ended = pipeline.wait(TELL_S)
+            report |= pipeline.figures.shown()
+            if ended:
+                break
+            if audits and time.monotonic() >= audit_at:
+                report |= _audited(settings, pipeline.lake)
+                audit_at = time.monotonic() + settings.lake.audit_interval_s
+            tell(report)
+    finally:
+        pipeline.stop()
+    report |= {"state": "done" if once else "stopped"}
+    return report
+
+
+def _audited(settings: Settings, lake: Lake) -> Report:
+    """One that fails is told and tried again in time: the tables matter more."""
+
+    async def look() -> Report:
+        async with Ground.open(settings) as ground:
+            found = await audit(ground, lake)
+        return {"audit_wrong": found.wrong, "audited_ms": found.audited_ms}
+
+    try:
+        return asyncio.run(look())
+    except AngariumError as error:
+        return {"audit_error": str(error)}
+
+
+async def _waiting(settings: Settings, lake: Lake) -> int:
+    """Events in the journal that the lake does not have; also sees that Redis agrees with us."""
+    positions = lake.positions("events", "journal")
+    waiting = 0
+    async with Ground.open(settings) as ground:
+        journal = Journal(ground)
+        for partition, position in positions.items():
+            status = await journal.status(partition)
+            for entry in await journal.read(partition, entry_id_of(max(position, 0)), 1):
+                with contextlib.suppress(AngariumError):
+                    waiting += status.events - decode_entry(*entry).first_sequence + 1
+    return waiting
+
+
+@contextlib.contextmanager
+def redis_of(settings: Settings) -> Iterator[str]:
+    """The address of Redis for processes that are not ours; an embedded one is held meanwhile."""
+    if settings.redis_url != "embedded":
+        yield settings.redis_url
+        return
+    memory_only = settings.durability is Durability.MEMORY
+    server = EmbeddedServer(settings.home, fsync="everysec" if memory_only else "always")
+    try:
+        address = asyncio.run(_address(server))
+        yield f"redis://{address}"
+    finally:
+        server.release()
+
+
+async def _address(server: EmbeddedServer) -> str:
+    found = await server.address()
+    secret = f":{quote(found.password, safe='')}@" if found.password else ""
+    return f"{secret}{found.host}:{found.port}"
+
+
+# As a child of the role `lake`
+
+
+def main() -> int:
+    from angarium.core import log
+
+    log.configure()
+    # Java inherits our stdout, and may outlive us by a moment: the pipe to our parent must end with
+    # us. So everybody's stdout is stderr, and ours is a copy that nobody inherits.
+    heard = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    tell = partial(_tell, heard)
+    settings = Settings(**json.loads(sys.stdin.readline()))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    # A terminal's Ctrl-C reaches parent and child; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_await_end_of_stdin, args=(stop,), daemon=True).start()
+    try:
+        run_lake(settings, once=False, stop=stop, tell=tell, audits=True)
+    except AngariumError as error:
+        tell({"state": "failed", "reason": str(error)})
+        return 1
+    except Exception as error:
+        tell({"state": "failed", "reason": reason_of(f"{type(error).__name__}: {error}")})
+        return 1
+    return 0
+
+
+def _await_end_of_stdin(stop: threading.Event) -> None:
+    while sys.stdin.readline():
+        pass
+    stop.set()
+
+
+def _tell(heard: TextIO, report: Report) -> None:
+    # Nobody left to hear it: the end of stdin says so too.
+    with contextlib.suppress(OSError):
+        heard.write(json.dumps(report) + "\n")
+        heard.flush()
+
+
+def told_to_child(settings: Settings) -> dict[str, Any]:
+    """The settings that a child needs; no secrets of other rooms among them."""
+    return settings.model_dump(
+        mode="json",
+        include={
+            "home": True,
+            "redis_url": True,
+            "database_url": True,
+            "lake_url": True,
+            "partitions": True,
+            "prefix": True,
+            "durability": True,
+            "journal": True,
+            "lake": True,
+            "dispatch": {"stream"},
+            "transactions": {
+                "persisting_permission_lock1_period",
+                "persisting_permission_lock2_period",
+            },
+        },
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

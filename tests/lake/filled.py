@@ -1,0 +1,89 @@
+"""A lake filled once for all tests that only read it, and the keyspace it was filled from."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium.core.ground import Ground
+from angarium.core.settings import Settings
+from angarium.lake.pipeline import Pipeline
+from angarium.lake.tables import Lake
+from tests.kit.clock import FakeClock
+from tests.kit.server import ServerProcess
+from tests.lake.traffic import traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PASS_S_MAX = 100
+
+
+@dataclass(frozen=True)
+class Filled:
+    """`open` names what was left in flight, by room and account."""
+
+    settings: Settings
+    open: Mapping[tuple[str, str], list[str]]
+    now_ms: int
+
+    @property
+    def lake(self) -> Lake:
+        return Lake.of(self.settings)
+
+    @asynccontextmanager
+    async def ground(self, after_s: int = 20) -> AsyncIterator[Ground]:
+        """Some time later."""
+        clock = FakeClock(self.now_ms + after_s * 1_000)
+        async with Ground.open(self.settings, clock=clock) as ground:
+            yield ground
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a command in a process of its own."""
+        settings = self.settings
+        return {
+            "ANGARIUM_REDIS_URL": settings.redis_url,
+            "ANGARIUM_PREFIX": settings.prefix,
+            "ANGARIUM_PARTITIONS": str(settings.partitions),
+            "ANGARIUM_HOME": str(settings.home),
+        }
+
+
+def store_once(spark: SparkSession, settings: Settings) -> Pipeline:
+    """One pass of the queries over what is there."""
+    pipeline = Pipeline(spark, settings, settings.redis_url)
+    pipeline.start(once=True)
+    try:
+        for _ in range(PASS_S_MAX):
+            if pipeline.wait(1):
+                return pipeline
+        raise AssertionError("the queries did not end")
+    finally:
+        pipeline.stop()
+
+
+@functools.cache
+def fill(redis_url: str, spark: SparkSession, folder: Path) -> Filled:
+    async def rooms() -> Filled:
+        async with traffic(redis_url, folder) as made:
+            await made.everything()
+            return Filled(made.settings, made.open, made.clock.now_ms())
+
+    filled = asyncio.run(rooms())
+    store_once(spark, filled.settings)
+    return filled
+
+
+@pytest.fixture(scope="session")
+def filled(
+    redis_server: ServerProcess, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Filled:
+    return fill(redis_server.url, spark, tmp_path_factory.getbasetemp())

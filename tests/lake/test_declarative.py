@@ -1,0 +1,89 @@
+"""The declarative project: its tables, made by Spark in this process, are those of the lake.
+
+`spark-pipelines run` itself is run where the packages of `pyspark[pipelines]` are installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.pipelines.graph_element_registry import (
+    GraphElementRegistry,
+    graph_element_registration_context,
+)
+
+from angarium.lake.query import ask
+from tests.lake.filled import Filled
+from tests.lake.filled import filled as filled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROJECT = Path(__file__).parents[2] / "examples" / "lake_declarative"
+COMPLETE = all(
+    importlib.util.find_spec(name) for name in ("grpc", "grpc_status", "zstandard", "yaml")
+)
+
+
+class Declared(GraphElementRegistry):
+    """Keeps what a project declares, in its order."""
+
+    def __init__(self) -> None:
+        self.flows: dict[str, Any] = {}
+
+    def register_output(self, output: Any) -> None:
+        pass
+
+    def register_flow(self, flow: Any) -> None:
+        self.flows[flow.name] = flow.func
+
+    def register_auto_cdc_flow(self, flow: Any) -> None:
+        raise AssertionError(flow)
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        raise AssertionError(sql_text)
+
+
+def environment(filled: Filled) -> dict[str, str]:
+    return {**filled.environment, "ANGARIUM_LAKE_URL": filled.lake.url}
+
+
+def test_the_project_makes_the_same_tables_as_the_lake(
+    filled: Filled, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(filled).items():
+        monkeypatch.setenv(name, value)
+    declared = Declared()
+    with graph_element_registration_context(declared):
+        runpy.run_path(str(PROJECT / "transformations" / "tables.py"))
+    assert list(declared.flows) == ["events", "messages", "stats_coarse", "busy_hours"]
+    for name, make in declared.flows.items():
+        make().createOrReplaceTempView(name)
+    for name in ("events", "messages", "stats_coarse"):
+        rows = [tuple(row) for row in spark.table(name).collect()]
+        assert sorted(rows, key=repr) == sorted(
+            ask(filled.lake, f"select * from {name}").rows, key=repr
+        )
+    assert spark.table("busy_hours").count() > 0
+
+
+@pytest.mark.skipif(not COMPLETE, reason="needs the packages of pyspark[pipelines]")
+def test_the_project_runs(filled: Filled, tmp_path: Path) -> None:
+    shutil.copytree(PROJECT, tmp_path / "project")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", "spark-pipeline.yml"],
+        cwd=tmp_path / "project",
+        env={**os.environ, **environment(filled), "PYSPARK_PYTHON": sys.executable,
+             "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Run is COMPLETED" in done.stdout + done.stderr

@@ -1,0 +1,165 @@
+"""The scripts behind the sink, called directly: what each does, refuses and repeats."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from angarium.core.errors import InputInvalid
+from angarium.core.scripts import status_of
+from angarium.core.topology import slot_of
+from angarium.lake.connection import Connection
+from angarium.lake.errors import OptionInvalid
+from angarium.lake.sinks.redis_stream import (
+    APPEND_ROWS,
+    BEGIN_APPEND,
+    END_APPEND,
+    STAGE_ROWS,
+    StreamTarget,
+    entries_of,
+    packed,
+)
+
+DAY_MS = 86_400_000
+
+
+class Desk:
+    """One stream with a writer, and lists beside it."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.redis = Connection(url)
+        self.key = f"{prefix}s"
+        target = StreamTarget(url, self.key, 0, "w", None, 10)
+        self.writer = target.beside("writer:w")
+        self.lists = [target.beside(f"staged:{n}") for n in range(3)]
+
+    def stage(self, list_number: int, chunk: int, *rows: str) -> str:
+        args: list[Any] = [chunk, DAY_MS, packed([[b"n", row.encode()] for row in rows])]
+        return status_of(self.redis.run(STAGE_ROWS, [self.lists[list_number]], args))
+
+    def begin(self, batch: int, *lists: int) -> list[Any]:
+        names = [self.writer, *(self.lists[n] for n in lists)]
+        return list(self.redis.run(BEGIN_APPEND, names, [batch]))
+
+    def append(self, batch: int, list_number: int, length_max: int = 0) -> list[Any]:
+        names = [self.key, self.writer, self.lists[list_number]]
+        return list(self.redis.run(APPEND_ROWS, names, [batch, 1, length_max]))
+
+    def end(self, batch: int, *lists: int) -> str:
+        names = [self.writer, *(self.lists[n] for n in lists)]
+        return status_of(self.redis.run(END_APPEND, names, [batch]))
+
+    def entries(self) -> list[bytes]:
+        return [fields[1] for _, fields in self.redis.call("XRANGE", self.key, "-", "+",
+                                                           key=self.key)]  # fmt: skip
+
+
+@pytest.fixture
+def desk(any_redis_url: str, prefix: str) -> Iterator[Desk]:
+    desk = Desk(any_redis_url, prefix)
+    yield desk
+    desk.redis.close()
+
+
+def test_a_chunk_is_staged_once_and_a_lost_one_is_noticed(desk: Desk) -> None:
+    assert desk.stage(0, 0, "a") == "staged"
+    assert desk.stage(0, 0, "a") == "already"
+    assert desk.stage(0, 1, "b") == "staged"
+    assert desk.stage(0, 3, "d") == "missing"
+    name = desk.lists[0]
+    assert desk.redis.call("LLEN", name, key=name) == 2
+    assert 0 < desk.redis.call("PTTL", name, key=name) <= DAY_MS
+
+
+def test_the_lists_that_were_named_first_are_the_batch(desk: Desk) -> None:
+    for number in range(3):
+        desk.stage(number, 0, f"l{number}")
+    first, second, _ = (name.encode() for name in desk.lists)
+    assert desk.begin(0, 0, 1) == [b"begun", first, second]
+    assert desk.redis.call("PTTL", desk.lists[0], key=desk.key) == -1
+    assert desk.begin(0, 2) == [b"resumed", first, second]
+    assert desk.begin(1, 2) == [b"unfinished", b"0"]
+
+
+def test_rows_move_once_and_the_batch_ends_when_its_lists_are_empty(desk: Desk) -> None:
+    desk.stage(0, 0, "a", "b")
+    desk.stage(0, 1, "c")
+    assert desk.append(0, 0) == [b"closed"]
+    desk.begin(0, 0)
+    assert desk.append(0, 0) == [b"appended", 2, 1]
+    assert desk.end(0, 0) == "left"
+    assert desk.append(0, 0) == [b"appended", 1, 0]
+    assert desk.append(0, 0) == [b"appended", 0, 0]
+    assert desk.entries() == [b"a", b"b", b"c"]
+    assert desk.end(0, 0) == "committed"
+    assert desk.end(0, 0) == "already"
+    assert desk.begin(0, 0) == [b"already"]
+    assert desk.append(0, 0) == [b"closed"]
+    assert desk.end(5) == "left"
+
+
+def test_the_stream_keeps_about_as_much_as_it_should(desk: Desk) -> None:
+    desk.stage(0, 0, *(f"{n}" for n in range(1_000)))
+    desk.begin(0, 0)
+    assert desk.append(0, 0, length_max=100)[:2] == [b"appended", 1_000]
+    assert 100 <= len(desk.entries()) < 300
+
+
+def test_values_are_bytes_as_they_are(desk: Desk) -> None:
+    chunk = packed([[b"\xff\x00", bytes(range(256)) * 300]])
+    desk.redis.run(STAGE_ROWS, [desk.lists[0]], [0, DAY_MS, chunk])
+    desk.begin(0, 0)
+    desk.append(0, 0)
+    assert desk.entries() == [bytes(range(256)) * 300]
+
+
+def test_a_row_becomes_fields_in_text() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "text": ["é", None],
+            "number": [1, 2],
+            "real": [0.5, None],
+            "flag": [True, False],
+            "raw": [b"\xff", None],
+            "day": [datetime.date(2026, 1, 2), None],
+            "list": [[1, 2], None],
+        }
+    )
+    first, second = entries_of(batch)
+    assert dict(zip(first[::2], first[1::2], strict=True)) == {
+        b"text": "é".encode(), b"number": b"1", b"real": b"0.5", b"flag": b"true",
+        b"raw": b"\xff", b"day": b"2026-01-02", b"list": b"[1,2]",
+    }  # fmt: skip
+    assert second == [b"number", b"2", b"flag", b"false"]
+
+
+def test_what_was_read_can_be_written() -> None:
+    kind = pa.map_(pa.string(), pa.binary())
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": ["k"],
+            "id": ["1-1"],
+            "fields": pa.array([[("a", b"\x00"), ("b", None)]], kind),
+            "extra": ["x"],
+        }
+    )
+    assert list(entries_of(batch)) == [[b"a", b"\x00", b"extra", b"x"]]
+
+
+def test_a_row_without_values_is_refused() -> None:
+    with pytest.raises(InputInvalid, match="without any value"):
+        list(entries_of(pa.RecordBatch.from_pydict({"a": pa.array([None], pa.string())})))
+
+
+def test_a_name_that_shares_no_slot_is_refused_on_a_cluster() -> None:
+    def beside(key: str) -> str:
+        return StreamTarget("redis+cluster://h:1", key, 0, "w", None, 1).beside("x")
+
+    for key in ("plain", "{tag}rest", "a{b}c"):
+        assert slot_of(beside(key)) == slot_of(key)
+    with pytest.raises(OptionInvalid, match="use a name without it"):
+        beside("a}b")

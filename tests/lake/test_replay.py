@@ -1,0 +1,109 @@
+"""Rows of the lake back into the rooms: shown first, sent once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from angarium.cli.lake import _to_dispatch, _to_transactions
+from angarium.core.errors import InputInvalid
+from angarium.core.journal import Journal, decode_entry
+from angarium.lake.query import QueryInvalid, ask
+from angarium.lake.replay import Planned, plan, send_all
+from angarium.lake.schemas import PROCESSED, TRANSACTIONS
+from angarium.lake.tables import Lake, LakeEmpty
+from tests.lake.traffic import Traffic, traffic
+from tests.transactions.room import STEPS, Room
+
+
+def results(lake: Lake, count: int) -> None:
+    rows = [
+        {"partition": 0, "entry_id": f"{n}-0", "at_ms": n, "message_id": f"m{n}",
+         "consumer_id": "w", "fields": f'{{"n":"{n}"}}', "date": None}
+        for n in range(count)
+    ]  # fmt: skip
+    lake.append("processed", pa.Table.from_pylist(rows, PROCESSED.arrow()))
+
+
+async def enqueued(made: Traffic) -> list[str]:
+    entries = await Journal(made.ground).read(0, entries_max=10_000)
+    events = [event for entry in entries for event in decode_entry(*entry).events]
+    return [each.subject for each in events if each.event == "enqueued"]
+
+
+async def test_results_go_into_the_intake_once(redis_url: str, tmp_path: Path) -> None:
+    async with traffic(redis_url, tmp_path) as made:
+        lake = Lake.of(made.settings)
+        results(lake, 5)
+        chosen = plan(lake, "fix-1", "processed", "at_ms >= 2", 100)
+        assert [each.id for each in chosen.waiting] == ["m2", "m3", "m4"]
+        assert await enqueued(made) == []  # planning sends nothing
+        told: list[int] = []
+        assert await send_all(lake, chosen, _to_dispatch(made.ground), told.append) == 3
+        assert told == [3]
+        first = await enqueued(made)
+        assert len(first) == 3
+        again = plan(lake, "fix-1", "processed", "at_ms >= 1", 100)
+        assert [each.id for each in again.waiting] == ["m1"]
+        await send_all(lake, again, _to_dispatch(made.ground), told.append)
+        assert len(await enqueued(made)) == 4
+        written = ask(lake, "select id, sent_as from replays order by id").rows
+        assert [row[0] for row in written] == ["m1", "m2", "m3", "m4"]
+        assert {row[1] for row in written} == set(await enqueued(made))
+
+
+async def test_a_replay_that_died_before_it_was_written_down_sends_nothing_twice(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with traffic(redis_url, tmp_path) as made:
+        lake = Lake.of(made.settings)
+        results(lake, 2)
+        send = _to_dispatch(made.ground)
+        chosen = plan(lake, "again", "processed", "true", 10)
+        sent = [await send(each, each.key("again")) for each in chosen.rows]
+        await send_all(lake, plan(lake, "again", "processed", "true", 10), send, lambda _: None)
+        assert sorted(await enqueued(made)) == sorted(sent)
+        other = plan(lake, "another-name", "processed", "true", 10)
+        assert len(other.waiting) == 2
+
+
+async def test_an_archived_transaction_is_started_anew_with_its_data(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with traffic(redis_url, tmp_path) as made:
+        room = Room(made.ground)
+        await room.define("one", *STEPS["one"])
+        lake = Lake.of(made.settings)
+        state = {"id": "t1", "data": {"n": 7}, "output": None}
+        row = {
+            "id": "t1", "owner": "o", "pipeline": "one", "version": 1, "status": "failed",
+            "state": msgspec.json.encode(state).decode(),
+        }  # fmt: skip
+        lake.append("transactions", pa.Table.from_pylist([row], TRANSACTIONS.arrow()))
+        chosen = plan(lake, "failed", "transactions", "status = 'failed'", 10)
+        send = _to_transactions(made.ground)
+        await send_all(lake, chosen, send, lambda _: None)
+        (planned,) = chosen.rows
+        assert isinstance(planned, Planned)
+        twice = await send(planned, planned.key("failed"))
+        fresh = ask(lake, "select sent_as from replays").rows[0][0]
+        assert twice == fresh
+        started = await room.state(fresh)
+        assert (started.owner, bytes(started.data)) == ("o", b'{"n":7}')
+        await room.client.close()
+
+
+async def test_what_can_not_be_replayed_is_refused(redis_url: str, tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    with pytest.raises(InputInvalid, match="only processed and transactions"):
+        plan(lake, "x", "events", "true", 1)
+    with pytest.raises(InputInvalid, match="can't name a replay"):
+        plan(lake, "x y", "processed", "true", 1)
+    with pytest.raises(LakeEmpty):
+        plan(lake, "x", "processed", "true", 1)
+    results(lake, 1)
+    with pytest.raises(QueryInvalid):
+        plan(lake, "x", "processed", "nonsense here", 1)

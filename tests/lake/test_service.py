@@ -1,0 +1,137 @@
+"""The role `lake`: a child that fills the tables, and a process that lives without it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pytest
+
+from angarium.core.application import Angarium
+from angarium.core.figures import read_processes
+from angarium.core.ground import Ground
+from angarium.lake.http import face
+from angarium.lake.schemas import TRANSACTIONS
+from angarium.lake.service import LOG, LakeService, build, check
+from angarium.lake.tables import Lake
+from angarium.server.http import Api
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+from tests.lake.filled import Filled
+from tests.lake.filled import filled as filled
+from tests.lake.kit import fill_journal
+from tests.lake.test_pipeline import client_of
+
+# Java, Spark and a first batch, on a machine that is busy with other things.
+DEADLINE_S = 110.0
+
+
+@asynccontextmanager
+async def role(ground: Ground) -> AsyncIterator[LakeService]:
+    check(ground.settings, Angarium())
+    service = build(ground, Angarium())
+    assert isinstance(service, LakeService)
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.stop(8)
+
+
+@pytest.mark.timeout(300)
+async def test_the_role_fills_the_lake_and_reports(redis_url: str, tmp_path: Path) -> None:
+    options = {"start_delay_ms": 0, "audit_interval_s": 1, "master": "local[1]"}
+    async with sample_ground(redis_url, home=tmp_path, lake=options) as ground:
+        fill_journal(client_of(redis_url), f"{ground.settings.prefix}journal", entries=5, events=4)
+
+        async def reported() -> bool:
+            found = await read_processes(ground)
+            return any(e.role == "lake" and e.figures.get("events") == 20 for e in found)
+
+        async with role(ground) as service:
+
+            def told(name: str) -> bool:
+                """Shows what the child said, should this never become true."""
+                log = (tmp_path / LOG).read_text(errors="replace")[-2_000:]
+                assert service.report.get(name) == 20, (service.report, log)
+                return True
+
+            await eventually(lambda: told("events"), DEADLINE_S, ignoring=(OSError,))
+            # Nothing of these made-up messages is in Redis: the role's own audit says so.
+            await eventually(lambda: told("audit_wrong"), DEADLINE_S)
+            await eventually(reported, DEADLINE_S)
+            child = service._child
+        assert Lake.of(ground.settings).rows("events") == 20
+        assert child is not None
+        assert child.returncode is not None
+        assert not await read_processes(ground)
+
+
+async def test_where_no_lake_can_be_the_role_says_so_and_lives(
+    redis_url: str, filled: Filled
+) -> None:
+    """Here the folder holds another keyspace's lake; without Java it is the same line."""
+    given: dict[str, Any] = {
+        "lake_url": filled.lake.url, "lake": {"start_delay_ms": 0}, "home": filled.settings.home,
+    }  # fmt: skip
+    async with sample_ground(redis_url, **given) as ground, role(ground) as service:
+        await eventually(lambda: service.report["state"] == "off", DEADLINE_S)
+        assert "ANGARIUM_LAKE_URL" in str(service.report["reason"])
+        assert service.ready
+
+
+@asynccontextmanager
+async def house(ground: Ground) -> AsyncIterator[Any]:
+    api = Api(ground, [face(ground, Angarium())])
+    await api.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def get(path: str) -> tuple[int, Any]:
+                url = f"http://127.0.0.1:{api.ports['http']}{path}"
+                async with session.get(url) as answer:
+                    return answer.status, await answer.json(content_type=None)
+
+            yield get
+    finally:
+        await api.stop(10)
+
+
+async def test_the_api_tells_of_tables_audits_and_histories(filled: Filled) -> None:
+    settings = filled.settings.model_copy(
+        update={"http": filled.settings.http.model_copy(update={"port": 0})}
+    )
+    async with Ground.open(settings) as ground, house(ground) as get:
+        status, lake = await get("/v1/lake")
+        assert status == 200
+        assert lake["running"] is False
+        assert {each["name"] for each in lake["tables"]} >= {"events", "messages"}
+        assert lake["behind_ms"] >= 0
+        subject = filled.open["dispatch", "message"][0]
+        status, history = await get(f"/v1/lake/history/{subject}")
+        assert history["events"][0]["event"] == "accepted"
+        assert (await get("/v1/lake/history/nobody"))[1]["events"] == []
+
+
+async def test_the_api_without_a_lake_says_so(redis_url: str, tmp_path: Path) -> None:
+    async with (
+        sample_ground(redis_url, home=tmp_path, http={"port": 0}) as ground,
+        house(ground) as get,
+    ):
+        assert (await get("/v1/lake"))[1]["tables"] == []
+        status, problem = await get("/v1/lake/audit")
+        assert (status, problem["code"]) == (404, "lake_empty")
+
+
+async def test_an_archived_transaction_is_found_by_its_id(tmp_path: Path) -> None:
+    from angarium.lake.lookup import Lookup
+
+    lake = Lake(str(tmp_path))
+    rows = [{"id": f"t{n}", "state": f'{{"id":"t{n}"}}'} for n in range(3)]
+    lake.append("transactions", pa.Table.from_pylist(rows, TRANSACTIONS.arrow()))
+    assert await Lookup(lake).find_transaction("t1") == b'{"id":"t1"}'
+    assert await Lookup(lake).find_transaction("t9") is None

@@ -1,0 +1,172 @@
+"""Something of everything: each room's own store moves some messages, some to their end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+from angarium.core.settings import Settings
+from angarium.dispatch.store import DispatchStore
+from angarium.pickup.archive import Archive
+from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.persister import Persister
+from angarium.pickup.store import PickupStore
+from angarium.routing.outbound_store import OutboundStore, Settlement
+from angarium.routing.store import RoutingStore, Rules
+from tests.conversations import kit as conversations_kit
+from tests.dispatch import kit as dispatch_kit
+from tests.kit.clock import FakeClock
+from tests.kit.sample import sample_settings
+from tests.pickup import rig as pickup_rig
+from tests.routing import kit as routing_kit
+from tests.transactions import room as transactions_room
+
+# A start of a day, so that windows are easy to name.
+NOW_MS = 1_760_000_000_000
+
+
+@dataclass
+class Traffic:
+    """What was left open, by room and account; the names of the keys they stand in."""
+
+    ground: Ground
+    clock: FakeClock
+    folder: Path
+    open: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        return self.ground.settings
+
+    def name(self, key: keys.Key, *parts: str, partition: int = 0) -> str:
+        return self.ground.keyspace.name(key, partition, *parts)
+
+    async def transactions(self, started: int = 6, completed: int = 3) -> list[str]:
+        room = transactions_room.Room(self.ground)
+        for name, steps in transactions_room.STEPS.items():
+            await room.define(name, *steps)
+        ids = [
+            await room.start("one" if number % 2 else "two", owner=f"o{number % 3}")
+            for number in range(started)
+        ]
+        await self.clock.advance(7)
+        taken = await room.take(count=completed)
+        await self.clock.advance(120)
+        for number, each in enumerate(taken):
+            status = "failed" if number == 0 else "success"
+            assert await room.store.complete(each, status, b"1", "why" * (number == 0)) == (
+                "completed"
+            )
+        await room.client.close()
+        ended = {each.id for each in taken}
+        self._add("transactions", "transaction", [each for each in ids if each not in ended])
+        return ids
+
+    async def dispatch(self) -> list[str]:
+        store = DispatchStore(self.ground)
+        partition = store.partitions - 1
+        term = await dispatch_kit.take_term(self.ground, store, partition)
+        room = dispatch_kit.Room(self.ground, store, partition, term)
+        done, refused = await room.accepted(b"1", b"2")
+        await room.complete(done)
+        for _ in range(10):
+            await room.reject(refused, "no")
+            await self.clock.advance(5)
+            await room.claim()
+        (pending,) = await room.accepted(b"3")
+        waiting = await store.enqueue(b'{"n":4}')
+        self._add("dispatch", "message", [pending.decode(), waiting.message_id])
+        return [done.decode(), pending.decode(), waiting.message_id]
+
+    async def conversations(self) -> None:
+        room = conversations_kit.Room(self.ground, self.clock)
+        await room.request("q1", "talk")
+        await room.request("q2", "talk")
+        first = await room.reply("q1", "r1", "talk")
+        second = await room.reply("q1", "r2", "talk")
+        await self.clock.advance(0.5)
+        await room.store.report_sent(first, None)
+        await room.store.finish(first, "unasked")
+        self._add("conversations", "reply", [second.response_id])
+        self._add("conversations", "request", ["q2"])
+
+    async def routing(self) -> None:
+        rules = Rules("native", routing_kit.STALE_MS, 1_000)
+        store = RoutingStore(self.ground, rules, self.settings.limits)
+        await store.touch("uid1")
+        await routing_kit.post(store, "key-a", b"1", b"2")
+        await routing_kit.handle_all(store, "uid1", "key-a")
+        await routing_kit.post(store, "key-b", b"3")
+        waiting = await self._subjects("accepted", "key-b")
+        outbound = OutboundStore(self.ground, "native")
+        for number in range(5):
+            await outbound.push(f"https://example.org/{number}", b"x", {})
+        loans = [
+            loan
+            for partition in range(self.settings.partitions)
+            for loan in await outbound.take(partition, 4)
+        ]
+        outcomes = ("delivered", "retried", "dead")  # and one is still lent, one in the list
+        for loan, outcome in zip(loans, outcomes, strict=False):
+            name = loan.item.split(b'"')[3].decode()
+            await outbound.settle(
+                Settlement(loan, outcome, name, "https://example.org", 1, loan.item, reason="no")
+            )
+        pushed = set(await self._subjects("outbound_accepted"))
+        ended = {
+            subject
+            for event in ("outbound_delivered", "outbound_dead")
+            for subject in await self._subjects(event)
+        }
+        self._add("routing", "inbound", waiting)
+        self._add("routing", "outbound", sorted(pushed - ended))
+
+    async def pickup(self) -> None:
+        store = PickupStore(self.ground)
+        archive = await Archive.open(self.settings.database_url, self.settings.prefix)
+        try:
+            persisters = [Persister(store, archive, number, 10_000) for number in store.partitions]
+            rig = pickup_rig.Rig(
+                self.ground, store, archive, Mailbox(store, archive), persisters, self.clock
+            )
+            await rig.persist()
+            moved = await rig.add()
+            await rig.archive_all()
+            delivered, waiting = await rig.add(), await rig.add()
+            await store.remove(pickup_rig.QUEUE, "delivered", [delivered])
+        finally:
+            await archive.close()
+        self._add("pickup", "message", [moved, waiting])
+
+    async def everything(self) -> None:
+        await self.transactions()
+        await self.dispatch()
+        await self.conversations()
+        await self.routing()
+        await self.pickup()
+
+    def _add(self, room: str, account: str, subjects: list[str]) -> None:
+        self.open.setdefault((room, account), []).extend(subjects)
+
+    async def _subjects(self, event: str, key: str | None = None) -> list[str]:
+        found = await routing_kit.events(self.ground, event)
+        return [each.subject for each in found if key is None or each.key == key]
+
+
+_numbers = itertools.count(1)
+
+
+@asynccontextmanager
+async def traffic(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterator[Traffic]:
+    """A keyspace and a lake of its own, on a clock that the test moves."""
+    clock = FakeClock(NOW_MS)
+    settings = sample_settings(redis_url, home=folder / f"home{next(_numbers)}", **overrides)
+    async with Ground.open(settings, clock=clock) as ground:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        yield Traffic(ground, clock, folder)
