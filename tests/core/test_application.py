@@ -191,6 +191,15 @@ async def test_a_function_that_runs_out_of_items_fails_instead_of_hanging() -> N
             await caller.call(handler(lambda: next(nothing)))
 
 
+async def test_a_function_that_closes_a_generator_badly_fails_alone() -> None:
+    def leave() -> None:
+        raise GeneratorExit
+
+    async with calling() as caller, asyncio.timeout(PATIENCE_S):
+        with pytest.raises(RuntimeError, match="GeneratorExit"):
+            await caller.call(handler(leave))
+
+
 async def test_a_cancelled_call_leaves_its_thread_to_end_and_others_to_work() -> None:
     entered, left, release = Signal(), Signal(), threading.Event()
     loop = asyncio.get_running_loop()

@@ -6,7 +6,6 @@ with `--once`, it prints once and ends, after the few seconds that a rate takes 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,6 +50,8 @@ def top(
 
 
 async def _watch(*, as_json: bool, interval_s: float | None) -> None:
+    import asyncio
+
     from angarium.core.ground import Ground
     from angarium.core.settings import load
     from angarium.server.dashboard.overview import Sampler
@@ -71,6 +72,8 @@ async def _watch(*, as_json: bool, interval_s: float | None) -> None:
 
 
 async def _stay(sampler: Any, interval_s: float) -> None:
+    import asyncio
+
     from rich.live import Live
     from rich.text import Text
 

@@ -127,9 +127,10 @@ class Caller:
 def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
-    except StopIteration as error:
-        # No future takes one: whoever awaits this call would wait for ever.
-        raise RuntimeError("the function raised StopIteration") from error
+    except (StopIteration, GeneratorExit) as error:
+        # No future takes the one, and whoever awaits would wait for ever; the other would end the
+        # task that awaits, and with it all that stand beside it.
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
 
 def load_application(path: str) -> Angarium:

@@ -152,6 +152,21 @@ class Archive:
             found = (await connection.execute(query)).all()
         return [(queue, count, int(size)) for queue, count, size in found]
 
+    async def queues(self, after: str, count: int) -> list[str]:
+        """Queues that have messages here, by name, from behind `after`."""
+        import sqlalchemy as sa
+
+        table = self._message
+        query = (
+            sa.select(table.c.queue)
+            .where(table.c.keyspace == self._prefix, table.c.queue > after)
+            .group_by(table.c.queue)
+            .order_by(table.c.queue)
+            .limit(count)
+        )
+        async with self._database.connect() as connection:
+            return list((await connection.scalars(query)).all())
+
     async def _check_term(self, connection: AsyncConnection, partition: int, term: int) -> None:
         table = self._persister
         place = {"keyspace": self._prefix, "partition": partition}

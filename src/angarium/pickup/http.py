@@ -68,7 +68,7 @@ def face(ground: Ground, app: Angarium) -> Face:
         connection = request.path_params["connection"]
         return reply(Drained(await inspection.drain(tenant, connection, recipient)))
 
-    path = "/v1/pickup/connections/{connection}"
+    path = "/v1/pickup/connections/{connection:path}"
     return Face(
         "pickup",
         (

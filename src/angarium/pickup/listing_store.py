@@ -5,6 +5,7 @@ Beside `store.py` the only file of the room that knows key names. It only reads,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from angarium.core import keyspace as keys
@@ -35,6 +36,14 @@ class PickupListing:
             AgedQueue(queue.decode(), int(float(score)))
             for queue, score in zip(found[::2], found[1::2], strict=True)
         ]
+
+    async def without_aged(self, partition: int, queues: Sequence[str]) -> list[str]:
+        """Those of some queues of one partition that `aged` does not list."""
+        if not queues:
+            return []
+        name = self._name(keys.PICKUP_AGES, partition)
+        scores = await self._ground.redis.call("ZMSCORE", name, *queues, key=name)
+        return [queue for queue, score in zip(queues, scores, strict=True) if score is None]
 
     async def gateways(self, partition: int) -> list[str]:
         name = self._name(keys.PICKUP_GATEWAYS, partition)

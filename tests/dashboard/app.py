@@ -1,0 +1,57 @@
+"""The application behind the dashboard's tests: something of every kind, to be looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from angarium import Angarium
+from angarium.conversations.errors import Recoverable
+from angarium.conversations.model import Reply
+from angarium.routing.items import Message
+from angarium.transactions import Outcome, Step
+
+app = Angarium()
+
+
+@app.worker()
+async def work(message: dict[str, Any]) -> dict[str, Any]:
+    if "fail" in message:
+        raise ValueError(message["fail"])
+    await asyncio.sleep(message.get("sleep_s", 0))
+    return {"done": True}
+
+
+@app.step("charge-card")
+async def charge_card(step: Step) -> Outcome:
+    await step.report_progress({"stage": "charged"})
+    if step.data.get("refused"):
+        return step.failed("the card was refused")
+    return step.succeeded(step.data)
+
+
+@app.step("await-bank")
+async def await_bank(step: Step) -> Outcome:
+    if step.data.get("quick") or "bank" in step.switches:
+        return step.succeeded({**step.data, "paid": True})
+    return step.retry_later(seconds=3_600, switch="bank")
+
+
+@app.step("ship")
+async def ship(step: Step) -> Outcome:
+    await asyncio.sleep(step.data.get("sleep_s", 0))
+    return step.succeeded({"shipped": True})
+
+
+@app.reply_sender("chat")
+async def chat(reply: Reply) -> str | None:
+    """A payload may ask for an acknowledgement by an id, or for a failure."""
+    payload = reply.payload or {}
+    if payload.get("fail"):
+        raise Recoverable("the client is not connected")
+    return payload.get("ack")
+
+
+@app.inbox()
+async def handle(message: Message) -> None:
+    await asyncio.sleep(0)

@@ -1,0 +1,224 @@
+"""A whole building as a user runs it, with something in every room for the dashboard to show.
+
+One process with all roles on a server of its own. What stands in the rooms was put there through
+the API and the rooms' own stores; ids and payloads carry markup, which a page must show as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from angarium.core.ground import Ground
+from angarium.core.settings import load
+from angarium.pickup.client import PickupClient
+from angarium.routing.outbound_store import OutboundStore
+from tests.kit.eventually import eventually
+from tests.kit.roles import RoleProcess
+from tests.kit.server import ServerProcess
+from tests.routing.kit import envelope
+
+APP = "tests.dashboard.app:app"
+MARKUP = "<img/src=x/onerror=window.hurt=1>"
+DEADLINE_S = 60.0
+PIPELINE = {
+    "name": "payment",
+    "steps": [{"type": "charge-card"}, {"type": "await-bank"}, {"type": "ship"}],
+}
+
+
+@dataclass(frozen=True)
+class Building:
+    server: ServerProcess
+    role: RoleProcess
+    prefix: str
+    database_url: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.role.readiness()[0]['ports']['http']}"
+
+    def port(self, role: str, name: str) -> int:
+        lines = [line for line in self.role.readiness() if line["role"] == role]
+        return int(lines[0]["ports"][name])
+
+    @property
+    def settings(self) -> Any:
+        return load(
+            redis_url=self.server.url,
+            prefix=self.prefix,
+            partitions=2,
+            database_url=self.database_url,
+            allow_private_addresses=True,
+        )
+
+
+def environment(server: ServerProcess, prefix: str, **more: str) -> dict[str, str]:
+    return {
+        "ANGARIUM_REDIS_URL": server.url,
+        "ANGARIUM_PREFIX": prefix,
+        "ANGARIUM_PARTITIONS": "2",
+        "ANGARIUM_HTTP__PORT": "0",
+        "ANGARIUM_PICKUP__PORT": "0",
+        "ANGARIUM_DISPATCH__ACK_PORT": "0",
+        "ANGARIUM_DISPATCH__DELIVERIES_MAX": "2",
+        "ANGARIUM_ROUTING__INBOUND": '[["http","127.0.0.1","0"],["ws","127.0.0.1","0"]]',
+        "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
+        "ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "600000",
+        "ANGARIUM_CONVERSATIONS__SENT_MESSAGE_TTL": "600000",
+        "ANGARIUM_PICKUP__THRESHOLD_TIMESTAMP": "600000",
+        "ANGARIUM_REDIS__UNAVAILABLE_TIMEOUT_MS": "1500",
+        **more,
+    }
+
+
+@contextmanager
+def building(**more: str) -> Iterator[Building]:
+    """All roles but the lake in one process; the lake has tests of its own."""
+    roles = ["api", "relay", "inbox", "deliverer", "dispatcher", "worker", "gateway",
+             "conversations", "archiver", "webhooks", "node"]  # fmt: skip
+    with ServerProcess(aof=True) as server:
+        env = environment(server, f"t{secrets.token_hex(3)}:", **more)
+        arguments = ["serve", *roles, "--app", APP]
+        with RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=DEADLINE_S) as role:
+            database_url = f"sqlite:///{role.home}/angarium.db"
+            yield Building(server, role, env["ANGARIUM_PREFIX"], database_url)
+
+
+class Client:
+    """The API, as a program uses it."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        async with self._session.request(method, self._url + path, json=body) as answer:
+            found = await answer.json() if answer.status != 204 else None
+            assert answer.status < 400, found
+            return found
+
+    async def get(self, path: str) -> Any:
+        return await self.ask("GET", path)
+
+    async def message(self, payload: Mapping[str, Any]) -> str:
+        return str((await self.ask("POST", "/v1/messages", {"payload": payload}))["message_id"])
+
+    async def transaction(self, data: Mapping[str, Any], **more: Any) -> str:
+        body = {"pipeline": "payment", "data": data, **more}
+        return str((await self.ask("POST", "/v1/transactions", body))["id"])
+
+    async def request(self, conversation: str, request: str) -> None:
+        body = {"conversationId": conversation, "requestId": request, "origin": "chat"}
+        await self.ask("POST", "/v1/conversations/requests", body)
+
+    async def reply(self, conversation: str, request: str, response: str, payload: Any) -> None:
+        body = {
+            "conversationId": conversation, "requestId": request, "responseId": response,
+            "sender": "chat", "payload": payload,
+        }  # fmt: skip
+        await self.ask("POST", "/v1/conversations/replies", body)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What was put into the rooms, by the ids that tests look for."""
+
+    dead: tuple[str, ...]
+    sleeping: str
+    ended: str
+    failed: str
+    hooked: str
+    conversation: str
+    key: str
+    connection: str
+
+
+async def furnish(here: Building) -> Story:
+    async with aiohttp.ClientSession() as session:
+        api = Client(session, here.url)
+        await api.ask("PUT", "/v1/pipelines/payment", PIPELINE)
+        ids = await _transactions(api)
+        dead = tuple([await api.message({"fail": f"no {n} {MARKUP}"}) for n in range(3)])
+        for number in range(20):
+            await api.message({"order": number})
+        conversation = f"chat-{MARKUP}"
+        await _conversation(api, conversation)
+        key = await _mail(session, here)
+        await _deliveries(here)
+        connection = await _pickup(here)
+
+        async def settled() -> bool:
+            letters = (await api.get("/v1/dispatch/dead"))["letters"]
+            given_up = (await api.get("/v1/routing/dead"))["letters"]
+            ended = await api.get(f"/v1/transactions/{ids['ended']}")
+            hook = await api.get(f"/v1/transactions/{ids['hooked']}")
+            asleep = await api.get(f"/v1/transactions/{ids['sleeping']}")
+            path = f"/v1/conversations/{urllib.parse.quote(conversation, safe='')}"
+            shown = {each["reason"]["why"] for each in (await api.get(path))["replies"]}
+            return (
+                (len(letters), len(given_up)) == (3, 1)
+                and ended["status"] == "success"
+                and hook.get("webhook_error") is not None
+                and asleep["status"] == "sleeping"
+                and "sent" in shown
+            )
+
+        await eventually(settled, DEADLINE_S)
+    return Story(dead=dead, conversation=conversation, key=key, connection=connection, **ids)
+
+
+async def _transactions(api: Client) -> dict[str, str]:
+    nobody = "http://127.0.0.1:9/hook"  # the port of «discard», where nobody listens
+    return {
+        "sleeping": await api.transaction({"amount": 42}, external_id=f"order-{MARKUP}"),
+        "ended": await api.transaction({"quick": True, "note": MARKUP}),
+        "failed": await api.transaction({"refused": True}, owner="shop"),
+        "hooked": await api.transaction({"quick": True}, webhook=nobody),
+    }
+
+
+async def _conversation(api: Client, conversation: str) -> None:
+    """The first reply was sent and waits for its ACK, the second has no reply, the third waits."""
+    for request in ("r1", "r2", "r3"):
+        await api.request(conversation, request)
+    await api.reply(conversation, "r1", "r1-a", {"ack": f"ack-{secrets.token_hex(4)}"})
+    await api.reply(conversation, "r3", "r3-a", {"text": MARKUP})
+    await api.reply(conversation, "r3", "r3-b", {"text": "second"})
+
+
+async def _mail(session: aiohttp.ClientSession, here: Building) -> str:
+    url = f"http://127.0.0.1:{here.port('relay', 'http')}/"
+    for number in range(12):
+        key = f"key-{number}-{MARKUP}"
+        async with session.post(url, data=envelope(key)) as answer:
+            assert answer.status < 300, await answer.text()
+    return key
+
+
+async def _deliveries(here: Building) -> None:
+    """One delivery to an address that is refused, which the deliverer gives up at once."""
+    async with Ground.open(here.settings) as ground:
+        store = OutboundStore(ground, "native")
+        await store.push(f"gopher://nowhere.example/{MARKUP}", b"hello", {})
+
+
+async def _pickup(here: Building) -> str:
+    url = f"ws://127.0.0.1:{here.port('gateway', 'gateway')}/"
+    connection = f"phone-{MARKUP}"
+    async with PickupClient(url) as client:
+        for number in range(3):
+            await client.add_message(connection, ["did:example:anna"], {"n": number})
+    return connection
+
+
+def run(coroutine: Any) -> Any:
+    """For tests without a loop of their own: the browser's own loop runs in this thread."""
+    return asyncio.run(coroutine)

@@ -1,0 +1,110 @@
+"""Rates and notices, told from figures alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium.core.errors import InputInvalid
+from angarium.core.figures import ProcessFigures
+from angarium.server.dashboard.attention import notices
+from angarium.server.dashboard.marks import mark, numbers_of
+from angarium.server.dashboard.rates import Rates
+
+FACTS: dict[str, dict[str, int]] = {
+    "dispatch": {"waiting": 0, "without_leader": 0, "consumers": 1, "dead": 0},
+    "routing": {"unowned": 0, "silent": 0, "dead_outbound": 0, "dead_inbound": 0},
+    "transactions": {"queued": 0, "webhooks": 0, "silent_nodes": 0},
+    "conversations": {"replies": 0},
+    "pickup": {},
+}
+ROLES = {"node", "webhooks", "conversations"}
+
+
+def node(actor: str, at_ms: int, **figures: float) -> ProcessFigures:
+    return ProcessFigures("node", actor, "host", 1, dict(figures), at_ms)
+
+
+def test_a_rate_is_what_a_process_counted_between_two_of_its_reports() -> None:
+    rates = Rates()
+    first = rates.update([node("a", 1_000, taken=10)], 0, 1_000)
+    assert first["transactions.started"] == 0, "one report tells no rate"
+    second = rates.update([node("a", 3_000, taken=50), node("b", 3_000, taken=900)], 0, 3_000)
+    assert second["transactions.started"] == 20, "a newcomer's past is not a rate"
+    same = rates.update([node("a", 3_000, taken=50), node("b", 3_000, taken=900)], 0, 4_000)
+    assert same["transactions.started"] == 20, "nothing new was said"
+    gone = rates.update([node("b", 5_000, taken=910)], 0, 5_000)
+    assert gone["transactions.started"] == 5
+
+
+def test_a_process_that_counts_from_zero_again_has_no_negative_rate() -> None:
+    rates = Rates()
+    rates.update([node("a", 1_000, taken=500)], 0, 1_000)
+    assert rates.update([node("a", 2_000, taken=3)], 0, 2_000)["transactions.started"] == 0
+
+
+def test_ends_of_every_kind_are_one_rate_and_words_are_no_figures() -> None:
+    rates = Rates()
+    rates.update([node("a", 1_000, ended_success=0, ended_failed=0)], 0, 1_000)
+    report = ProcessFigures(
+        "node", "a", "host", 1, {"ended_success": 6.0, "ended_failed": 2.0, "taken": "many"}, 3_000
+    )
+    found = rates.update([report], 0, 3_000)
+    assert found["transactions.completed"] == 4
+    assert found["transactions.started"] == 0
+
+
+def test_the_journals_rate_follows_its_count_even_after_it_began_anew() -> None:
+    rates = Rates()
+    assert rates.update([], 1_000, 1_000)["journal.events"] == 0
+    assert rates.update([], 1_500, 3_000)["journal.events"] == 250
+    assert rates.update([], 10, 4_000)["journal.events"] == 250
+    assert rates.update([], 20, 5_000)["journal.events"] == 10
+
+
+@pytest.mark.parametrize(
+    ("room", "facts", "level", "text"),
+    [
+        (
+            "dispatch",
+            {"waiting": 2, "without_leader": 1},
+            "trouble",
+            "1 partition without a leader",
+        ),
+        ("dispatch", {"waiting": 2, "consumers": 0}, "trouble", "2 messages and no worker"),
+        ("dispatch", {"dead": 3}, "warning", "3 dead letters"),
+        ("routing", {"unowned": 1}, "trouble", "1 recipient key with mail and no owner"),
+        ("routing", {"silent": 2}, "warning", "2 instances silent"),
+        ("routing", {"dead_outbound": 2}, "warning", "2 deliveries given up"),
+        ("routing", {"dead_inbound": 1}, "warning", "1 inbound message that no instance"),
+        ("transactions", {"silent_nodes": 1}, "warning", "1 node silent"),
+    ],
+)
+def test_what_needs_an_eye_is_told_in_words(
+    room: str, facts: dict[str, int], level: str, text: str
+) -> None:
+    assert notices(FACTS, ROLES, 0) == []
+    (found,) = notices({**FACTS, room: {**FACTS[room], **facts}}, ROLES, 0)
+    assert (found.room, found.level) == (room, level)
+    assert found.text.startswith(text)
+    assert found.hint
+
+
+def test_work_without_anyone_to_do_it_is_trouble_and_comes_first() -> None:
+    facts = {
+        **FACTS,
+        "dispatch": {**FACTS["dispatch"], "dead": 1},
+        "transactions": {"queued": 1, "webhooks": 2, "silent_nodes": 0},
+        "conversations": {"replies": 2},
+    }
+    found = notices(facts, set(), 7)
+    assert [each.level for each in found] == ["trouble"] * 3 + ["warning"] * 2
+    assert "2 replies in flight" in " ".join(each.text for each in found)
+    assert "7 events dropped" in found[-1].text
+
+
+def test_a_mark_is_read_as_it_was_given_and_nothing_else_is() -> None:
+    assert numbers_of(mark(3, 2**64 - 1), 2) == (3, 2**64 - 1)
+    assert numbers_of(None, 3) == (0, 0, 0)
+    for wrong in ("", "1", "1:2:3", "1:-2", "1:x", "1:٣", f"1:{2**64}", "1:" + "9" * 400):
+        with pytest.raises(InputInvalid, match="is no mark"):
+            numbers_of(wrong, 2)

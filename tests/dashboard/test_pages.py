@@ -1,0 +1,283 @@
+"""Every page and every action in a real Chromium, against real roles.
+
+Ids and payloads carry markup all over: each of these tests fails if any of it is run.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.dashboard.browser import SIZES, Theme, opened
+from tests.dashboard.building import MARKUP
+from tests.dashboard.conftest import Furnished
+
+expect.set_options(timeout=40_000)
+
+
+def place(furnished: Furnished, name: str) -> str:
+    story = furnished.story
+    return {
+        "overview": "#/",
+        "dispatch": "#/dispatch",
+        "routing": "#/routing",
+        "conversations": "#/conversations",
+        "conversation": f"#/conversations/{quote(story.conversation, safe='')}",
+        "pickup": "#/pickup",
+        "connection": f"#/pickup/{quote(story.connection, safe='')}",
+        "transactions": "#/transactions?status=sleeping",
+        "transaction": f"#/transactions/{story.sleeping}",
+        "lake": "#/lake",
+        "search": f"#/search?id={story.ended}",
+    }[name]
+
+
+# What is on each page when it has loaded, as a reader would look for it.
+SEEN = {
+    "overview": "Processes",
+    "dispatch": "Dead letters",
+    "routing": "Dead deliveries",
+    "conversations": "Waiting",
+    "conversation": "Queue",
+    "pickup": "Live sessions",
+    "connection": "Queue",
+    "transactions": "Webhooks",
+    "transaction": "Time line",
+    "lake": "The lake has not run yet",
+    "search": "History",
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_each_page_fits_the_screen_and_can_be_read(
+    furnished: Furnished, chrome: Browser, size: str, theme: Theme
+) -> None:
+    with opened(chrome, furnished.url, size=size, theme=theme) as page:
+        for name, seen in SEEN.items():
+            page.goto(f"{furnished.url}/{place(furnished, name)}")
+            expect(page.locator("main").get_by_text(seen, exact=True).first).to_be_visible()
+            assert page.evaluate(WIDER) <= 0, f"{name} is wider than the screen"
+            assert page.evaluate(UNREADABLE) == [], name
+            assert page.screenshot().startswith(b"\x89PNG")
+
+
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# Every text against the nearest ground behind it: a contrast below 4.5 (3 for large letters).
+UNREADABLE = """() => {
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const numbers = (colour) => {
+    paint.clearRect(0, 0, 1, 1);
+    paint.fillStyle = colour;
+    paint.fillRect(0, 0, 1, 1);
+    return [...paint.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const found = numbers(getComputedStyle(at).backgroundColor);
+      if (found[3] > 250) return found;
+    }
+    return [255, 255, 255];
+  };
+  const bad = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || element.closest("svg, .sr, .skip") || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const [a, b] = [light(numbers(style.color)), light(ground(element))].sort((x, y) => y - x);
+    const large = parseFloat(style.fontSize) >= 18.6;
+    const contrast = (a + 0.05) / (b + 0.05);
+    if (contrast < (large ? 3 : 4.5)) bad.push(`${element.textContent.slice(0, 40)}: ${contrast}`);
+  }
+  return bad;
+}"""
+
+
+def test_the_overview_draws_the_rooms_with_what_waits_and_names_what_needs_an_eye(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    with opened(chrome, furnished.url) as page:
+        for room in ("Dispatch", "Routing", "Transactions", "Conversations", "Pickup"):
+            expect(page.locator(".building").get_by_text(room, exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name=re.compile(r"^Pickup: 1 queue,"))).to_be_visible()
+        expect(page.locator("[data-joint='dispatch.accepted']")).to_be_visible()
+        expect(page.get_by_role("link", name="3 dead letters")).to_be_visible()
+        for role in ("dispatcher", "gateway", "node", "relay"):
+            expect(page.get_by_role("cell", name=role, exact=True)).to_be_visible()
+        page.get_by_role("link", name="3 dead letters").click()
+        expect(page.get_by_role("heading", name="Dispatch", exact=True)).to_be_visible()
+
+
+def test_a_dead_letter_is_retried_and_one_is_discarded(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    kept, retried, dropped = furnished.story.dead
+    with opened(chrome, f"{furnished.url}/#/dispatch") as page:
+        letters = page.get_by_role("region", name="Dead letters", exact=True).first
+        expect(letters.get_by_text(MARKUP).first).to_be_visible()
+        letters.get_by_role("button", name=f"Retry {retried}").click()
+        expect(page.locator(".toast")).to_contain_text("is pending again")
+        letters.get_by_role("button", name=f"Discard {dropped}").click()
+        page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+        expect(letters.get_by_role("button", name=f"Discard {dropped}")).to_be_visible()
+        letters.get_by_role("button", name=f"Discard {dropped}").click()
+        page.get_by_role("dialog").get_by_role("button", name="Discard").click()
+        expect(page.get_by_text("is discarded")).to_be_visible()
+        expect(letters.get_by_role("button", name=f"Discard {dropped}")).to_have_count(0)
+        expect(letters.get_by_role("button", name=f"Retry {kept}")).to_be_visible()
+
+
+def test_what_went_wrong_with_an_action_is_told_with_a_hint(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    letter = furnished.story.dead[0]
+    with opened(chrome, f"{furnished.url}/#/dispatch") as page:
+        button = page.get_by_role("button", name=f"Discard {letter}")
+        expect(button).to_be_visible()
+        # Somebody else is faster, and the page does not know it yet.
+        page.context.route("**/v1/dispatch/dead?*", lambda route: route.abort())
+        removed = page.context.request.delete(f"{furnished.url}/v1/dispatch/dead/{letter}")
+        assert removed.status == 204
+        button.click()
+        page.get_by_role("dialog").get_by_role("button", name="Discard").click()
+        said = page.get_by_role("alert").filter(has_text="there is no dead letter")
+        expect(said).to_contain_text("Somebody has seen to it already")
+
+
+def test_keys_their_owners_and_dead_deliveries_are_shown_and_retried(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    with opened(chrome, f"{furnished.url}/#/routing") as page:
+        expect(page.get_by_role("cell", name="live", exact=True)).to_be_visible()
+        page.get_by_label("Who owns a key?").fill(furnished.story.key)
+        page.get_by_role("button", name="Look it up").click()
+        expect(page.get_by_role("definition").filter(has_text=furnished.story.key)).to_be_visible()
+        page.get_by_label("Who owns a key?").fill("nobody-knows-me")
+        page.get_by_role("button", name="Look it up").click()
+        expect(
+            page.get_by_text("no message for 'nobody-knows-me' has ever come by")
+        ).to_be_visible()
+        page.get_by_role("button", name="Rebalance keys").click()
+        expect(page.get_by_text("spread evenly already")).to_be_visible()
+        page.get_by_role("button", name="Retry all shown").click()
+        page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+        expect(page.get_by_text("1 queued again")).to_be_visible()
+
+
+def test_what_is_being_typed_survives_every_refresh(furnished: Furnished, chrome: Browser) -> None:
+    with opened(chrome, f"{furnished.url}/#/routing") as page:
+        field = page.get_by_label("Who owns a key?")
+        field.fill("half a key")
+        for _ in range(3):
+            with page.expect_response("**/v1/routing/keys?*"):
+                pass
+        expect(field).to_have_value("half a key")
+        expect(field).to_be_focused()
+
+
+def test_a_conversation_is_drawn_in_order_with_the_reason_of_each_wait(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    with opened(chrome, f"{furnished.url}/#/conversations") as page:
+        page.get_by_role("link", name=furnished.story.conversation).click()
+        requests = page.locator(".queue > li")
+        expect(requests).to_have_count(3)
+        expect(requests.nth(0)).to_contain_text("sent, its ACK is waited for")
+        expect(requests.nth(1)).to_contain_text("no reply yet")
+        expect(requests.nth(2)).to_contain_text("waits for reply r1-a")
+        page.get_by_role("link", name="Conversations", exact=True).click()
+        page.get_by_role("link", name="Requests without a reply").click()
+        expect(page.get_by_role("link", name=furnished.story.conversation)).to_be_visible()
+
+
+def test_a_connections_queue_is_shown_and_emptied(furnished: Furnished, chrome: Browser) -> None:
+    with opened(chrome, f"{furnished.url}/#/pickup") as page:
+        expect(page.get_by_text("Nobody is connected")).to_be_visible()
+        page.get_by_role("link", name=furnished.story.connection).click()
+        expect(page.get_by_role("definition").filter(has_text="offline")).to_be_visible()
+        page.get_by_role("button", name="Remove all messages").click()
+        page.get_by_role("dialog").get_by_role("button", name="Remove them").click()
+        expect(page.get_by_text("3 messages removed")).to_be_visible()
+        expect(page.get_by_text("has no messages and no session")).to_be_visible()
+
+
+def test_a_transaction_shows_its_life_and_a_switch_wakes_it(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    with opened(chrome, f"{furnished.url}/#/transactions?status=sleeping") as page:
+        for title in (
+            "Last 5 minutes: started",
+            "Last 2 hours: started 4",
+            "Last 24 hours: started 4",
+        ):
+            expect(page.get_by_role("img", name=re.compile(f"^{title}"))).to_be_visible()
+        hooks = page.get_by_role("region", name="Webhooks", exact=True).first
+        expect(hooks.get_by_text("http://127.0.0.1:9/hook")).to_be_visible()
+        expect(hooks.get_by_text(re.compile(r"^(in \d|any moment)"))).to_be_visible()
+        page.get_by_role("link", name=re.compile("^01")).first.click()
+        expect(page.locator(".steps .now")).to_contain_text("await-bank")
+        life = page.get_by_role(
+            "img", name=re.compile("^Time line: queued .*, running .*, sleeping")
+        )
+        expect(life).to_be_visible()
+        expect(page.get_by_text(f"order-{MARKUP}")).to_be_visible()
+        expect(page.get_by_label("Switch", exact=True)).to_have_value("bank")
+        page.get_by_label("Value").fill(MARKUP)
+        page.get_by_role("button", name="Set it").click()
+        expect(page.locator("main .badge", has_text="success").first).to_be_visible()
+        expect(page.locator(".steps .done")).to_have_count(3)
+
+
+def test_a_transaction_that_sleeps_is_cancelled(furnished: Furnished, chrome: Browser) -> None:
+    with opened(chrome, furnished.url) as page:
+        body = {"pipeline": "payment", "data": {"amount": 1}}
+        made = page.context.request.post(f"{furnished.url}/v1/transactions", data=body).json()
+        page.goto(f"{furnished.url}/#/transactions/{made['id']}")
+        expect(page.locator("main .badge", has_text="sleeping").first).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+        expect(page.locator("main .badge", has_text="cancelled").first).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+def test_any_id_is_found_with_its_history(furnished: Furnished, chrome: Browser) -> None:
+    with opened(chrome, furnished.url) as page:
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type(furnished.story.failed)
+        page.keyboard.press("Enter")
+        history = page.locator(".history li")
+        expect(history.first).to_contain_text("started")
+        expect(history.last).to_contain_text("the card was refused")
+        page.get_by_role("link", name="Open").click()
+        expect(page.locator(".steps .stopped")).to_contain_text("charge-card")
+        page.goto(f"{furnished.url}/#/search?id=nobody-knows-me")
+        expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+
+
+def test_the_theme_is_chosen_and_remembered(furnished: Furnished, chrome: Browser) -> None:
+    with opened(chrome, furnished.url, theme="light") as page:
+        page.get_by_role("button", name="Theme: as the system").click()
+        page.get_by_role("button", name="Theme: light").click()
+        page.reload()
+        expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 22)"
+
+
+def test_everything_can_be_reached_by_keyboard(furnished: Furnished, chrome: Browser) -> None:
+    with opened(chrome, f"{furnished.url}/#/dispatch") as page:
+        expect(page.get_by_role("heading", name="Dispatch", exact=True)).to_be_visible()
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        reached = set()
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("document.activeElement.textContent.trim().slice(0, 20)"))
+        for name in ("Overview", "Dispatch", "Lake", "Retry"):
+            assert any(each.startswith(name) for each in reached), name
