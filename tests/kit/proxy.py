@@ -321,7 +321,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     """Close with RST: a linger time of zero throws away what is not sent yet."""
     connection = writer.get_extra_info("socket")
     if connection is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             linger = struct.pack("ii", 1, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     writer.transport.abort()

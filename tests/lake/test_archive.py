@@ -174,17 +174,23 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
 
         writer = frame.writeStream.format("delta")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(processingTime="100 milliseconds").start(str(table))
+        writer = writer.trigger(processingTime="100 milliseconds")
         ids: set[str] = set()
+        query = writer.start(str(table))
         try:
             ids |= await _complete_more(here, 60)
             await eventually(none_left, 90)
             async with RoleProcess(["serve", "archiver"], names):
-                # Both want the role now; it passes from one to the other by the locks alone.
-                while len((await counted())[0]) < 100:
-                    assert len(ids) < 4_000, "the role never passed to the database"
-                    ids |= await _complete_more(here, 40)
-                    await eventually(none_left, 90)
+                # Both want the role, and who has it keeps it while it is at work.
+                ids |= await _complete_more(here, 60)
+                await eventually(none_left, 90)
+                # All that one was given is stored; the other follows when the locks have expired.
+                query.stop()
+                ids |= await _complete_more(here, 60)
+                await eventually(none_left, 90)
+                query = writer.start(str(table))
+                ids |= await _complete_more(here, 60)
+                await eventually(none_left, 90)
             query.processAllAvailable()
             stored, lake = await counted()
         finally:
@@ -192,7 +198,7 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
             await archive.close()
         print(f"\n{len(stored)} in the database, {len(lake)} in the lake, of {len(ids)}")
         assert stored + lake == Counter(ids)
-        assert len(lake) >= 60
+        assert min(len(lake), len(stored)) >= 60
         events = Counter(each.event for each in await here.events())
         assert events["archived"] == len(ids)
 

@@ -14,12 +14,15 @@ from deltalake import DeltaTable
 from angarium.core import keyspace as keys
 from angarium.core.settings import Settings
 from angarium.lake.audit import audit
+from angarium.lake.filed import transactions_of
 from angarium.lake.lookup import Lookup
 from angarium.lake.pipeline import Pipeline, compact, reason_of
 from angarium.lake.query import ask
 from angarium.lake.reconcile import reconcile
 from angarium.lake.schemas import EVENTS, TABLES
 from angarium.lake.tables import Lake, LakeMismatch
+from angarium.transactions.client import Transactions
+from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import Transaction
 from tests.kit.sample import sample_settings
 from tests.lake.filled import Filled, store_once
@@ -206,6 +209,14 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
             name = made.name(keys.STATE, each)
             assert await made.ground.redis.call("EXISTS", name, key=name) == 0
         assert await lookup.find_transaction(waiting[0]) is None
+        # And the room finds them, which Redis and the database no longer do.
+        room = Transactions(made.ground, elsewhere=transactions_of(made.settings))
+        try:
+            assert (await room.get(ended[0])).status.final
+            with pytest.raises(TransactionFinished):
+                await room.cancel(ended[0])
+        finally:
+            await room.close()
         assert Lake.of(made.settings).rows("transactions") == 3
         assert (await audit(made.ground, Lake.of(made.settings))).clean
 

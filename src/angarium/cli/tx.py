@@ -280,13 +280,14 @@ async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
     from angarium.core.application import load_application
     from angarium.core.ground import Ground
     from angarium.core.settings import load
+    from angarium.lake.filed import transactions_of
     from angarium.transactions.client import Transactions
 
     settings = load()
     named = application or settings.app
     app = load_application(named) if named else None
     async with Ground.open(settings) as ground:
-        transactions = Transactions(ground, app)
+        transactions = Transactions(ground, app, transactions_of(ground.settings))
         try:
             yield transactions
         finally:

@@ -13,6 +13,7 @@ from angarium.core.backoff import Backoff
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
 from angarium.core.trace import IN_HAND, TRACEPARENT
+from angarium.lake.filed import transactions_of
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start, Started, Transaction
 from angarium.transactions.pipeline import Pipeline, pipeline_of
@@ -20,7 +21,7 @@ from angarium.transactions.pipeline import Pipeline, pipeline_of
 
 class TransactionsClient:
     def __init__(self, ground: Ground) -> None:
-        self._transactions = Transactions(ground)
+        self._transactions = Transactions(ground, elsewhere=transactions_of(ground.settings))
         self._clock = ground.clock
 
     async def start(

@@ -34,6 +34,7 @@ from angarium.core.settings import Settings
 from angarium.core.sockets import listen
 from angarium.core.tokens import from_settings
 from angarium.core.web import Face, openapi, problem, problem_of, reply, routes
+from angarium.lake.filed import transactions_of
 from angarium.server.access import LOOK_S, Access, Unauthorized
 from angarium.server.dashboard.page import Files, index, wants_page
 from angarium.server.process_metrics import ProcessMetrics
@@ -68,7 +69,12 @@ def check(settings: Settings, app: Angarium) -> None:
 
 
 def build(ground: Ground, app: Angarium) -> Service:
-    faces = [importlib.import_module(module).face(ground, app) for module in FACES]
+    # Where a transaction is that neither Redis nor the database has: filed by Spark, perhaps.
+    joined = {"angarium.transactions.http": {"elsewhere": transactions_of(ground.settings)}}
+    faces = [
+        importlib.import_module(module).face(ground, app, **joined.get(module, {}))
+        for module in FACES
+    ]
     return Api(ground, faces)
 
 

@@ -1,13 +1,16 @@
 """Transactions for anyone who is not a node: start, look, wait, cancel, switch.
 
 One object for HTTP, the command line and a user's own code. It checks what comes in, asks Redis
-first and the archive second, and answers with values or named errors.
+first, then the archive, then whatever else it was given to ask, and answers with values or named
+errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from angarium.core.application import Angarium
 from angarium.core.errors import InputInvalid
@@ -32,6 +35,9 @@ from angarium.transactions.store.reading import Watch
 if TYPE_CHECKING:
     from angarium.transactions.archive import Archive
 
+Elsewhere = Callable[[str], Awaitable[bytes | None]]
+"""The state of an ended transaction by its id, as JSON, from wherever it was filed."""
+
 URL_BYTES_MAX = 2_000
 SWITCH_BYTES_MAX = 10_000
 
@@ -39,8 +45,11 @@ SWITCH_BYTES_MAX = 10_000
 class Transactions:
     """`close` it when done; the archive's database is opened only if it is asked."""
 
-    def __init__(self, ground: Ground, app: Angarium | None = None) -> None:
+    def __init__(
+        self, ground: Ground, app: Angarium | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
         self._settings = ground.settings
+        self._elsewhere = elsewhere
         self._app = app or Angarium()
         self._store = TransactionStore(ground)
         self._reading = ReadingStore(ground)
@@ -61,10 +70,10 @@ class Transactions:
         return await self._store.start(start)
 
     async def get(self, transaction_id: str) -> Transaction:
-        """From Redis, else from the archive, else TransactionUnknown."""
+        """From Redis, else from where it was filed, else TransactionUnknown."""
         found = await self._store.find(check_transaction_id(transaction_id))
         if found is None:
-            found = await self.archive.find(transaction_id)
+            found = await self._filed(transaction_id)
         if found is None:
             raise TransactionUnknown(f"there is no transaction {transaction_id!r}")
         return found
@@ -149,9 +158,16 @@ class Transactions:
         try:
             return await change
         except TransactionUnknown:
-            if await self.archive.find(transaction_id) is None:
+            if await self._filed(transaction_id) is None:
                 raise
             raise TransactionFinished(f"transaction {transaction_id!r} has ended already") from None
+
+    async def _filed(self, transaction_id: str) -> Transaction | None:
+        found = await self.archive.find(transaction_id)
+        if found is not None or self._elsewhere is None:
+            return found
+        state = await self._elsewhere(transaction_id)
+        return None if state is None else msgspec.json.decode(state, type=Transaction)
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self.pipelines()).values()}

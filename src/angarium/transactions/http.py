@@ -19,7 +19,7 @@ from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.core.ground import Ground
 from angarium.core.web import Face, Operation, Parameter, Problem, decode, read_bytes, reply
 from angarium.transactions import datp
-from angarium.transactions.client import Transactions
+from angarium.transactions.client import Elsewhere, Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start, Status, Transaction, check_name
 from angarium.transactions.pipeline import Pipeline, pipeline_of
 from angarium.transactions.statistics import Interval, Level
@@ -108,8 +108,8 @@ class StatisticsAnswer(msgspec.Struct, frozen=True):
     intervals: list[Interval]
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    transactions = Transactions(ground, app)
+def face(ground: Ground, app: Angarium, elsewhere: Elsewhere | None = None) -> Face:
+    transactions = Transactions(ground, app, elsewhere)
     watcher = Watcher(ground, transactions)
     handlers = Handlers(ground, transactions, watcher)
     operations = [*handlers.operations(), *datp.operations(ground, transactions, watcher)]
