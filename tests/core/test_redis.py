@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from angarium.core import keyspace as keys
+from angarium.core.address import Address
 from angarium.core.errors import (
     NotDurable,
     OutcomeUnknown,
@@ -24,7 +25,8 @@ from angarium.core.errors import (
 from angarium.core.redis import Redis
 from angarium.core.redis_url import parse_redis_url
 from angarium.core.settings import load
-from angarium.core.topology import Cluster, slot_of
+from angarium.core.topology import Cluster, Node, slot_of
+from angarium.core.wire import Credentials
 from tests.kit.cluster import ClusterProcess
 from tests.kit.eventually import eventually
 from tests.kit.proxy import FaultProxy
@@ -420,3 +422,24 @@ async def test_an_acknowledged_write_at_replica_is_on_the_replica() -> None:
                 await store.accept("unconfirmed")
             replica.resume()
             assert await store.accept("unconfirmed") == "duplicate", "it had been written"
+
+
+async def test_a_server_that_is_given_up_does_not_cancel_those_who_wait_for_it() -> None:
+    async def never() -> Address:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    node = Node(never, Credentials(), 1)
+    async with asyncio.TaskGroup() as group:
+
+        async def call() -> str:
+            try:
+                await node.wire()
+            except RedisUnavailable:
+                return "unavailable"
+            return "connected"
+
+        waiting = [group.create_task(call()) for _ in range(2)]
+        await eventually(lambda: node._opening is not None)
+        await node.close()
+    assert [task.result() for task in waiting] == ["unavailable", "unavailable"]

@@ -371,6 +371,22 @@ async def test_held_messages_move_and_stay_held(any_redis_url: str, tmp_path: Pa
         assert await made.pull(new) == [ids[0], ids[2]]
 
 
+async def test_what_comes_back_after_its_grace_is_before_what_moved_meanwhile(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        first = await made.add_many(1)
+        term = await made.open()
+        assert await made.pull(term) == first
+        later = await made.add_many(2)
+        await made.clock.advance(THRESHOLD_S + 1)
+        new = await made.open(session="s2", socket="k2")  # the first is in its grace period now
+        assert await made.persist() == 3
+        await made.clock.advance(GRACE_S + 1)
+        await made.sweep()
+        assert await made.pull(new) == [*first, *later]
+
+
 async def test_a_message_removed_on_its_way_does_not_come_back(
     any_redis_url: str, tmp_path: Path
 ) -> None:

@@ -92,6 +92,23 @@ async def test_a_fetch_under_an_earlier_term_does_not_end_the_session(
         await inbox.has(message)
 
 
+async def test_a_session_that_was_closed_while_its_gateway_slept_is_claimed_again_by_a_fetch(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(any_redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        # As another gateway does when the lease of this one has run out.
+        closing = service.store.close_session(QUEUE, gateway=service.store.gateway)
+        assert status_of(await closing) == "closed"
+        message = await client.add_message("c1", [DID], 1)
+        service.desk.sessions.wake(QUEUE)
+        await inbox.has(message)
+        assert len(service.desk.sessions) == 1
+
+
 async def test_the_same_session_asked_for_twice_gets_each_message_once(
     redis_url: str, tmp_path: Path
 ) -> None:

@@ -90,8 +90,16 @@ class Node:
         if self._opening is None:
             self._opening = asyncio.create_task(self.open())
             self._opening.add_done_callback(self._opened)
-        # Shielded: a caller that gives up must not cancel the attempt others wait for.
-        return await asyncio.shield(self._opening)
+        opening = self._opening
+        try:
+            # Shielded: a caller that gives up must not cancel the attempt others wait for.
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                # The node was given up, not the caller: it must not take this for its own end.
+                raise RedisUnavailable("the server is no longer one of ours") from None
+            raise
 
     async def open(self, on_push: Callable[[Any], None] | None = None) -> Wire:
         """A new wire of the caller's own, who closes it."""

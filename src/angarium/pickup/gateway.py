@@ -212,11 +212,16 @@ class Gateway(Service):
         self._tasks.create_task(guarded())
 
     async def _renew(self) -> None:
-        for partition in self.store.partitions:
-            status = await self.store.renew_gateway(partition)
-            if status == "revived" and len(self.desk.sessions):
-                self.log.warning("lease_had_run_out", partition=partition)
-                await self.desk.sessions.restore(partition)
+        """In all partitions at once: one whose server is away must not cost the others' leases."""
+        renewals = map(self._renew_in, self.store.partitions)
+        for result in await asyncio.gather(*renewals, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _renew_in(self, partition: int) -> None:
+        if await self.store.renew_gateway(partition) == "revived" and len(self.desk.sessions):
+            self.log.warning("lease_had_run_out", partition=partition)
+            await self.desk.sessions.restore(partition)
 
     async def _hear_hints(self) -> None:
         channel = self.store.hints + self.store.gateway

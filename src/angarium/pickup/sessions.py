@@ -296,9 +296,21 @@ class Sessions:
 
     def _lost(self, session: LiveSession) -> None:
         if session.term == session.asked_term:
-            self.drop(session.queue, session.term)
+            # Replaced by another session, or closed while our lease had run out. Only Redis knows
+            # which, and a client that is still there must not lose its session unawares.
+            session.early.clear()
+            self._spawn(self._reclaim(session))
         else:
             self._next(session, more=True)  # it was claimed again while the fetch was under way
+
+    async def _reclaim(self, session: LiveSession) -> None:
+        try:
+            await self._restore(session)
+        except AngariumError as error:
+            # Left to the next renewal of the lease, or to the next look at all.
+            self._log.warning("session_not_restored", queue=session.queue, error=repr(error))
+        finally:
+            self._next(session, more=False)
 
     async def _pull_archived(self, session: LiveSession, cleared: bytes) -> None:
         try:
