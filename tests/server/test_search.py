@@ -14,6 +14,7 @@ from angarium.core.ground import Ground
 from angarium.lake.lookup import LakeEvent
 from angarium.server.joins import JoinedConversations, reply_letter_id
 from angarium.server.search import Search, SearchAnswer
+from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_ground
 
@@ -146,4 +147,17 @@ async def test_a_search_looks_so_far_back_and_says_so(redis_url: str, no_setting
         for number in range(600):
             await client.conversations.request("other", str(number))
         assert not (await search.search("q")).complete
+        await search.close()
+
+
+async def test_events_of_one_millisecond_are_in_the_order_in_which_they_happened(
+    redis_url: str, no_settings: object
+) -> None:
+    async with sample_ground(redis_url, clock=FakeClock()) as ground:
+        client, search = Client(ground=ground), Search(ground)
+        await client.conversations.request("anna", "q")
+        await client.conversations.reply("anna", "q", "r1", {"text": "hello"})
+        history = (await search.search("q")).history
+        assert len({each.at_ms for each in history}) == 1
+        assert [each.event for each in history][:2] == ["requested", "answered"]
         await search.close()

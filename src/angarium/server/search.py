@@ -10,6 +10,7 @@ letter in the pickup room whose id follows from its own.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -121,6 +122,7 @@ class Search:
         lake, from_lake = await self._from_lake(related)
         known = {(each.at_ms, each.room, each.event, each.subject) for each in history}
         history += [e for e in from_lake if (e.at_ms, e.room, e.event, e.subject) not in known]
+        # Those of one millisecond stay as the journal has them.
         history.sort(key=lambda each: each.at_ms)
         if not found and not history:
             raise NotFound(f"no room, no journal and no lake knows {id!r}")
@@ -199,9 +201,9 @@ class Search:
     async def _journal_of(
         self, partition: int, related: _Related
     ) -> tuple[list[HistoryEvent], bool]:
-        """Newest first, and whether the beginning was reached."""
+        """Read from the newest back, given oldest first; and whether the beginning was reached."""
         name = self._ground.keyspace.name(keys.JOURNAL, partition)
-        found: list[HistoryEvent] = []
+        found: deque[HistoryEvent] = deque()
         until, looked, size = "+", 0, 0
         while looked < self._entries_max and size < BYTES_MAX:
             entries = await self._ground.redis.call(
@@ -210,13 +212,13 @@ class Search:
             for entry_id, fields in entries:
                 # Most entries name none of the ids, and need not be taken apart.
                 if related.may_be_in(fields[-1]):
-                    found += _events_of(entry_id, fields, related)
+                    found.extendleft(reversed(_events_of(entry_id, fields, related)))
             looked += len(entries)
             size += sum(len(fields[-1]) for _, fields in entries)
             if len(entries) < ENTRIES_PER_READ:
-                return found, True
+                return list(found), True
             until = f"({entries[-1][0].decode()}"
-        return found, False
+        return list(found), False
 
     async def _from_lake(self, related: _Related) -> tuple[str, list[HistoryEvent]]:
         if self._lake is None:
