@@ -11,8 +11,10 @@ import pytest
 import trustme
 
 from angarium.core.errors import RedisUnavailable, ScriptFailed
+from angarium.core.settings import load
 from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
+from angarium.lake.runner import redis_of
 from tests.kit.cluster import ClusterProcess, slot_of
 from tests.kit.eventually import wait_until
 from tests.kit.sentinel import SentinelProcess
@@ -71,6 +73,11 @@ def test_sentinels_are_asked_for_the_primary() -> None:
             return bool(redis.call("SET", "a", "2") == b"OK")
 
         assert wait_until(wrote, 60)
+
+
+def test_an_embedded_server_lets_processes_in_that_are_not_ours(tmp_path: Path) -> None:
+    with redis_of(load(home=tmp_path / "home")) as url, Connection(url) as redis:
+        assert redis.call("PING") == b"PONG"
 
 
 def test_a_user_with_few_rights(redis_server: ServerProcess) -> None:

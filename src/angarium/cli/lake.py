@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from angarium.lake.replay import Plan, Planned, Send
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
+ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
+LINE_LETTERS_MAX = 100_000
 NAMED_MAX = 20  # findings shown to a person; --json has all
 
 
@@ -260,8 +262,17 @@ def _show_audit(found: Audit) -> None:
         row = sums.setdefault((each.room, each.account), [0] * len(names))
         for place, name in enumerate(names):
             row[place] += getattr(each, name)
-    rows = [(room, account, *row) for (room, account), row in sorted(sums.items())]
-    _print_table(["room", "", *(name.replace("_", " ") for name in names)], rows)
+    # What is nothing everywhere is left out, so that the rest fits into a terminal.
+    shown = [
+        place
+        for place, name in enumerate(names)
+        if name in ALWAYS_SHOWN or any(row[place] for row in sums.values())
+    ]
+    rows = [
+        (room, account, *(row[place] for place in shown))
+        for (room, account), row in sorted(sums.items())
+    ]
+    _print_table(["room", "", *(names[place].replace("_", " ") for place in shown)], rows)
     print(f"{found.events} events, {found.rejects} entries set aside")
     if found.clean:
         print("nothing is unexplained")
@@ -347,4 +358,6 @@ def _print_table(titles: list[str], rows: list[tuple[Any, ...]]) -> None:
         table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    Console(soft_wrap=True).print(table)
+    # Into a pipe a row is one line, however long.
+    width = None if sys.stdout.isatty() else LINE_LETTERS_MAX
+    Console(width=width, soft_wrap=True).print(table)
