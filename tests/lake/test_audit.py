@@ -14,6 +14,7 @@ from angarium.core.ground import Ground
 from angarium.core.journal import Journal, decode_entry
 from angarium.lake.audit import Audit, audit, last_audit
 from angarium.lake.jobs.events import position_of
+from angarium.lake.query import ask
 from angarium.lake.schemas import EVENTS, MESSAGES
 from angarium.lake.tables import Lake, LakeEmpty
 from tests.kit.sample import sample_ground
@@ -67,9 +68,9 @@ async def test_a_clean_run_has_nothing_unexplained(filled: Filled) -> None:
     assert {e.room for e in found.balances} == {
         "dispatch", "routing", "conversations", "pickup", "transactions",
     }  # fmt: skip
-    assert [each.audited_ms for each in last_audit(filled.lake)] == [found.audited_ms] * len(
-        found.balances
-    )
+    filed = ask(filled.lake, f"select room from audit where audited_ms = {found.audited_ms}")
+    assert len(filed.rows) == len(found.balances)
+    assert min(each.audited_ms for each in last_audit(filled.lake)) >= found.audited_ms
 
 
 def _announced(room: str, start_s: int, found: Audit) -> int:
