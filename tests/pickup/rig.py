@@ -118,6 +118,9 @@ class Rig:
         await self.clock.advance(THRESHOLD_S + 1)
         return await self.persist()
 
+    async def event_names(self) -> list[str]:
+        return [event.event for event in await self.events()]
+
     async def events(self) -> list[Event]:
         found: list[Event] = []
         for partition in self.store.partitions:

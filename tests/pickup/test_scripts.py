@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from angarium.core.errors import LeaseLost
 from angarium.core.scripts import status_of
 from angarium.pickup.model import Message
 from angarium.pickup.store import messages_of
-from tests.kit.clock import FakeClock
 from tests.pickup.rig import (
     DID,
     GRACE_S,
@@ -28,10 +26,6 @@ from tests.pickup.rig import (
 )
 
 
-async def names(made: Rig) -> list[str]:
-    return [event.event for event in await made.events()]
-
-
 async def test_an_added_message_waits_and_is_found(any_redis_url: str, tmp_path: Path) -> None:
     async with rig(any_redis_url, sqlite(tmp_path)) as made:
         message_id = await made.add(payload=b'{"a":1}')
@@ -39,7 +33,7 @@ async def test_an_added_message_waits_and_is_found(any_redis_url: str, tmp_path:
         assert not await made.store.found(QUEUE, "other")
         assert not await made.store.found("default:c2", message_id)
         assert await made.count() == 1
-        assert await names(made) == ["accepted"]
+        assert await made.event_names() == ["accepted"]
         figures = await made.store.show(QUEUE)
         assert figures is not None
         assert (figures.pending, figures.sending, figures.archived) == (1, 0, 0)
@@ -82,7 +76,7 @@ async def test_taken_messages_are_nobody_elses_until_their_time_is_over(
         await made.clock.advance(2)
         assert await made.sweep() == 4
         assert await made.take() == ids
-        assert (await names(made)).count("returned") == 4
+        assert (await made.event_names()).count("returned") == 4
 
 
 async def test_a_take_keeps_both_limits(redis_url: str, tmp_path: Path) -> None:
@@ -184,118 +178,6 @@ async def test_an_answer_that_was_lost_is_asked_for_again(redis_url: str, tmp_pa
         assert taken == ids[:1]
 
 
-async def test_a_new_session_takes_over_after_the_grace_period(
-    any_redis_url: str, tmp_path: Path
-) -> None:
-    async with rig(any_redis_url, sqlite(tmp_path)) as made:
-        ids = await made.add_many(2)
-        old = await made.open(session="s1", socket="k1")
-        assert await made.pull(old) == ids
-        new = await made.open(session="s2", socket="k2")
-        assert await made.pull(new) == [], "the old client may still acknowledge"
-        assert await made.mailbox.remove(QUEUE, ids[:1]) == 1
-        await made.clock.advance(GRACE_S + 0.1)
-        assert await made.sweep() == 1
-        assert await made.pull(new) == ids[1:]
-        found = await names(made)
-        assert found.count("session_opened") == 2
-        assert found.count("session_replaced") == 1
-
-
-async def test_the_same_session_again_is_kept(redis_url: str, tmp_path: Path) -> None:
-    async with rig(redis_url, sqlite(tmp_path)) as made:
-        assert await made.open() == await made.open()
-
-
-async def test_without_a_lease_no_session_is_opened(any_redis_url: str, tmp_path: Path) -> None:
-    async with rig(any_redis_url, sqlite(tmp_path)) as made:
-        assert status_of(await made.store.open_session(QUEUE, "s1", "k1")) == "no_lease"
-        assert status_of(await made.store.read_session(QUEUE)) == "offline"
-
-
-async def test_only_the_session_that_is_meant_is_closed(any_redis_url: str, tmp_path: Path) -> None:
-    async with rig(any_redis_url, sqlite(tmp_path)) as made:
-        gateway = made.store.gateway
-
-        async def close(socket: str = "", session: str = "") -> str:
-            closing = made.store.close_session(
-                QUEUE, gateway=gateway, socket=socket, session=session
-            )
-            return status_of(await closing)
-
-        assert await close(socket="k1") == "none"
-        await made.open(session="s1", socket="k1")
-        await made.open(session="s2", socket="k2")
-        assert await close(socket="k1") == "other"
-        assert await close(session="s1") == "other"
-        reply = await made.store.read_session(QUEUE)
-        assert [reply[0], reply[1], reply[2].decode()] == [b"live", b"s2", gateway]
-        assert await close(session="s2") == "closed"
-        assert await close(session="s2") == "none"
-        assert status_of(await made.store.read_session(QUEUE)) == "offline"
-
-
-async def test_sessions_of_a_dead_gateway_end_and_those_of_a_live_one_do_not(
-    any_redis_url: str, tmp_path: Path
-) -> None:
-    clock = FakeClock()
-    database = sqlite(tmp_path)
-    async with rig(any_redis_url, database, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
-        async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
-            message_id = await one.add()
-            term = await one.open()
-            assert await one.pull(term) == [message_id]
-            assert status_of(await two.store.add(QUEUE, "m2", DID, b"1")) == "elsewhere"
-            await two.sweep()
-            assert status_of(await two.store.read_session(QUEUE)) == "live"
-            await clock.advance(LEASE_S + 1)
-            assert status_of(await two.store.add(QUEUE, "m3", DID, b"1")) == "offline"
-            await two.sweep()
-            assert await two.take() == ["m2", "m3"]
-            await clock.advance(GRACE_S + 1)
-            await two.sweep()
-            assert await two.take() == [message_id]
-            assert "session_closed" in await names(one)
-            # It wakes up: its lease is new, and its old term gets nothing.
-            assert await one.store.renew_gateway(one.store.partition_of(QUEUE)) == "revived"
-            assert status_of(await one.store.pull(QUEUE, term, again=False)) == "lost"
-
-
-async def test_a_session_is_restored_unless_another_has_it(
-    any_redis_url: str, tmp_path: Path
-) -> None:
-    clock = FakeClock()
-    database = sqlite(tmp_path)
-    async with rig(any_redis_url, database, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
-        async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
-            partition = one.store.partition_of(QUEUE)
-            term = await one.open()
-            assert status_of(await one.store.open_session(QUEUE, "s1", "k1", term)) == "kept"
-            await clock.advance(LEASE_S + 1)
-            await two.sweep()
-            await one.store.renew_gateway(partition)
-            reply = await one.store.open_session(QUEUE, "s1", "k1", term)
-            assert status_of(reply) == "opened"
-            await two.open(session="s9", socket="k9")
-            again = await one.store.open_session(QUEUE, "s1", "k1", reply[1].decode())
-            assert status_of(again) == "taken"
-
-
-async def test_a_gateway_that_ends_is_forgotten_with_its_last_session(
-    redis_url: str, tmp_path: Path
-) -> None:
-    async with rig(redis_url, sqlite(tmp_path)) as made:
-        await made.open()
-        assert await made.store.renew_gateway(0) == "renewed"
-        assert await made.store.forget_gateway(0, made.store.gateway) == "kept"
-        assert await made.store.renew_gateway(0, end=True) == "ended"
-        assert await made.store.forget_gateway(0, made.store.gateway) == "kept"
-        await made.sweep()
-        assert (await made.store.due(0, 10)).gateways == []
-
-
 async def test_removal_is_exact_and_may_be_repeated(any_redis_url: str, tmp_path: Path) -> None:
     async with rig(any_redis_url, sqlite(tmp_path)) as made:
         ids = await made.add_many(60)
@@ -304,7 +186,7 @@ async def test_removal_is_exact_and_may_be_repeated(any_redis_url: str, tmp_path
         assert await made.mailbox.remove(QUEUE, ids[5:45]) == 0
         assert await made.mailbox.remove("default:c2", ids) == 0
         assert await made.take(100) == ids[45:]
-        assert (await names(made)).count("delivered") == 40
+        assert (await made.event_names()).count("delivered") == 40
 
 
 async def test_an_empty_queue_leaves_nothing_in_redis(any_redis_url: str, tmp_path: Path) -> None:
@@ -337,7 +219,7 @@ async def test_all_messages_of_a_recipient_are_removed(
         assert await made.mailbox.remove_all(QUEUE, DID) == 3
         assert await made.mailbox.remove_all(QUEUE, DID) == 0
         assert await made.pull(term, again=True) == [kept]
-        assert (await names(made)).count("cancelled") == 3
+        assert (await made.event_names()).count("cancelled") == 3
 
 
 async def test_old_messages_move_and_young_ones_stay(any_redis_url: str, tmp_path: Path) -> None:
@@ -353,7 +235,7 @@ async def test_old_messages_move_and_young_ones_stay(any_redis_url: str, tmp_pat
         assert (figures.pending, figures.archived) == (5, 3)
         assert await made.take(4) == [*old, *young[:1]]
         assert await made.count() == 1
-        assert (await names(made)).count("archived") == 3
+        assert (await made.event_names()).count("archived") == 3
 
 
 async def test_held_messages_move_and_stay_held(any_redis_url: str, tmp_path: Path) -> None:
@@ -418,7 +300,7 @@ async def test_removal_in_the_database_is_exact_and_its_rows_go(
         await made.persist()
         assert await made.archive.sizes(QUEUE, ids) != []
         assert {row[0] for row in await made.archive.sizes(QUEUE, ids)} == {ids[0], ids[3]}
-        assert (await names(made)).count("delivered") == 2
+        assert (await made.event_names()).count("delivered") == 2
 
 
 async def test_rows_that_were_seen_before_others_were_cleared_are_looked_at_again(
@@ -547,7 +429,7 @@ async def test_a_token_gets_one_notification_in_its_interval(
         assert await settle(b"three and more", "push_failed") == "settled", "and told once"
         await made.clock.advance(60)
         assert await claim() == []
-        assert [e for e in await names(made) if e.startswith("push")] == [
+        assert [e for e in await made.event_names() if e.startswith("push")] == [
             "push_scheduled",
             "pushed",
             "push_failed",
@@ -606,7 +488,7 @@ async def test_rows_of_an_earlier_life_of_a_queue_are_not_removed_twice(
         assert status_of(await made.store.bury(QUEUE, "delivered", reply[2], rows)) == "again"
         assert await made.count() == 1
         assert await made.take() == newer
-        assert (await names(made)).count("delivered") == 1
+        assert (await made.event_names()).count("delivered") == 1
 
 
 async def test_rows_that_were_deleted_meanwhile_are_not_given_to_anybody(
@@ -636,38 +518,6 @@ async def test_a_persister_of_an_older_term_deletes_nothing(redis_url: str, tmp_
         with pytest.raises(LeaseLost):
             await made.archive.delete(0, 6, ids)
         assert await made.archive.sizes(QUEUE, ids) != []
-
-
-async def test_a_session_that_another_gateway_ended_is_not_restored(
-    any_redis_url: str, tmp_path: Path
-) -> None:
-    clock, database = FakeClock(), sqlite(tmp_path)
-    async with rig(any_redis_url, database, clock=clock, actor="g1") as one:
-        prefix = one.ground.settings.prefix
-        async with rig(any_redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
-            term = await one.open()
-            closing = two.store.close_session(QUEUE, gateway="g1", session="s1")
-            assert status_of(await closing) == "closed"
-            assert status_of(await one.store.open_session(QUEUE, "s1", "k1", term)) == "taken"
-            mending = one.store.close_session(QUEUE, gateway="g1", term=term)
-            assert status_of(await mending) == "none"
-            assert await one.store.sessions_of(one.store.partition_of(QUEUE), "g1", 10) == []
-            assert await one.store.show(QUEUE) is None, "it leaves nothing behind"
-
-
-async def test_what_a_dead_gateway_was_not_told_is_cleared_away(
-    redis_url: str, tmp_path: Path
-) -> None:
-    clock, database = FakeClock(), sqlite(tmp_path)
-    async with rig(redis_url, database, clock=clock, actor="g1") as one:
-        prefix = one.ground.settings.prefix
-        async with rig(redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
-            await one.open()
-            await two.store.close_session(QUEUE, gateway="g1", session="s1")
-            await clock.advance(LEASE_S + 1)
-            await two.sweep()
-            assert await two.store.show(QUEUE) is None
-            assert await two.store.sessions_of(0, "g1", 10) == []
 
 
 async def test_nothing_goes_at_once_before_the_database_was_counted(

@@ -20,7 +20,7 @@ from angarium.core.scripts import load_script
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.methods import PushToken
 from angarium.pickup.model import DEFAULT_TENANT, check_word, queue_name
-from angarium.pickup.push import Push, Pushes
+from angarium.pickup.push import Notes
 from angarium.pickup.store import QUEUE, PickupStore
 
 ADD_ONCE = load_script("angarium.pickup", "add_once")
@@ -60,13 +60,6 @@ def is_letter_id(message_id: str) -> bool:
     return message_id.startswith(LETTER_MARK)
 
 
-class _Gateways:
-    """Notifications are only scheduled here; the gateways send them."""
-
-    async def send(self, push: Push) -> None:
-        raise NotImplementedError
-
-
 class Letterbox:
     def __init__(self, ground: Ground) -> None:
         settings, limits = ground.settings, ground.settings.limits
@@ -75,7 +68,8 @@ class Letterbox:
         self._payload_bytes_max = limits.frame_bytes_max
         self._id_bytes_max = limits.id_bytes_max
         store = PickupStore(ground)
-        self._pushes = Pushes(store, settings.pickup, _Gateways())
+        # Only scheduled here, with the message; the gateways send.
+        self._notes = Notes(settings.pickup)
         self._adds = ground.batched(
             ADD_ONCE,
             lambda partition: [
@@ -117,7 +111,7 @@ class Letterbox:
         if letter.push_token is None:
             return b""
         token = PushToken(token=letter.push_token, type="fcm")
-        return self._pushes.note_for(token, None, letter.message_id)
+        return self._notes.note_for(token, None, letter.message_id)
 
     def _checked(self, name: str, value: str) -> str:
         return check_word(name, value, self._id_bytes_max)

@@ -107,17 +107,13 @@ class Pushed:
     again: bool = False
 
 
-class Pushes:
-    def __init__(self, store: PickupStore, settings: PickupSettings, sender: Sender) -> None:
-        self._store = store
+class Notes:
+    """Which notification a message has, by the operator's settings."""
+
+    def __init__(self, settings: PickupSettings) -> None:
         # A sender of the operator's own knows where to send.
         self._url = settings.push_url or ("" if settings.push_sender else None)
         self._allowed: Sequence[str] = settings.push_allowed
-        self._interval_ms = settings.push_interval_ms
-        self._sender = sender
-        self._log = log.logger("angarium.pickup")
-        self.sent = 0
-        self.failed = 0
 
     def push_for(self, token: PushToken | None, uri: str | None, message_id: str) -> Push | None:
         """The notification to send for a message, if any; a URI has to be on the list."""
@@ -136,6 +132,17 @@ class Pushes:
         told = f"{push.url}\n{push.token}".encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(told).hexdigest()[:32]
         return digest.encode() + b" " + msgspec.json.encode(push)
+
+
+class Pushes(Notes):
+    def __init__(self, store: PickupStore, settings: PickupSettings, sender: Sender) -> None:
+        super().__init__(settings)
+        self._store = store
+        self._interval_ms = settings.push_interval_ms
+        self._sender = sender
+        self._log = log.logger("angarium.pickup")
+        self.sent = 0
+        self.failed = 0
 
     async def run_once(self) -> Pushed:
         """Send what is due, in every partition."""

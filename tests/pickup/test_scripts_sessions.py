@@ -1,0 +1,161 @@
+"""The scripts of live sessions: opened, replaced, closed, restored, and their gateways' leases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from angarium.core.scripts import status_of
+from tests.kit.clock import FakeClock
+from tests.pickup.rig import (
+    DID,
+    GRACE_S,
+    LEASE_S,
+    QUEUE,
+    rig,
+    sqlite,
+)
+
+
+async def test_a_new_session_takes_over_after_the_grace_period(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        ids = await made.add_many(2)
+        old = await made.open(session="s1", socket="k1")
+        assert await made.pull(old) == ids
+        new = await made.open(session="s2", socket="k2")
+        assert await made.pull(new) == [], "the old client may still acknowledge"
+        assert await made.mailbox.remove(QUEUE, ids[:1]) == 1
+        await made.clock.advance(GRACE_S + 0.1)
+        assert await made.sweep() == 1
+        assert await made.pull(new) == ids[1:]
+        found = await made.event_names()
+        assert found.count("session_opened") == 2
+        assert found.count("session_replaced") == 1
+
+
+async def test_the_same_session_again_is_kept(redis_url: str, tmp_path: Path) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        assert await made.open() == await made.open()
+
+
+async def test_without_a_lease_no_session_is_opened(any_redis_url: str, tmp_path: Path) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        assert status_of(await made.store.open_session(QUEUE, "s1", "k1")) == "no_lease"
+        assert status_of(await made.store.read_session(QUEUE)) == "offline"
+
+
+async def test_only_the_session_that_is_meant_is_closed(any_redis_url: str, tmp_path: Path) -> None:
+    async with rig(any_redis_url, sqlite(tmp_path)) as made:
+        gateway = made.store.gateway
+
+        async def close(socket: str = "", session: str = "") -> str:
+            closing = made.store.close_session(
+                QUEUE, gateway=gateway, socket=socket, session=session
+            )
+            return status_of(await closing)
+
+        assert await close(socket="k1") == "none"
+        await made.open(session="s1", socket="k1")
+        await made.open(session="s2", socket="k2")
+        assert await close(socket="k1") == "other"
+        assert await close(session="s1") == "other"
+        reply = await made.store.read_session(QUEUE)
+        assert [reply[0], reply[1], reply[2].decode()] == [b"live", b"s2", gateway]
+        assert await close(session="s2") == "closed"
+        assert await close(session="s2") == "none"
+        assert status_of(await made.store.read_session(QUEUE)) == "offline"
+
+
+async def test_sessions_of_a_dead_gateway_end_and_those_of_a_live_one_do_not(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    database = sqlite(tmp_path)
+    async with rig(any_redis_url, database, clock=clock, actor="one") as one:
+        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
+            message_id = await one.add()
+            term = await one.open()
+            assert await one.pull(term) == [message_id]
+            assert status_of(await two.store.add(QUEUE, "m2", DID, b"1")) == "elsewhere"
+            await two.sweep()
+            assert status_of(await two.store.read_session(QUEUE)) == "live"
+            await clock.advance(LEASE_S + 1)
+            assert status_of(await two.store.add(QUEUE, "m3", DID, b"1")) == "offline"
+            await two.sweep()
+            assert await two.take() == ["m2", "m3"]
+            await clock.advance(GRACE_S + 1)
+            await two.sweep()
+            assert await two.take() == [message_id]
+            assert "session_closed" in await one.event_names()
+            # It wakes up: its lease is new, and its old term gets nothing.
+            assert await one.store.renew_gateway(one.store.partition_of(QUEUE)) == "revived"
+            assert status_of(await one.store.pull(QUEUE, term, again=False)) == "lost"
+
+
+async def test_a_session_is_restored_unless_another_has_it(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    database = sqlite(tmp_path)
+    async with rig(any_redis_url, database, clock=clock, actor="one") as one:
+        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
+            partition = one.store.partition_of(QUEUE)
+            term = await one.open()
+            assert status_of(await one.store.open_session(QUEUE, "s1", "k1", term)) == "kept"
+            await clock.advance(LEASE_S + 1)
+            await two.sweep()
+            await one.store.renew_gateway(partition)
+            reply = await one.store.open_session(QUEUE, "s1", "k1", term)
+            assert status_of(reply) == "opened"
+            await two.open(session="s9", socket="k9")
+            again = await one.store.open_session(QUEUE, "s1", "k1", reply[1].decode())
+            assert status_of(again) == "taken"
+
+
+async def test_a_gateway_that_ends_is_forgotten_with_its_last_session(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        await made.open()
+        assert await made.store.renew_gateway(0) == "renewed"
+        assert await made.store.forget_gateway(0, made.store.gateway) == "kept"
+        assert await made.store.renew_gateway(0, end=True) == "ended"
+        assert await made.store.forget_gateway(0, made.store.gateway) == "kept"
+        await made.sweep()
+        assert (await made.store.due(0, 10)).gateways == []
+
+
+async def test_a_session_that_another_gateway_ended_is_not_restored(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    clock, database = FakeClock(), sqlite(tmp_path)
+    async with rig(any_redis_url, database, clock=clock, actor="g1") as one:
+        prefix = one.ground.settings.prefix
+        async with rig(any_redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
+            term = await one.open()
+            closing = two.store.close_session(QUEUE, gateway="g1", session="s1")
+            assert status_of(await closing) == "closed"
+            assert status_of(await one.store.open_session(QUEUE, "s1", "k1", term)) == "taken"
+            mending = one.store.close_session(QUEUE, gateway="g1", term=term)
+            assert status_of(await mending) == "none"
+            assert await one.store.sessions_of(one.store.partition_of(QUEUE), "g1", 10) == []
+            assert await one.store.show(QUEUE) is None, "it leaves nothing behind"
+
+
+async def test_what_a_dead_gateway_was_not_told_is_cleared_away(
+    redis_url: str, tmp_path: Path
+) -> None:
+    clock, database = FakeClock(), sqlite(tmp_path)
+    async with rig(redis_url, database, clock=clock, actor="g1") as one:
+        prefix = one.ground.settings.prefix
+        async with rig(redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
+            await one.open()
+            await two.store.close_session(QUEUE, gateway="g1", session="s1")
+            await clock.advance(LEASE_S + 1)
+            await two.sweep()
+            assert await two.store.show(QUEUE) is None
+            assert await two.store.sessions_of(0, "g1", 10) == []

@@ -1,0 +1,96 @@
+"""The scripts that store definitions and those that only read: lists, statistics, watching."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium.transactions.errors import (
+    PipelineUnknown,
+    VersionTaken,
+)
+from angarium.transactions.model import Status
+from angarium.transactions.statistics import Level
+from tests.kit.clock import FakeClock
+from tests.transactions.room import room
+
+HOOK = "https://example.org/hook"
+
+
+async def test_a_version_never_changes(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        assert await here.define("p", {"type": "echo"}) == 1
+        assert await here.define("p", {"type": "echo"}) == 1
+        assert await here.define("p", {"type": "add"}) == 2
+        assert await here.define("p", {"type": "echo"}, version=1) == 1
+        with pytest.raises(VersionTaken):
+            await here.define("p", {"type": "add"}, version=1)
+        assert await here.define("p", {"type": "add"}, version=9) == 9
+        assert sorted(await here.pipelines.versions("p")) == [1, 2, 9]
+        with pytest.raises(PipelineUnknown):
+            await here.pipelines.versions("missing")
+        newest, _ = await here.pipelines.all()
+        assert newest["p"].version == 9
+
+
+async def test_transactions_are_listed_by_status_and_filtered(any_redis_url: str) -> None:
+    async with room(any_redis_url) as here:
+        asleep = await here.taken(owner="ann")
+        await here.store.sleep(asleep.id, "1", b"", None, "go")
+        (done,) = await here.completed()
+        running = await here.taken()
+        queued = await here.start(owner="bob")
+
+        async def ids(status: Status, **more: str) -> list[str]:
+            return [e.id for e in await here.reading.listed(status, ["default"], 10, **more)]
+
+        assert await ids(Status.QUEUED) == [queued]
+        assert await ids(Status.RUNNING) == [running.id]
+        assert await ids(Status.SLEEPING) == [asleep.id]
+        assert await ids(Status.SUCCESS) == [done]
+        assert await ids(Status.FAILED) == []
+        assert await ids(Status.QUEUED, owner="ann") == []
+        assert await ids(Status.SLEEPING, owner="ann", pipeline="one") == [asleep.id]
+
+
+async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        await here.start(owner="ann")
+        await here.start("two", {"sum": 1}, owner="bob")
+        for taken in await here.take():
+            await here.store.sleep(taken.id, "1", b"", 1_000, None)
+        await clock.advance(1)
+        await here.wake()
+        for taken in await here.take():
+            await here.store.complete(taken, "success", b"", "")
+        expected = {"started": 2, "taken": 4, "slept": 2, "woken": 2, "completed": 2}
+        for level in Level:
+            assert await here.counters(level) == expected
+        for partition in here.store.places.partitions:
+            await here.store.touch_node(partition, "n1", ["default"])
+        (interval, *rest) = await here.reading.statistics(Level.COARSE, 1)
+        assert rest == []
+        assert interval.node_groups["default"] == expected
+        assert interval.pipelines["two"]["taken"] == 2
+        assert interval.owners["ann"]["completed"] == 1
+        assert interval.owner_pipelines["bob|two"]["slept"] == 1
+        assert interval.queues["default"]["in"] == 0
+        await clock.advance(300)
+        await here.start()
+        assert len(await here.reading.statistics(Level.FINE, 100)) == 2
+
+
+async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) -> None:
+    clock = FakeClock()
+    async with room(any_redis_url, clock=clock) as here:
+        elder = await here.taken()
+        await clock.advance(60)
+        await here.start()
+        await clock.advance(5)
+        watch = await here.reading.watch(["default"], 5)
+        assert (watch.running, watch.sleeping) == (1, 0)
+        (found,) = watch.elders
+        assert (found.transaction_id, found.age_ms, found.node) == (elder.id, 65_000, "n1")
+        assert [(n.node, n.alive) for n in watch.nodes] == [("n1", False)]
+        queue = next(each for each in watch.queues if each.kind == "in")
+        assert (queue.length, queue.waiting_ms) == (1, 5_000)
