@@ -36,6 +36,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run by several processes (`-n`), a file stays in one, and all of Spark in another: what a
+    file shares is made once, and one Spark at a time is enough for a machine."""
+    for item in items:
+        group = "spark" if "lake" in item.nodeid else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[ServerProcess]:
     """One server for the whole run; tests keep apart by their prefix."""
