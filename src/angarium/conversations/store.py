@@ -38,8 +38,9 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.order import OpenRequest
 from angarium.core import keyspace as keys
+from angarium.core.batching import BatchItem
 from angarium.core.errors import InputInvalid, Overloaded
-from angarium.core.ground import BatchItem, Ground
+from angarium.core.ground import Ground
 from angarium.core.keys.key import Shape
 from angarium.core.scripts import Script, load_script, status_of
 from angarium.core.wire import Argument, Command

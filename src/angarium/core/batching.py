@@ -16,6 +16,7 @@ from typing import Generic, Self, TypeVar
 
 from angarium.core.errors import Overloaded, RedisUnavailable, ScriptFailed
 from angarium.core.limits import Limits
+from angarium.core.wire import Argument
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,6 +28,21 @@ SPLIT_ITEMS_MIN = 32
 
 _Waiting = tuple[Item, Hashable, int, asyncio.Future[Result]]
 """An item, its order, its size in bytes, who waits for it: a bare tuple, for there are many."""
+
+
+BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
+"""What one item of a script's batch adds to KEYS and to ARGV."""
+
+
+def joined(
+    shared_keys: Sequence[str], shared_args: Sequence[Argument], items: Sequence[BatchItem]
+) -> tuple[list[str], list[Argument]]:
+    """KEYS and ARGV of a batch: the shared ones, the number of items, then each item's own."""
+    names, values = [*shared_keys], [*shared_args, len(items)]
+    for item_keys, item_args in items:
+        names += item_keys
+        values += item_args
+    return names, values
 
 
 class _Lane(Generic[Item, Result]):

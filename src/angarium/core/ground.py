@@ -15,13 +15,14 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from angarium.core import keyspace as keys
-from angarium.core.batching import Batcher
+from angarium.core.batching import Batcher, BatchItem, joined
 from angarium.core.clock import Clock, SystemClock
 from angarium.core.errors import LayoutMismatch, NotDurable
 from angarium.core.keyspace import LAYOUT_VERSION, Keyspace
 from angarium.core.redis import Redis, raise_refusal
 from angarium.core.scripts import Script, load_script, status_of
 from angarium.core.settings import Durability, Settings
+from angarium.core.tracing import Tracing, open_tracing
 from angarium.core.wire import Argument, Command, ReplyError
 
 CLAIM_LAYOUT = load_script("angarium.core", "claim_layout")
@@ -30,18 +31,26 @@ CLAIM_LAYOUT = load_script("angarium.core", "claim_layout")
 DURABILITY_TIMEOUT_MS = 5_000
 
 
-BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
 """One item's own KEYS and ARGV; a script knows how many of each an item has."""
 
 
 class Ground:
     """Use `Ground.open(settings)` as an async context manager."""
 
-    def __init__(self, settings: Settings, redis: Redis, clock: Clock, actor: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        redis: Redis,
+        clock: Clock,
+        actor: str,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.settings = settings
         self.redis = redis
         self.clock = clock
         self.actor = actor
+        self.tracing = tracing
+        """None unless a collector is named: to be asked before anything is done for a span."""
         self.keyspace = Keyspace.from_settings(settings)
         self._journal_bytes_max = settings.journal.bytes_max if settings.journal.enabled else 0
         self._journal_keys = [
@@ -57,13 +66,17 @@ class Ground:
     ) -> AsyncIterator[Self]:
         """Connect, agree with what Redis holds already, and give all back at the end."""
         async with await Redis.connect(settings) as redis:
-            ground = cls(settings, redis, clock or SystemClock(), actor or new_actor())
+            actor = actor or new_actor()
+            tracing = open_tracing(actor)
+            ground = cls(settings, redis, clock or SystemClock(), actor, tracing)
             await ground._claim_layout()
             try:
                 yield ground
             finally:
                 for batcher in ground._batchers:
                     await batcher.close()
+                if tracing is not None:
+                    await tracing.close()
 
     async def run(
         self,
@@ -97,11 +110,7 @@ class Ground:
         """
 
         async def run(partition: int, items: list[BatchItem]) -> Sequence[Any]:
-            names = [*shared_keys(partition)]
-            values: list[Argument] = [*shared_args, len(items)]
-            for item_keys, item_args in items:
-                names += item_keys
-                values += item_args
+            names, values = joined(shared_keys(partition), shared_args, items)
             replies: Sequence[Any] = await self.run(script, partition, names, values)
             return replies
 

@@ -1,8 +1,9 @@
-"""Listening sockets, and what to say when one can't be had."""
+"""Listening sockets, what to say when one can't be had, and which addresses are loopback."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from angarium.core.errors import SettingInvalid
@@ -42,3 +43,12 @@ def _refused(
         return SettingInvalid(setting, f"port {port} on {host} needs privileges", fix)
     problem = f"can't listen on {host} port {port} ({error.strerror})"
     return SettingInvalid(host_setting, problem, "use an address of this machine")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from angarium.core import keyspace as keys
+from angarium.core.batching import BatchItem
 from angarium.core.errors import AngariumError, LimitExceeded
-from angarium.core.ground import BatchItem, Ground
+from angarium.core.ground import Ground
 from angarium.core.lease import LeaseKeys
 from angarium.core.redis import raise_refusal
 from angarium.core.scripts import load_script, status_of

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
 from angarium.core.errors import SettingInvalid
 from angarium.core.setting_groups.pickup import PickupSettings
+from angarium.core.sockets import is_loopback
 from angarium.pickup.model import DEFAULT_TENANT, is_tenant
 
 TOKENS = "ANGARIUM_PICKUP__TOKENS"
@@ -60,7 +60,7 @@ class Access:
 
 def check(settings: PickupSettings) -> None:
     """Refuse what would leave the gateway open, or can't work, before anything starts."""
-    if Access(settings).open and not settings.anonymous and not _is_loopback(settings.host):
+    if Access(settings).open and not settings.anonymous and not is_loopback(settings.host):
         raise SettingInvalid(
             TOKENS,
             f"the gateway would listen on {settings.host} for everybody",
@@ -104,12 +104,3 @@ def _tenants(settings: PickupSettings) -> dict[bytes, str]:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from angarium.core import keyspace as keys
 from angarium.core.backoff import Backoff
-from angarium.core.batching import Batcher
+from angarium.core.batching import Batcher, BatchItem, joined
 from angarium.core.errors import (
     LayoutMismatch,
     OutcomeUnknown,
@@ -37,8 +37,6 @@ CALL_TIMEOUT_S = 5.0
 UNAVAILABLE_TIMEOUT_S = 10.0
 NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ")
 NOT_HERE = ("MOVED", "ASK", "READONLY")
-
-BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
 
 
 class Connection(Protocol):
@@ -158,11 +156,7 @@ class PlainFloor:
         shared_args: Sequence[Argument] = (),
     ) -> Batcher[BatchItem, Any]:
         async def run(partition: int, items: list[BatchItem]) -> Sequence[Any]:
-            names = [*shared_keys(partition)]
-            values: list[Argument] = [*shared_args, len(items)]
-            for item_keys, item_args in items:
-                names += item_keys
-                values += item_args
+            names, values = joined(shared_keys(partition), shared_args, items)
             replies: Sequence[Any] = await self.run(script, partition, names, values)
             return replies
 

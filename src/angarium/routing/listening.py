@@ -1,16 +1,12 @@
-"""Sockets to listen on, and the room's rules out of the settings: what its roles share."""
+"""The room's rules out of the settings: what its roles share."""
 
 from __future__ import annotations
 
-import errno
-import socket
 import ssl
 
 from angarium.core.errors import SettingInvalid
 from angarium.core.settings import Layout, Settings
 from angarium.routing.store import Rules
-
-BACKLOG = 1024
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -44,28 +40,3 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
         problem = f"the certificate can't be used: {error}"
         raise SettingInvalid(setting, problem, "name readable PEM files") from None
     return context
-
-
-def listen(host: str, port: int, setting: str) -> socket.socket:
-    """A listening socket; an address that can't be had is an error of its setting."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise SettingInvalid(
-            setting, f"the address {host!r} can't be used", "use an address of this machine"
-        ) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        taken = error.errno == errno.EADDRINUSE
-        problem = "is taken" if taken else f"can't be listened on ({error.strerror})"
-        raise SettingInvalid(
-            setting, f"port {port} on {host} {problem}", "set another port (0 takes any free one)"
-        ) from error
-    return listener

@@ -20,11 +20,12 @@ from angarium.core.figures import INTERVAL_S, Figures
 from angarium.core.ground import Ground
 from angarium.core.service import Service
 from angarium.core.settings import Settings
+from angarium.core.sockets import listen
 from angarium.routing.callers import Callers
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import DirectResponse, decode_response
-from angarium.routing.listening import check_layout, listen, rules_of, server_tls
+from angarium.routing.listening import check_layout, rules_of, server_tls
 from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
 from angarium.routing.status import Status, StatusDesk, status_socket

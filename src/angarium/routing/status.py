@@ -16,9 +16,9 @@ import msgspec
 
 from angarium.core.errors import AngariumError, NotFound
 from angarium.core.ground import Ground
+from angarium.core.sockets import listen
 from angarium.routing import http1
 from angarium.routing.items import DirectResponse
-from angarium.routing.listening import listen
 from angarium.routing.relay_http import HttpConnection
 
 SETTING = "ANGARIUM_ROUTING__STATUS_PORT"

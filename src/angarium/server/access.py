@@ -8,7 +8,6 @@ transactions it owns; of others it learns nothing, not even that they exist.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 
 import msgspec
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from angarium.core import log
 from angarium.core.errors import AngariumError
 from angarium.core.ground import Ground
+from angarium.core.sockets import is_loopback
 from angarium.core.tokens import Token, TokenStore, digest, from_settings
 from angarium.core.web import Handle, Operation, read_bytes
 from angarium.transactions.client import Transactions
@@ -138,12 +138,3 @@ class Access:
             return  # the handler says what is wrong with it, and starts nothing
         if owners - {tenant}:
             raise ForeignTenant(f"the token is for {tenant!r}: give it as the owner")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
