@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from angarium.core import keyspace as keys
-from angarium.core.batching import Batcher
+from angarium.core.batching import Batcher, BatchItem
 from angarium.core.errors import LimitExceeded
-from angarium.core.ground import BatchItem, Ground
+from angarium.core.ground import Ground
 from angarium.core.scripts import Script, load_script, status_of
 from angarium.core.wire import Argument
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
