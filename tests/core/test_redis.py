@@ -275,10 +275,26 @@ async def test_a_server_that_would_evict_is_refused() -> None:
 
 
 async def test_durability_that_the_server_can_not_give_is_refused(redis_url: str) -> None:
+    waiting = {"unavailable_timeout_ms": 100}
     with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*appendonly yes"):
-        await Redis.connect(load(redis_url=redis_url, durability="local"))
+        await Redis.connect(load(redis_url=redis_url, durability="local", redis=waiting))
     with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*replica"):
-        await Redis.connect(load(redis_url=redis_url, durability="replica"))
+        await Redis.connect(load(redis_url=redis_url, durability="replica", redis=waiting))
+
+
+async def test_a_replica_that_is_on_its_way_is_awaited() -> None:
+    with ServerProcess() as primary:
+        settings = load(redis_url=primary.url, durability="replica")
+        connecting = asyncio.ensure_future(Redis.connect(settings))
+        witness = primary.client()
+        asked = int(witness.info("stats")["total_commands_processed"])
+        await eventually(
+            lambda: int(witness.info("stats")["total_commands_processed"]) > asked + 10
+        )
+        assert not connecting.done()
+        with replica_of(primary):
+            async with await connecting as redis:
+                assert redis.info.replicas == 1
 
 
 async def test_a_cluster_and_a_single_server_are_not_mistaken(

@@ -55,6 +55,10 @@ class ServerUnsuitable(SettingInvalid):
     code = "server_unsuitable"
 
 
+class ServerUnsettled(ServerUnsuitable):
+    """It can't keep the promise now, and may in a moment: it came up or took over just now."""
+
+
 class ServerMissing(SettingInvalid):
     code = "server_missing"
 

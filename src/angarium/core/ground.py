@@ -31,9 +31,6 @@ CLAIM_LAYOUT = load_script("angarium.core", "claim_layout")
 DURABILITY_TIMEOUT_MS = 5_000
 
 
-"""One item's own KEYS and ARGV; a script knows how many of each an item has."""
-
-
 class Ground:
     """Use `Ground.open(settings)` as an async context manager."""
 

@@ -22,6 +22,7 @@ from angarium.core.errors import (
     Overloaded,
     RedisUnavailable,
     ScriptFailed,
+    ServerUnsettled,
     ServerUnsuitable,
 )
 from angarium.core.redis_url import RedisUrl, parse_redis_url
@@ -66,11 +67,7 @@ class Redis:
         topology = _topology(url, settings.redis.connections_max, embedded)
         redis = cls(topology, settings, embedded)
         try:
-            redis.info = await read_server_info(redis.call)
-            redis.info.check(settings)
-            if topology.clustered:
-                for node in await topology.nodes():
-                    (await read_server_info(redis._caller(node))).check(settings)
+            await redis._check(settings)
         except BaseException as error:
             await redis.close()
             if isinstance(error, RedisUnavailable):
@@ -78,6 +75,20 @@ class Redis:
                 raise RedisUnavailable(f"{error}; {hint}") from error
             raise
         return redis
+
+    async def _check(self, settings: Settings) -> None:
+        """Of a failover or a restart in these seconds the end is awaited, not its middle judged."""
+        attempt = _Attempt(self._unavailable_timeout_s)
+        while True:
+            try:
+                self.info = await read_server_info(self.call)
+                self.info.check(settings)
+                if self._topology.clustered:
+                    for node in await self._topology.nodes():
+                        (await read_server_info(self._caller(node))).check(settings)
+                return
+            except ServerUnsettled as error:
+                await attempt.pause_or_raise(error)
 
     async def call(self, *command: Argument, key: str | None = None) -> Any:
         """One command that may safely run twice. `key` decides the node on a cluster."""

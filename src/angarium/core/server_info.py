@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from angarium.core.errors import ScriptFailed, ServerUnsuitable
+from angarium.core.errors import ScriptFailed, ServerUnsettled, ServerUnsuitable
 
 if TYPE_CHECKING:
     from angarium.core.settings import Settings
 
 OLDEST = (7, 0, 0)
 WAITAOF_SINCE = (7, 2, 0)
+# A server that came up this lately may still be reading its files or its primary's.
+YOUNG_S = 30
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class ServerInfo:
     fsync: str | None
     """Its appendfsync; None where we may not ask."""
     replicas: int
+    young: bool
+    """It came up just now, so what it lacks may still come."""
 
     @property
     def waitaof(self) -> bool:
@@ -60,7 +64,8 @@ class ServerInfo:
     def _check_durability(self, settings: Settings) -> None:
         if settings.durability == "local":
             if not self.aof:
-                raise ServerUnsuitable(
+                lacking = ServerUnsettled if self.young else ServerUnsuitable
+                raise lacking(
                     "ANGARIUM_DURABILITY",
                     "'local' needs the append-only file, and the server has it off",
                     "set appendonly yes on the server, or choose memory",
@@ -72,7 +77,7 @@ class ServerInfo:
                     "set appendfsync always on the server, or use Redis 7.2 or Valkey",
                 )
         if settings.durability == "replica" and self.replicas == 0:
-            raise ServerUnsuitable(
+            raise ServerUnsettled(
                 "ANGARIUM_DURABILITY",
                 "'replica' needs a connected replica, and the server has none",
                 "attach one, or choose local or memory",
@@ -98,6 +103,7 @@ async def read_server_info(call: Callable[..., Awaitable[Any]]) -> ServerInfo:
         aof=fields.get("aof_enabled") == "1",
         fsync=await _fsync(call),
         replicas=int(fields.get("connected_slaves", 0)),
+        young=int(fields.get("uptime_in_seconds", YOUNG_S)) < YOUNG_S,
     )
 
 
