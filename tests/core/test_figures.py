@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from typing import Any
@@ -16,6 +17,7 @@ from angarium.core.figures import (
     TTL_MS,
     Figures,
     read_processes,
+    tasks_running,
 )
 from angarium.core.ground import Ground
 from angarium.core.scripts import status_of
@@ -178,6 +180,20 @@ async def test_a_process_is_gone_when_it_withdraws_or_misses_its_reports(redis_u
 
 def test_two_reports_may_be_missed_before_a_process_counts_as_gone() -> None:
     assert 3 * INTERVAL_S * 1000 <= TTL_MS
+
+
+async def test_a_report_says_how_many_tasks_its_process_has(redis_url: str) -> None:
+    async with sample_ground(redis_url) as ground, asyncio.TaskGroup() as group:
+        idle = [group.create_task(asyncio.Event().wait()) for _ in range(7)]
+        await Figures(ground, "relay").report({})
+        (process,) = await read_processes(ground)
+        assert process.tasks > len(idle)
+        for task in idle:
+            task.cancel()
+
+
+def test_outside_of_a_loop_there_are_no_tasks() -> None:
+    assert tasks_running() == 0
 
 
 async def test_figures_that_are_no_numbers_are_left_out(redis_url: str) -> None:
