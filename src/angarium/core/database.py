@@ -183,7 +183,7 @@ class Database:
             except PoolTimeout as error:
                 raise DatabaseUnavailable("all connections to the database are busy") from error
             except OSError as error:
-                raise DatabaseUnavailable(_first_line(error)) from error
+                raise _unavailable(error) from error
             yield connection
 
 
@@ -364,7 +364,7 @@ def _postgres_engine(
                 " WHERE current_setting('synchronous_commit') = 'off'"
             )
         except (OSError, driver.PostgresError, driver.InterfaceError) as error:
-            raise DatabaseUnavailable(_first_line(error)) from error
+            raise _unavailable(error) from error
         return connection
 
     engine = create_async_engine(
@@ -400,8 +400,13 @@ def _translated(context: ExceptionContext) -> AngariumError | None:
         or sqlite_code in _SQLITE_UNAVAILABLE
         or sqlstate.startswith(_POSTGRES_UNAVAILABLE)
     ):
-        return DatabaseUnavailable(_first_line(error))
+        return _unavailable(error)
     return None
+
+
+def _unavailable(error: BaseException) -> DatabaseUnavailable:
+    """A driver's words alone do not tell whose connection it was."""
+    return DatabaseUnavailable(f"the database: {_first_line(error)}")
 
 
 def _drop_details(error: Any) -> None:
