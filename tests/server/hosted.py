@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sys
 import threading
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ class Told(Service):
 
     async def on_quiet(self) -> None:
         self.tell("quiet")
+        if self.quirk == "collector":
+            self.tell(f"{gc.get_freeze_count() > 1_000} {gc.get_threshold()[0] > 1_000}")
 
     async def on_stop(self) -> None:
         self.tell("stop")

@@ -58,6 +58,13 @@ def test_the_first_signal_quiets_all_then_stops_them_in_reverse(number: signal.S
         assert all(json.loads(line)["event"] for line in role.stderr())
 
 
+def test_the_collector_leaves_what_was_loaded_alone_once_all_are_ready() -> None:
+    with hosted("a:collector") as role:
+        role.wait_line(lambda line: line == "all")
+        assert role.terminate() == 0
+        assert "True True a" in story(role)
+
+
 def test_a_stop_that_takes_too_long_is_cut_and_leaves_time_for_the_others() -> None:
     with hosted("a", "b:slow-stop") as role:
         assert role.terminate() == 0

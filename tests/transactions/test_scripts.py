@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from angarium.core import keyspace as keys
 from angarium.core.errors import LimitExceeded
@@ -70,9 +70,9 @@ async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
         state = name(keys.STATE, 0, "tx")
         names = [
             *places.statistics(0), places.stem(keys.QUEUE_IN, 0), places.stem(keys.QUEUE_ADMIN, 0),
-            places.stem(keys.PIPELINE, 0), state, state,
+            places.stem(keys.PIPELINE, 0), state,
         ]  # fmt: skip
-        args = (*places.channels, 1000, 1000, 1, "tx", "one", "", "ann", "", "{}", "", "", "")
+        args = (*places.channels, 1000, 1000, 1, "tx", "one||ann", "{}", "")
         assert await here.ground.run(ENQUEUE, 0, names, args) == [b"started"]
         assert await here.ground.run(ENQUEUE, 0, names, args) == [b"already_queued"]
         await here.take()
@@ -176,19 +176,19 @@ async def test_a_completion_makes_the_webhook_due(redis_url: str) -> None:
 
 async def test_each_change_is_published(redis_url: str) -> None:
     async with room(redis_url) as here:
-        channel = here.client.notify_channel
-        async with here.ground.redis.subscribe(channel) as subscription:
+        ends, events = here.client.notify_channel, here.client.events_channel
+        async with here.ground.redis.subscribe(ends, events) as subscription:
             await subscription.subscribed.wait()
             taken = await here.taken()
             await here.store.complete(taken, "success", b"", "")
-            heard: list[bytes] = []
+            heard: list[tuple[str, str]] = []
             async with asyncio.timeout(30):
-                while len(heard) < 2:
+                while len(heard) < 3:
                     for message in (await subscription.receive()).messages:
-                        heard += message.payload.split(b"\n")
-        words = [line.decode().split() for line in heard]
-        # Nobody can wait for a start: its id is not known yet.
-        assert words == [[taken.id, event] for event in ("taken", "completed")]
+                        heard.append((message.channel.decode(), message.payload.decode()))
+        # Nobody can wait for a start: its id is not known yet. Polls hear of ends alone.
+        done = f"completed {taken.id}"
+        assert heard == [(events, f"taken {taken.id}"), (events, done), (ends, done)]
 
 
 # checkpoint_transactions, report_progress, return_transactions

@@ -60,6 +60,10 @@ class Transactions:
     def notify_channel(self) -> str:
         return self._store.places.channels[0]
 
+    @property
+    def events_channel(self) -> str:
+        return self._store.places.events_channel
+
     async def start(self, start: Start) -> Started:
         check_name(start.pipeline, "pipeline")
         check_name(start.owner, "owner")

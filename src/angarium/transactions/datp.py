@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
-from angarium.core.web import Operation, Parameter, decode, read_bytes, reply
+from angarium.core.web import TRACE, Operation, Parameter, decode, read_bytes, reply, traceparent_of
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start
 from angarium.transactions.reply import Reply, reply_about
@@ -34,6 +34,7 @@ class StartMetadata(msgspec.Struct, frozen=True, rename="camel"):
     webhook: _Text | None = None
     progress_reports: bool = False
     poll_reply_cancels_webhook: bool = False
+    traceparent: Annotated[str, msgspec.Meta(max_length=512)] | None = None
 
 
 class StartRequest(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ def operations(ground: Ground, transactions: Transactions, watcher: Watcher) -> 
     return [
         Operation("PUT", f"{ROOT}/start/{{type}}", "datpStart", "Start a transaction",
                   handlers.start, StartRequest, {200: Reply},
-                  [Parameter("type", "path", text)], scope="write"),
+                  [Parameter("type", "path", text), TRACE], scope="write"),
         Operation("GET", f"{ROOT}/status/{{txId}}", "datpStatus", "Status of a transaction",
                   handlers.status, None, {200: Reply}, [Parameter("txId", "path", text), poll]),
         Operation("GET", f"{ROOT}/statusByExternalId/{{externalId}}", "datpStatusByExternalId",
@@ -68,7 +69,7 @@ class _Handlers:
 
     async def start(self, request: Request) -> Response:
         body = decode(await read_bytes(request, self._bytes_max), StartRequest)
-        start, waits = _start_of(request.path_params["type"], body)
+        start, waits = _start_of(request.path_params["type"], body, traceparent_of(request))
         started = await self._transactions.start(start)
         return await self._answer(started.transaction_id, waits, fresh=not started.duplicate)
 
@@ -91,9 +92,11 @@ class _Handlers:
         return reply(reply_about(found))
 
 
-def _start_of(pipeline: str, body: StartRequest) -> tuple[Start, bool]:
+def _start_of(pipeline: str, body: StartRequest, trace: str) -> tuple[Start, bool]:
     """What to start, and whether the client waits for the end."""
     metadata, webhook = body.metadata, body.metadata.webhook
+    if trace and metadata.traceparent is None:
+        metadata = msgspec.structs.replace(metadata, traceparent=trace)
     waits = metadata.poll == "long" or metadata.reply == "longpoll"
     if metadata.poll not in (None, "short", "long"):
         raise InputInvalid("metadata.poll must be short or long")

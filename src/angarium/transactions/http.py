@@ -7,6 +7,7 @@ call `Transactions` and encode; they decide nothing. `/datp/1.0/…` is in `datp
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -17,10 +18,28 @@ from starlette.responses import Response, StreamingResponse
 from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.core.ground import Ground
-from angarium.core.web import Face, Operation, Parameter, Problem, decode, read_bytes, reply
+from angarium.core.trace import TRACEPARENT
+from angarium.core.web import (
+    TRACE,
+    Face,
+    Operation,
+    Parameter,
+    Problem,
+    decode,
+    read_bytes,
+    reply,
+    traceparent_of,
+)
 from angarium.transactions import datp
 from angarium.transactions.client import Elsewhere, Transactions
-from angarium.transactions.model import OWNER_DEFAULT, Start, Status, Transaction, check_name
+from angarium.transactions.model import (
+    OWNER_DEFAULT,
+    Start,
+    Started,
+    Status,
+    Transaction,
+    check_name,
+)
 from angarium.transactions.pipeline import Pipeline, pipeline_of
 from angarium.transactions.statistics import Interval, Level
 from angarium.transactions.store.reading import Watch
@@ -46,7 +65,7 @@ class StartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     progress_reports: bool = False
     poll_cancels_webhook: bool = False
 
-    def start(self) -> Start:
+    def start(self, trace: str = "") -> Start:
         return Start(
             pipeline=self.pipeline,
             data=msgspec.json.encode({} if self.data is None else self.data),
@@ -56,6 +75,7 @@ class StartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             webhook=self.webhook,
             progress_reports=self.progress_reports,
             poll_cancels_webhook=self.poll_cancels_webhook,
+            metadata=msgspec.json.encode({TRACEPARENT: trace}) if trace else b"",
         )
 
 
@@ -121,6 +141,7 @@ class Handlers:
         self._transactions = transactions
         self._watcher = watcher
         self._limits = ground.settings.limits
+        self._tracing = ground.tracing
         self._wait_s_max = ground.settings.transactions.longpoll_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
@@ -133,9 +154,9 @@ class Handlers:
         root = "/v1/transactions"
         return [
             Operation("POST", root, "startTransaction", "Start a transaction", self.start,
-                      StartBody, {201: StartedBody, 200: StartedBody}, scope="write"),
+                      StartBody, {201: StartedBody, 200: StartedBody}, [TRACE], scope="write"),
             Operation("POST", f"{root}/batch", "startTransactions", "Start many at once",
-                      self.start_batch, BatchBody, {200: BatchAnswer}, scope="write"),
+                      self.start_batch, BatchBody, {200: BatchAnswer}, [TRACE], scope="write"),
             Operation("GET", root, "listTransactions", "List transactions by status",
                       self.list, answers={200: ListAnswer}, parameters=[
                           Parameter("status", schema={"enum": [each.value for each in Status]},
@@ -176,7 +197,7 @@ class Handlers:
 
     async def start(self, request: Request) -> Response:
         body = await self._body(request, StartBody)
-        started = await self._transactions.start(body.start())
+        started = await self._started(body.start(traceparent_of(request)))
         answer = StartedBody(started.transaction_id, started.duplicate)
         return reply(answer, 200 if started.duplicate else 201)
 
@@ -185,12 +206,24 @@ class Handlers:
         count, count_max = len(body.transactions), self._limits.transaction_batch_items_max
         if count > count_max:
             raise LimitExceeded("transaction_batch_items_max", count, count_max)
-        answers = await asyncio.gather(*(self._start_one(each) for each in body.transactions))
+        trace = traceparent_of(request)
+        answers = await asyncio.gather(
+            *(self._start_one(each.start(trace)) for each in body.transactions)
+        )
         return reply(BatchAnswer(list(answers)))
 
-    async def _start_one(self, body: StartBody) -> BatchItem:
+    async def _started(self, start: Start) -> Started:
+        began_ns = time.time_ns() if self._tracing is not None else 0
+        started = await self._transactions.start(start)
+        if self._tracing is not None and not start.metadata and not started.duplicate:
+            # Without a caller's trace it begins its own, which its steps know by its id.
+            values = {"angarium.pipeline": start.pipeline}
+            self._tracing.started(started.transaction_id, "transactions start", began_ns, values)
+        return started
+
+    async def _start_one(self, start: Start) -> BatchItem:
         try:
-            started = await self._transactions.start(body.start())
+            started = await self._started(start)
         except AngariumError as error:
             why = Problem(type(error).__name__, error.http_status, str(error), error.code)
             return BatchItem(problem=why)

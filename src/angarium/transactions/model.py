@@ -11,11 +11,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from angarium.core.ids import time_ordered_id
+from angarium.core.ids import time_ordered_hex
 from angarium.transactions.errors import NameInvalid
 
 OWNER_DEFAULT = "default"
@@ -62,6 +63,18 @@ class Start:
     admin: bool = False
 
     @property
+    def plain(self) -> bool:
+        """It has none of what few have: one comparison each, for there are many."""
+        return not (
+            self.metadata
+            or self.external_id is not None
+            or self.webhook is not None
+            or self.admin
+            or self.progress_reports
+            or self.poll_cancels_webhook
+        )
+
+    @property
     def options(self) -> str:
         given = {"p": self.progress_reports, "c": self.poll_cancels_webhook, "a": self.admin}
         return "".join(letter for letter, is_set in given.items() if is_set)
@@ -84,8 +97,7 @@ class ChildResult(msgspec.Struct, frozen=True, rename="camel"):
     output: Any = None
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(msgspec.Struct, eq=False):
     """A transaction as a node takes it from a queue."""
 
     id: str
@@ -101,15 +113,20 @@ class Taken:
     switches: bytes = b""
     metadata: bytes = b""
     children: Sequence[bytes] = ()
-    rare: bool = False  # its state may have more than the fields that all have
+    ties: str = ""  # what its end has to see to, as complete_transactions.lua names it
 
     @property
     def pipeline(self) -> str:
-        return self.label.split("|")[1]
+        return _parts_of(self.label)[1]
 
     @property
     def owner(self) -> str:
-        return self.label.split("|")[2]
+        return _parts_of(self.label)[2]
+
+
+@lru_cache(maxsize=10_000)
+def _parts_of(label: str) -> list[str]:
+    return label.split("|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +249,7 @@ def pairs_of(values: Sequence[bytes], first: int = 0) -> dict[bytes, bytes]:
 
 def new_transaction_id(owner: str, external_id: str | None) -> str:
     """Time-ordered. With an externalId it ends in what that id is routed by."""
-    fresh = time_ordered_id().hex
+    fresh = time_ordered_hex()
     return fresh if external_id is None else fresh + external_route(owner, external_id)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from angarium.core import figures
 from angarium.core.application import Angarium
@@ -23,7 +24,7 @@ from angarium.core.settings import Settings
 from angarium.transactions.contact import Contact
 from angarium.transactions.library import load_definitions, read_definitions
 from angarium.transactions.model import Status, Taken, check_name
-from angarium.transactions.runner import Pipelines, Runner, Running
+from angarium.transactions.runner import Ending, Pipelines, Runner, Running
 from angarium.transactions.store import Held, PipelineStore, TransactionStore
 
 # A hint comes with new work; this is for the case that it was missed.
@@ -172,8 +173,34 @@ class Node(Service):
         running.task = self._tasks.create_task(self._run(running))
 
     async def _run(self, running: Running) -> None:
+        ending = None
         try:
-            await self._runner.run(running)
+            ending = await self._runner.run(running)
+        finally:
+            if ending is None:
+                self._ended(running)
+        if ending is not None:
+            await self._send_end(running, ending)
+
+    async def _send_end(self, running: Running, ending: Ending) -> None:
+        """Nobody waits for it: its task is over, and it stays in hand until Redis has its end."""
+        try:
+            running.end = self._runner.end_soon(running, ending)
+        except AngariumError:
+            await self._insist_on_end(running, ending)
+        else:
+            running.end.add_done_callback(partial(self._end_told, running, ending))
+
+    def _end_told(self, running: Running, ending: Ending, told: asyncio.Future[bytes]) -> None:
+        if self._runner.has_ended(ending, told) or self._left:
+            self._ended(running)
+        else:
+            running.end = None
+            running.task = self._tasks.create_task(self._insist_on_end(running, ending))
+
+    async def _insist_on_end(self, running: Running, ending: Ending) -> None:
+        try:
+            await self._runner.end(running, ending)
         finally:
             self._ended(running)
 
@@ -242,6 +269,8 @@ class Node(Service):
     async def _check_deadlines(self) -> None:
         now_s = self.clock.monotonic()
         for running in list(self._running.values()):
+            if running.end is not None:
+                continue  # its step is over
             if running.stopped is not None:
                 if now_s - running.stopped_s > STUBBORN_S:
                     self._abandon(running)
@@ -264,7 +293,8 @@ class Node(Service):
         """The step ignores its cancellation: end the transaction, and let the step be."""
         self.log.error("step_ignores_cancellation", transaction=running.taken.id)
         self._ended(running)
-        self._tasks.create_task(self._runner.end_stubborn(running))
+        ending = Ending(running.stopped or Status.TIMEOUT, b"", running.note)
+        self._tasks.create_task(self._runner.end(running, ending))
 
     async def _wait_idle(self, seconds: float) -> None:
         if self._running and seconds > 0:
@@ -278,11 +308,20 @@ class Node(Service):
 
     async def _hand_back(self) -> None:
         rest = list(self._running.values())
-        tasks = [each.task for each in rest if each.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=0.5)
+        waits: list[asyncio.Future[Any]] = []
+        for each in rest:
+            if each.end is not None:
+                waits.append(each.end)
+            elif each.task is not None:
+                each.task.cancel()
+                waits.append(each.task)
+        if waits:
+            await asyncio.wait(waits, timeout=0.5)
+        # Without those whose end has arrived meanwhile; one that Redis did not take is insisted on.
+        rest = [each for each in rest if each.end is None or not each.end.done()]
+        for each in rest:
+            if each.task is not None:
+                each.task.cancel()
         replies = await asyncio.gather(
             *(self._store.return_to_queue(each.taken.id, each.taken.run) for each in rest),
             return_exceptions=True,

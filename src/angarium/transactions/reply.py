@@ -6,6 +6,7 @@ Pure: `{metadata: {…}, progressReport, data}` in the spelling of `/datp/1.0`.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -52,7 +53,10 @@ def reply_about(transaction: Transaction) -> Reply:
 
 
 def _time(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if ms is None else f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1_000)
+def _second(seconds: int) -> str:
+    """Kept, because all replies of a moment share it, and a calendar is slow."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -62,8 +62,15 @@ class RunLost(Exception):
     """Another run has the transaction, or it has ended: what we did since counts for nothing."""
 
 
-@dataclass(slots=True, eq=False)
-class Running:
+class Ending(msgspec.Struct, frozen=True):
+    """How a transaction ends, once that is written down."""
+
+    status: Status
+    output: bytes = b""
+    note: str = ""
+
+
+class Running(msgspec.Struct, eq=False):
     """A transaction in hand. `stopped` is why its task was cancelled, if we did it."""
 
     taken: Taken
@@ -77,6 +84,7 @@ class Running:
     stopped_s: float = math.inf
     note: str = ""
     task: asyncio.Task[None] | None = None
+    end: asyncio.Future[bytes] | None = None  # its step is over, and its end on the way to Redis
 
     @property
     def overdue(self) -> str:
@@ -151,43 +159,61 @@ class Runner:
     def close(self) -> None:
         self._caller.close()
 
-    async def run(self, running: Running) -> None:
-        """Until the transaction has ended, sleeps, or is no longer ours."""
+    async def run(self, running: Running) -> Ending | None:
+        """How it ended; None if it sleeps, or is no longer ours."""
         try:
-            try:
-                await self._run(running)
-            except (asyncio.CancelledError, StepStopped):
-                task = asyncio.current_task()
-                if running.stopped is None or task is None:
-                    raise  # the node stops, and gives it back
-                task.uncancel()
-                await self._end(running, running.stopped, b"", running.note)
+            return await self._run(running)
+        except (asyncio.CancelledError, StepStopped):
+            task = asyncio.current_task()
+            if running.stopped is None or task is None:
+                raise  # the node stops, and gives it back
+            task.uncancel()
+            return Ending(running.stopped, b"", running.note)
         except RunLost:
             self.tally.lost += 1
+            return None
         except Exception as error:
             # Ours, not the step's: without an end it would be taken and fail again for ever.
             self._log.error(
                 "run_failed", transaction=running.taken.id, error=repr(error), exc_info=error
             )
-            running.stopped, running.note = Status.INTERNAL_ERROR, f"{type(error).__name__}"
-            await self.end_stubborn(running)
+            return Ending(Status.INTERNAL_ERROR, b"", type(error).__name__)
 
-    async def end_stubborn(self, running: Running) -> None:
-        """For a step that does not end: its transaction does."""
+    def end_soon(self, running: Running, ending: Ending) -> asyncio.Future[bytes]:
+        """With the next batch; whoever asks hears how it went, and may have to insist."""
+        note = ending.note[:NOTE_CHARACTERS_MAX]
+        return self._store.complete_soon(running.taken, ending.status.value, ending.output, note)
+
+    def has_ended(self, ending: Ending, told: asyncio.Future[bytes]) -> bool:
+        """False: not yet, for whatever reason."""
+        if told.cancelled() or told.exception() is not None or told.result() != b"completed":
+            return False
+        self._count_end(ending)
+        return True
+
+    async def end(self, running: Running, ending: Ending) -> None:
+        """Until it has ended, or is known to be no longer ours."""
         try:
-            await self._end(running, running.stopped or Status.TIMEOUT, b"", running.note)
-        except RunLost:
-            self.tally.lost += 1
+            answer = await self._insist(lambda: self.end_soon(running, ending))
         except Exception as error:
             # It is in nobody's hands now, and comes back to a queue as an orphan does.
             self._log.error("end_failed", transaction=running.taken.id, error=repr(error))
+            return
+        if answer == b"completed":
+            self._count_end(ending)
+        else:
+            self.tally.lost += 1
 
-    async def _run(self, running: Running) -> None:
+    def _count_end(self, ending: Ending) -> None:
+        ended, status = self.tally.ended, ending.status.value
+        ended[status] = ended.get(status, 0) + 1
+
+    async def _run(self, running: Running) -> Ending | None:
         taken = running.taken
         if taken.cancel:
-            return await self._end(running, Status.CANCELLED, b"", "")
+            return Ending(Status.CANCELLED)
         if taken.left_ms <= 0:
-            return await self._end(running, Status.TIMEOUT, b"", "the transaction took too long")
+            return Ending(Status.TIMEOUT, b"", "the transaction took too long")
         name, version = taken.pipeline, taken.version
         pipeline = self._pipelines.known(name, version)
         if pipeline is None:
@@ -195,7 +221,7 @@ class Runner:
                 pipeline = await self._insist(lambda: self._pipelines.get(name, version))
             except (AngariumError, KeyError):
                 note = f"version {version} of pipeline {name} is gone"
-                return await self._end(running, Status.INTERNAL_ERROR, b"", note)
+                return Ending(Status.INTERNAL_ERROR, b"", note)
         frame = Frame.decode(taken.frame)
         data = frame.data or taken.data
         index, retry = frame.step, frame.retry
@@ -207,15 +233,15 @@ class Runner:
                     return None  # its children run now
                 output = self._output(outcome)
             except StepNonsense as error:
-                note = f"step {index + 1}: {error}"
-                return await self._end(running, Status.INTERNAL_ERROR, b"", note)
+                return Ending(Status.INTERNAL_ERROR, b"", f"step {index + 1}: {error}")
             if outcome.verdict is Verdict.RETRY_LATER:
-                return await self._sleep(running, outcome, index, retry, data)
+                await self._sleep(running, outcome, index, retry, data)
+                return None
             if outcome.verdict is not Verdict.SUCCEEDED:
-                return await self._end(running, _ENDINGS[outcome.verdict], output, outcome.note)
+                return Ending(_ENDINGS[outcome.verdict], output, outcome.note)
             index, retry, data = index + 1, 0, output
             if index == len(pipeline.steps):
-                return await self._end(running, Status.SUCCESS, output, outcome.note)
+                return Ending(Status.SUCCESS, output, outcome.note)
             await self._checkpoint(running, index, Frame(index, 0, data).encode())
             taken.children = ()
 
@@ -346,7 +372,7 @@ class Runner:
         )
         if status == "unknown_pipeline":
             raise StepNonsense(f"there is no pipeline {name!r}")
-        await self._unless_cancelled(running, status)
+        _unless_cancelled(running, status)
         return None
 
     # Transitions
@@ -361,33 +387,16 @@ class Runner:
             lambda: self._store.sleep(taken.id, taken.run, frame, sleep_ms, outcome.switch)
         )
         self.tally.slept += 1
-        await self._unless_cancelled(running, status)
+        _unless_cancelled(running, status)
 
     async def _checkpoint(self, running: Running, index: int, frame: bytes) -> None:
         taken = running.taken
         status = await self._insist(
             lambda: self._store.checkpoint(taken.id, taken.run, index, frame)
         )
-        taken.rare = True
-        if status == "cancelled":
-            await self._end(running, Status.CANCELLED, b"", "")
-            raise RunLost
-        if status in NOT_OURS:
-            raise RunLost
-
-    async def _unless_cancelled(self, running: Running, status: str) -> None:
-        if status == "cancelled":
-            await self._end(running, Status.CANCELLED, b"", "")
-        elif status in NOT_OURS:
-            raise RunLost
-
-    async def _end(self, running: Running, status: Status, output: bytes, note: str) -> None:
-        taken, note = running.taken, note[:NOTE_CHARACTERS_MAX]
-        answer = await self._insist(lambda: self._store.complete(taken, status.value, output, note))
-        if answer != "completed":
-            raise RunLost
-        ended = self.tally.ended
-        ended[status.value] = ended.get(status.value, 0) + 1
+        if "f" not in taken.ties:
+            taken.ties += "f"
+        _unless_cancelled(running, status)
 
     async def _insist(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Again until Redis answers: every call here may be repeated."""
@@ -399,6 +408,14 @@ class Runner:
                 backoff = backoff or Backoff()
                 self._log.warning("redis_awaited", error=str(error))
                 await self._clock.sleep(backoff.next_delay_s())
+
+
+def _unless_cancelled(running: Running, status: str) -> None:
+    if status == "cancelled":
+        running.stopped, running.note = Status.CANCELLED, ""
+        raise StepStopped
+    if status in NOT_OURS:
+        raise RunLost
 
 
 _ENDINGS = {Verdict.FAILED: Status.FAILED, Verdict.ABORTED: Status.ABORTED}

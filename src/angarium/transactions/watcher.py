@@ -7,8 +7,9 @@ missed. Notices from Redis are hints; after a gap, and every few seconds, everyo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TypeVar
 
 from prometheus_client import Gauge
@@ -16,12 +17,15 @@ from prometheus_client import Gauge
 from angarium.core.errors import Overloaded
 from angarium.core.ground import Ground
 from angarium.core.service import Service
+from angarium.core.subscription import Batch
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import Status, Transaction
 from angarium.transactions.statistics import Level
 
 LOOK_S = 5.0
 FIGURES_S = 5.0
+# The first stream waits this long to be heard; when Redis is away, it sees states until it is back.
+SUBSCRIBE_S = 2.0
 # Between two signs of life of an event stream, so that proxies keep the connection.
 STREAM_SILENCE_S = 15.0
 # A start and the wait for it lie a moment apart; at 20,000 ends a second this is half a second.
@@ -79,10 +83,12 @@ class Watcher(Service):
         self._streams: defaultdict[str, set[_Stream]] = defaultdict(set)
         # The last ends that were told of, for those who come to wait a moment later.
         self._ends: dict[str, None] = {}
+        self._following: asyncio.Event | None = None
         self._count = 0
         self._count_max = ground.settings.limits.transaction_longpolls_items_max
 
     async def on_start(self) -> None:
+        self._following = None
         self.spawn("notices", self._listen)
         self.loop("look", self._look_again, LOOK_S)
         self.loop("figures", self._figures, FIGURES_S)
@@ -135,6 +141,7 @@ class Watcher(Service):
         stream = _Stream()
         self._register(self._streams, transaction_id, stream)
         try:
+            await self._listen_to_events()
             found = await self._transactions.get(transaction_id)
             yield "state", found
             while not found.status.final:
@@ -168,32 +175,54 @@ class Watcher(Service):
                 del table[transaction_id]
 
     async def _listen(self) -> None:
+        """For the polls, to ends."""
         async with self._ground.redis.subscribe(self._transactions.notify_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if batch.gap:
-                    self._wake_all(b"state")
-                for message in batch.messages:
-                    for line in message.payload.split(b"\n"):
-                        name, _, event = line.partition(b" ")
-                        self._heard(name.decode(), event)
+                    self._wake_polls(b"state")
+                for event, ids in _notices(batch):
+                    self._ends.update(dict.fromkeys(ids))
+                    for id in self._polls.keys() & ids:
+                        _wake(self._polls[id], event)
                 while len(self._ends) > ENDS_MAX:
                     del self._ends[next(iter(self._ends))]
 
-    def _heard(self, transaction_id: str, event: bytes) -> None:
-        if event in ENDS:
-            self._ends[transaction_id] = None
-            if transaction_id in self._polls:
-                _wake(self._polls[transaction_id], event)
-        for stream in self._streams.get(transaction_id, ()):
-            stream.tell(event)
+    async def _listen_to_events(self) -> None:
+        """For the streams, to everything; from the first one on, for most processes have none."""
+        if self._following is None and self.ready:
+            self._following = asyncio.Event()
+            self.spawn("events", self._follow_all)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SUBSCRIBE_S):
+                if self._following is not None:
+                    await self._following.wait()
+
+    async def _follow_all(self) -> None:
+        async with self._ground.redis.subscribe(self._transactions.events_channel) as subscription:
+            while True:
+                batch = await subscription.receive()
+                if self._following is not None:
+                    self._following.set()  # the first batch says that we are heard
+                if batch.gap:
+                    self._wake_streams(b"state")
+                for event, ids in _notices(batch):
+                    for id in ids:  # an event may have happened to one several times
+                        for stream in self._streams.get(id, ()):
+                            stream.tell(event)
 
     async def _look_again(self) -> None:
         self._wake_all(b"state")
 
     def _wake_all(self, event: bytes) -> None:
+        self._wake_polls(event)
+        self._wake_streams(event)
+
+    def _wake_polls(self, event: bytes) -> None:
         for others in self._polls.values():
             _wake(others, event)
+
+    def _wake_streams(self, event: bytes) -> None:
         for streams in self._streams.values():
             for stream in streams:
                 stream.tell(event)
@@ -219,6 +248,13 @@ class Watcher(Service):
         EVENTS.clear()
         for labels, count in sums.items():
             EVENTS.labels(*labels).set(count)
+
+
+def _notices(batch: Batch) -> Iterator[tuple[bytes, Sequence[str]]]:
+    for message in batch.messages:
+        for line in message.payload.decode().split("\n"):
+            event, *ids = line.split(" ")
+            yield event.encode(), ids
 
 
 def _end_of(status: Status) -> bytes:

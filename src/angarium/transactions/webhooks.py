@@ -23,6 +23,9 @@ from angarium.core.lease import GrantStatus
 from angarium.core.outbound import Outbound
 from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
+from angarium.core.trace import TRACEPARENT, Trace, carried_in, trace_of_id
+from angarium.core.tracing import Values
+from angarium.core.urls import redacted
 from angarium.transactions.reply import reply_about
 from angarium.transactions.signatures import (
     KeyInvalid,
@@ -155,7 +158,16 @@ class Webhooks(Service):
         body = msgspec.json.encode(reply_about(webhook.transaction))
         # The same for every attempt at one report, so that a receiver can drop a repeat.
         id = f"{webhook.transaction.id}:{webhook.version}"
-        problem = await self._post(webhook.url, id, body)
+        transaction, tracing, began_ns = webhook.transaction, self._ground.tracing, time.time_ns()
+        trace = carried_in(bytes(transaction.metadata)) or trace_of_id(transaction.id)
+        own = trace if trace is None or tracing is None else trace.child()
+        problem = await self._post(webhook.url, id, body, own)
+        if tracing is not None:
+            values: Values = {"angarium.id": transaction.id, "angarium.attempt": webhook.attempt}
+            tracing.record(
+                "transactions webhook", trace, began_ns, values, kind="client", own=own,
+                problem=problem,
+            )  # fmt: skip
         if problem:
             self._failed_count += 1
             self.log.warning(
@@ -168,10 +180,12 @@ class Webhooks(Service):
         self._results[partition].append(result)
         self._loops[partition].wake()
 
-    async def _post(self, url: str, id: str, body: bytes) -> str:
+    async def _post(self, url: str, id: str, body: bytes, trace: Trace | None = None) -> str:
         """What went wrong; empty when the receiver took it."""
         assert self._outbound is not None
         headers = headers_of(self._signers, id, int(time.time()), body)
+        if trace is not None:
+            headers = {**headers, TRACEPARENT: trace.header}
         try:
             answer = await self._outbound.send("POST", url, body, headers)
         except AngariumError as error:
@@ -186,8 +200,9 @@ class Webhooks(Service):
         self._given_up += news.what == "given_up"
         self._disabled += news.what == "disabled"
         self.log.error(
-            "webhook_notice", what=news.what, url=news.url, transaction=news.transaction_id
-        )
+            "webhook_notice", what=news.what, url=redacted(news.url),
+            transaction=news.transaction_id,
+        )  # fmt: skip
         url = self._settings.webhook_admin_url
         if url is not None:
             self._tasks.create_task(self._post_notice(url, news))

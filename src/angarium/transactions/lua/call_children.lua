@@ -34,7 +34,7 @@ for number = 1, count do
   redis.call('HSET', KEYS[10] .. id, 'status', 'queued', 'label', child.name, 'version', version,
     'data', ARGV[12 + number], 'created', now_text,
     'deadline', deadline, 'parent', parent, 'more', 1)
-  push(KEYS[8] .. group, group, 'in', id)
+  push(KEYS[8] .. group, group, id)
   tell('started', id, child)
 end
 redis.call('HSET', KEYS[11], 'status', 'sleeping', 'queue', 'out', 'frame', ARGV[8],

@@ -59,7 +59,7 @@ for _, id in ipairs(oldest) do
   elseif orphan then
     redis.call('HSET', state, 'status', 'queued', 'updated', now_text)
     local about = label(found[3])
-    redis.call('LPUSH', STEMS[found[4]] .. about.group, id)
+    redis.call('LPUSH', STEMS[found[4] or 'in'] .. about.group, id)
     hints[#hints + 1] = 'work ' .. about.group
     leaving[#leaving + 1] = id
     tell('recovered', id, about, '"n":"' .. holder .. '","a":' .. found[2])

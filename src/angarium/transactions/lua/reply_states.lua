@@ -11,15 +11,21 @@
 local states = {}
 for item = 1, tonumber(ARGV[6]) do
   local id, state = ARGV[6 + item], KEYS[6 + item]
-  local found = redis.call('HMGET', state, 'status', 'label', 'options')
-  if found[1] and FINAL[found[1]] then
-    local about = label(found[2])
-    if redis.call('HSETNX', state, 'notified', now_text) == 1 then tell('notified', id, about) end
-    if string.find(found[3] or '', 'c', 1, true) and redis.call('ZREM', KEYS[6], id) == 1 then
+  local values, fields = redis.call('HGETALL', state), {}
+  for place = 1, #values, 2 do fields[values[place]] = values[place + 1] end
+  if fields.status and FINAL[fields.status] then
+    local about = label(fields.label)
+    if not fields.notified then
+      redis.call('HSET', state, 'notified', now_text)
+      values[#values + 1] = 'notified'
+      values[#values + 1] = now_text
+      tell('notified', id, about)
+    end
+    if string.find(fields.options or '', 'c', 1, true) and redis.call('ZREM', KEYS[6], id) == 1 then
       tell('webhook_cancelled', id, about)
     end
   end
-  states[item] = redis.call('HGETALL', state)
+  states[item] = values
 end
 settle()
 return states

@@ -23,7 +23,7 @@ for item = 1, tonumber(ARGV[6]) do
   else
     redis.call('HSET', state, 'status', 'queued', 'updated', now_text)
     local about = label(found[3])
-    redis.call('LPUSH', STEMS[found[4]] .. about.group, id)
+    redis.call('LPUSH', STEMS[found[4] or 'in'] .. about.group, id)
     hints[#hints + 1] = 'work ' .. about.group
     leaving[#leaving + 1] = id
     tell('returned', id, about, '"a":' .. run)

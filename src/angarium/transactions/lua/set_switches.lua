@@ -36,7 +36,7 @@ local function set(state, id, switch, value)
   end
   redis.call('HSET', state, 'status', 'queued', 'queue', 'out')
   redis.call('ZREM', KEYS[6], id)
-  push(KEYS[7] .. about.group, about.group, 'out', id)
+  push(KEYS[7] .. about.group, about.group, id)
   tell('woken', id, about)
   return 'woken'
 end

@@ -39,7 +39,7 @@ for item = 1, tonumber(ARGV[6]) do
       'frame', ARGV[at + 2], 'wake', wake_text, 'switch', switch, 'updated', now_text,
       'more', 1)
     if touched then
-      push(KEYS[8] .. about.group, about.group, 'out', id)
+      push(KEYS[8] .. about.group, about.group, id)
       tell('woken', id, about)
     else
       sleeping[#sleeping + 1] = wake_text

@@ -14,7 +14,7 @@ for _, id in ipairs(due) do
   if found[1] == 'sleeping' then
     redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
     local about = label(found[2])
-    push(KEYS[8] .. about.group, about.group, 'out', id)
+    push(KEYS[8] .. about.group, about.group, id)
     tell('woken', id, about)
   end
 end

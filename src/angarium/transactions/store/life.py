@@ -5,6 +5,7 @@ Statuses become results or errors here and nowhere else. Nothing is decided here
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,23 +141,26 @@ class TransactionStore:
 
     async def start(self, start: Start) -> Started:
         """The transaction, or the first one of its externalId; refused, it leaves nothing."""
-        places, external = self.places, start.external_id
+        places, external = self.places, start.external_id or None
         size = len(start.data) + len(start.metadata)
         if size > self._data_bytes_max:
             raise LimitExceeded("transaction_data_bytes_max", size, self._data_bytes_max)
         id = new_transaction_id(start.owner, external)
         partition = places.partition_of(id)
         state = places.state(partition, id)
-        if external is None:
-            names = (state, state)
-        else:
-            names = (state, places.name(keys.EXTERNAL_ID, partition, f"{start.owner}|{external}"))
         version = "" if start.version is None else start.version
-        arguments = (
-            id, start.pipeline, version, start.owner, external or "", start.data,
-            start.metadata, start.webhook or "", start.options,
-        )  # fmt: skip
-        reply = await self._enqueue.submit(partition, (names, arguments), None, size)
+        kind = f"{start.pipeline}|{version}|{start.owner}"
+        item: BatchItem
+        if start.plain:
+            item = ((state,), (id, kind, start.data, ""))
+        else:
+            names = [state]
+            if external is not None:
+                name = places.name(keys.EXTERNAL_ID, partition, f"{start.owner}|{external}")
+                names.append(name)
+            more = (external or "", start.metadata, start.webhook or "", start.options)
+            item = (tuple(names), (id, kind, start.data, "more", *more))
+        reply = await self._enqueue.submit(partition, item, None, size)
         if reply == b"started":
             return Started(id)
         match status_of(reply):
@@ -212,15 +216,21 @@ class TransactionStore:
         taken = [_taken(reply) for reply in replies if reply[0] == b"taken"]
         return Haul(taken, len(replies) - len(taken))
 
-    async def complete(self, taken: Taken, status: str, output: bytes = b"", note: str = "") -> str:
+    def complete_soon(
+        self, taken: Taken, status: str, output: bytes = b"", note: str = ""
+    ) -> asyncio.Future[bytes]:
+        """For those who need not wait: the word comes with the batch that this end goes in."""
         id = taken.id
         partition = self.places.partition_of(id)
-        rare = "1" if taken.rare else ""
+        ending = f"{status}|{taken.run}|{taken.ties}|{taken.label}"
         item: BatchItem = (
             (self.places.state(partition, id),),
-            (id, taken.run, taken.place, taken.label, rare, status, output, note),
+            (id, taken.place, ending, output, note),
         )
-        return status_of(await self._complete.submit(partition, item, None, len(output)))
+        return self._complete.submit(partition, item, None, len(output))
+
+    async def complete(self, taken: Taken, status: str, output: bytes = b"", note: str = "") -> str:
+        return status_of(await self.complete_soon(taken, status, output, note))
 
     async def checkpoint(self, transaction_id: str, run: str, step: int, frame: bytes) -> str:
         return await self._send(self._checkpoint, transaction_id, run, step, frame)
@@ -342,10 +352,11 @@ def _taken(reply: list[Any]) -> Taken:
     id, run, place, label, version, data, left_ms = reply[1:8]
     taken = Taken(id.decode(), run.decode(), place, label.decode(), version.decode(), data, left_ms)
     if len(reply) > 8:
-        taken.rare = True
         taken.external_id = reply[8].decode()
         taken.frame = reply[9]
         taken.cancel = bool(reply[10])
         taken.switches, taken.metadata = reply[11], reply[12]
-        taken.children = reply[13:]
+        taken.children = reply[14:]
+        framed, called = "f" if taken.frame else "", "c" if taken.children else ""
+        taken.ties = f"{framed}{reply[13].decode()}{called}"
     return taken

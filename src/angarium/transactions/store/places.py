@@ -19,6 +19,8 @@ class Places:
             self._space.global_name(keys.TRANSACTIONS_NOTIFY),
             self._space.global_name(keys.TRANSACTIONS_WORK),
         )
+        # Scripts know it as the first of these with «:events» behind it.
+        self.events_channel = self._space.global_name(keys.TRANSACTIONS_EVENTS)
         self._statistics = [
             tuple(
                 self.stem(key, partition)

@@ -24,15 +24,20 @@ local function tell_parent(parent, id, status, output, remark)
   redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
   redis.call('ZREM', KEYS[7], parent)
   local about = label(found[2])
-  push(KEYS[10] .. about.group, about.group, 'out', parent)
+  push(KEYS[10] .. about.group, about.group, parent)
   tell('resumed', parent, about)
 end
 
--- `found` are status, run, label and more. Processing and the archive's queue are written by
--- `end_all`. Answers with the rare fields, if there are any.
+-- `found` are status, run, label, more and, where nothing but a frame may be there, 'frame'.
+-- Processing and the archive's queue are written by `end_all`. Answers with the rare fields, if
+-- there are any.
 local function end_transaction(state, id, found, status, output, remark)
   local rare = {}
-  redis.call('HSET', state, 'status', status, 'output', output, 'completed', now_text)
+  if found[5] then
+    redis.call('HSET', state, 'status', status, 'output', output, 'completed', now_text, 'frame', '')
+  else
+    redis.call('HSET', state, 'status', status, 'output', output, 'completed', now_text)
+  end
   if remark ~= '' then redis.call('HSET', state, 'note', remark) end
   if found[4] then
     rare = redis.call('HMGET', state, unpack(RARE))

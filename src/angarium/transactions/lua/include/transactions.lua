@@ -2,14 +2,18 @@
 -- are gathered over the batch and written once, by `settle`, so an item pays a few table entries.
 --   KEYS  3 to 5 stems of the statistics, fine, medium and coarse: the start of the interval is
 --         appended here, because only this script knows the time
---   ARGV  4 notify channel   5 work channel
+--   ARGV  4 notify channel, for ends; every event is told on the same with ':events' behind it
+--         5 work channel
 -- Ids and names hold no quote, backslash, space or bar (transactions/model.py), so rows are spliced.
 local INTERVALS_S, RETENTIONS_S = { 5, 100, 1000 }, { 300, 7200, 86400 }
 local FINAL = {
   success = 'completed', failed = 'completed', aborted = 'completed',
   ['internal-error'] = 'completed', cancelled = 'cancelled', timeout = 'expired',
 }
-local labels, gauges, pushes, notices, hints = {}, {}, {}, {}, {}
+local ENDS = { completed = true, cancelled = true, expired = true }
+local labels, gauges, pushes, hints = {}, {}, {}, {}
+-- By event, and in the order in which the events came.
+local noticed, notices = {}, {}
 local now_text = string.format('%.0f', now_ms)
 
 -- Many values for one key in few calls; a chunk stays far below what Lua can unpack. The last reply.
@@ -43,7 +47,8 @@ local function label(name)
     local group, pipeline, owner = string.match(name, '^([^|]*)|([^|]*)|([^|]*)$')
     found = {
       name = name, group = group, pipeline = pipeline, owner = owner, counts = {},
-      row = '","k":"' .. group .. '","o":"' .. owner .. '","p":"' .. pipeline .. '"',
+      plain = '","k":"' .. group .. '","o":"' .. owner .. '","p":"' .. pipeline .. '"}',
+      row = '","k":"' .. group .. '","o":"' .. owner .. '","p":"' .. pipeline .. '",',
     }
     labels[name] = found
   end
@@ -54,17 +59,28 @@ end
 local function tell(event, id, about, more)
   about.counts[event] = (about.counts[event] or 0) + 1
   -- Nobody can wait yet for one that has just been given its id.
-  if event ~= 'started' then notices[#notices + 1] = id .. ' ' .. event end
+  if event ~= 'started' then
+    local ids = noticed[event]
+    if not ids then
+      ids = { event }
+      noticed[event] = ids
+      notices[#notices + 1] = ids
+    end
+    ids[#ids + 1] = id
+  end
   if journal_bytes_max == 0 then return end
   journal_count = journal_count + 1
-  journal_rows[journal_count] = '{"e":"' .. event .. '","s":"' .. id .. about.row
-    .. (more and ',' .. more .. '}' or '}')
+  if more then
+    journal_rows[journal_count] = '{"e":"' .. event .. '","s":"' .. id .. about.row .. more .. '}'
+  else
+    journal_rows[journal_count] = '{"e":"' .. event .. '","s":"' .. id .. about.plain
+  end
 end
 
-local function push(queue_key, group, kind, id)
+local function push(queue_key, group, id)
   local queue = pushes[queue_key]
   if not queue then
-    queue = { group = group, kind = kind, ids = {} }
+    queue = { group = group, ids = {} }
     pushes[queue_key] = queue
   end
   queue.ids[#queue.ids + 1] = id
@@ -91,6 +107,19 @@ local function statistics_write()
   end
 end
 
+-- A line for each event, with all it happened to. Few wait for any but an end, and a message that
+-- nobody hears costs nearly nothing: so ends have a channel of their own.
+local function notify()
+  local ends = {}
+  for place, ids in ipairs(notices) do
+    local line = table.concat(ids, ' ')
+    notices[place] = line
+    if ENDS[ids[1]] then ends[#ends + 1] = line end
+  end
+  redis.call('PUBLISH', ARGV[4] .. ':events', table.concat(notices, '\n'))
+  if #ends > 0 then redis.call('PUBLISH', ARGV[4], table.concat(ends, '\n')) end
+end
+
 -- Last of all: what the batch gathered is written.
 local function settle()
   for queue_key, queue in pairs(pushes) do
@@ -99,7 +128,7 @@ local function settle()
     if length == #queue.ids then hints[#hints + 1] = 'work ' .. queue.group end
   end
   statistics_write()
-  if #notices > 0 then redis.call('PUBLISH', ARGV[4], table.concat(notices, '\n')) end
+  if #notices > 0 then notify() end
   if #hints > 0 then redis.call('PUBLISH', ARGV[5], table.concat(hints, '\n')) end
   journal_append('transactions')
 end
