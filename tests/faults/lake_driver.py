@@ -1,6 +1,6 @@
 """A driver to be killed: the journal into a table and into a stream, the archive into a table.
 
-    python -m tests.faults.lake_driver SETTINGS FOLDER
+    python -m tests.faults.lake_driver SETTINGS FOLDER MASTER
 
 It goes on until a file `stop` stands in the folder; then it takes what is left and ends.
 """
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 CONF = {"spark.driver.memory": "768m", "spark.sql.streaming.numRecentProgressUpdates": "5"}
 
 
-def main(settings_text: str, folder_text: str) -> int:
+def main(settings_text: str, folder_text: str, master: str) -> int:
     folder = Path(folder_text)
     settings = load(**json.loads(settings_text))
-    # Four tries of a task: a worker that is killed costs one of them.
-    spark = angarium.lake.session(settings, master="local[2,4]", conf=CONF)
+    spark = angarium.lake.session(settings, master=master, conf=CONF)
 
     def journal(reader: str) -> DataFrame:
         return (
@@ -46,7 +45,12 @@ def main(settings_text: str, folder_text: str) -> int:
         writer = frame.writeStream.format(to).option("url", settings.redis_url)
         if to == "delta":
             writer = frame.writeStream.format(to)
-        return writer.option("checkpointLocation", str(folder / "checkpoints" / name)).start(target)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoints" / name))
+        query = writer.start(target)
+        # One after the other: a Python worker has to be there within ten seconds.
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        return query
 
     archive = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "50")
     queries = [

@@ -1,37 +1,36 @@
-"""Drivers and workers of Spark killed at random: every row is there once, in tables and streams."""
+"""Drivers, workers and executors of Spark killed at random: every row once, in tables and streams.
+
+Here the formats themselves are at work: the journal into a table and through a shuffle into a
+stream, the archive into a table. The lake's own tables are in `test_lake_tables.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.faults.profile import rounds
+from tests.faults.lake_processes import Cluster, Driver, cluster_environment, kill_when_there
+from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually
-from tests.kit.leash import LeashedProcess
 from tests.kit.server import ServerProcess
 from tests.transactions.room import Room, room
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
-KILLS = rounds(1, 10)
-EVENTS = rounds(100, 2_000)  # of one entry
-ENTRIES = rounds(30, 100)  # between two kills
-TRANSACTIONS = rounds(30, 300)
-DEADLINE_S = 180.0
-RESTARTS_MAX = 10
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(rounds(400, 1_800))]
+KILLS = rounds(1, 5)  # of each of two kinds
+EVENTS = 100  # of one entry
+ENTRIES = rounds(30, 60)  # before each kill
+TRANSACTIONS = rounds(30, 120)
+DEADLINE_S = 300.0
+LOCAL = "local[2,4]"  # four tries of a task: a worker that is killed costs one of them
 LOCKS = {
     "delay_before_archiving": 0,
     "persisting_permission_lock1_period": 1,
@@ -39,156 +38,125 @@ LOCKS = {
 }
 
 
-class Driver:
-    def __init__(self, settings: dict[str, Any], folder: Path) -> None:
-        self._argv = [
-            sys.executable, "-m", "tests.faults.lake_driver", json.dumps(settings), str(folder),
-        ]  # fmt: skip
-        self._log = folder / "driver.log"
-        self._process: LeashedProcess | None = None
-        self.restarts = 0
+class Run:
+    """Work for the driver, and how far it has come with it."""
 
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = LeashedProcess(self._argv, cwd=ROOT, stdout=log, stderr=log)
+    def __init__(self, server: ServerProcess, here: Room, folder: Path, master: str) -> None:
+        self._here = here
+        self._client = server.client()
+        self._prefix = here.ground.settings.prefix
+        self._folder = folder
+        self._chance = random.Random(8)
+        settings = {
+            "redis_url": server.url, "prefix": self._prefix, "home": str(folder / "home"),
+            "journal": {"bytes_max": 10**10}, "transactions": LOCKS,
+        }  # fmt: skip
+        argv = [sys.executable, "-m", "tests.faults.lake_driver", json.dumps(settings), str(folder)]
+        env = {} if master == LOCAL else cluster_environment(folder)
+        self.driver = Driver([*argv, master], folder / "driver.log", env)
+        self.events = self.transactions = 0
 
-    def keep_up(self) -> None:
-        """What a supervisor does: Spark gives up on a worker that needs 10 s to start."""
-        if self.process.alive:
-            return
-        self.restarts += 1
-        if self.restarts > RESTARTS_MAX:
-            raise RuntimeError(f"the driver ends again and again:\n{self.tail()}")
-        self.process.close()
-        self.start()
-
-    @property
-    def process(self) -> LeashedProcess:
-        assert self._process is not None
-        return self._process
-
-    def kill(self) -> None:
-        """The driver and its JVM at one blow, as when a machine goes."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.close()
-
-    def kill_workers(self) -> int:
-        """Every Python worker of the executors; Spark starts others."""
+    async def survive(self, kills: list[Callable[[], int]]) -> int:
+        """Each of the kills in turn, somewhere in the work; how many processes died."""
         killed = 0
-        for pid in _descendants(self.process.pid):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"pyspark.daemon" in words:
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
+        for _ in range(KILLS):
+            for kill in kills:
+                self._note()
+                await self._complete()
+                await self._moved(self._chance.randint(1, ENTRIES * EVENTS))
+                killed += await asyncio.to_thread(kill_when_there, kill)
+        (self._folder / "stop").touch()
+        await asyncio.to_thread(self.driver.end, DEADLINE_S)
         return killed
 
-    def tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+    def _note(self) -> None:
+        """Entries as the rooms write them, beside those that the rooms do write."""
+        key, count = f"{self._prefix}journal", ENTRIES * EVENTS
+        pipe = self._client.pipeline(transaction=False)
+        # The rooms count on in the same place, so that the running numbers have no gap.
+        last = self._client.hincrby(f"{key}:meta", "events", count) - count
+        for number in range(self.events, self.events + count, EVENTS):
+            last += EVENTS
+            rows = "\n".join(f'{{"e":"noted","s":"m{number + n}"}}' for n in range(EVENTS))
+            pipe.xadd(
+                key,
+                {"v": 1, "room": "dispatch", "at": 1, "by": "w", "n": EVENTS, "seq": last,
+                 "end": 0, "rows": rows},
+            )  # fmt: skip
+        pipe.execute()
+        self.events += count
+
+    async def _complete(self) -> None:
+        await asyncio.gather(*(self._here.start() for _ in range(TRANSACTIONS)))
+        complete = self._here.store.complete
+        while taken := await self._here.take(count=100):
+            await asyncio.gather(*(complete(each, "success", b"{}", "") for each in taken))
+        self.transactions += TRANSACTIONS
+
+    def _progress(self) -> int:
+        """Something that grows with each commit of any of the three."""
+        found = int(self._client.xlen(f"{self._prefix}copy"))
+        for name in ("events", "transactions"):
+            log = self._folder / name / "_delta_log"
+            found += len(list(log.glob("*.json"))) if log.exists() else 0
+        return found
+
+    async def _moved(self, steps: int) -> None:
+        """Wait until so much more is stored, or all there is: a random point of the work."""
+        aim = min(self._progress() + steps, self.events)
+
+        def there() -> bool:
+            self.driver.keep_up()
+            return self._progress() >= aim
+
+        try:
+            await eventually(there, DEADLINE_S)
+        except NeverTrue as error:
+            raise NeverTrue(f"{error}\n{self.driver.tail()}") from error
+
+    def check(self) -> None:
+        client, prefix, folder = self._client, self._prefix, self._folder
+        expected = Counter(f"m{n}" for n in range(self.events))
+        events = DeltaTable(str(folder / "events")).to_pyarrow_table()
+        assert Counter(events["subject"].to_pylist()) == expected
+        copy: Counter[str] = Counter()
+        after = "-"
+        while page := client.xrange(f"{prefix}copy", after, "+", count=10_000):
+            copy.update(fields[b"subject"].decode() for _, fields in page)
+            after = f"({page[-1][0].decode()}"
+        assert copy == expected
+        stored = DeltaTable(str(folder / "transactions")).to_pyarrow_table()["id"].to_pylist()
+        assert len(stored) == len(set(stored)) == self.transactions
+        assert client.zcard(f"{prefix}toArchiveZ") == 0
+        assert client.keys(f"{prefix}stateH:*") == []
+        # Rows of tasks that died are left to expire; nothing waits for ever.
+        assert all(client.ttl(name) > 0 for name in client.keys("*:staged:*"))
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    for child in map(int, found.stdout.split()):
-        yield child
-        yield from _descendants(child)
-
-
-def _note(client: Any, key: str, first: int) -> int:
-    """Entries as the rooms write them, beside those that the rooms do write."""
-    pipe = client.pipeline(transaction=False)
-    # The rooms count on in the same place, so that the running numbers have no gap.
-    last = client.hincrby(f"{key}:meta", "events", ENTRIES * EVENTS) - ENTRIES * EVENTS
-    for number in range(first, first + ENTRIES * EVENTS, EVENTS):
-        last += EVENTS
-        rows = "\n".join(f'{{"e":"noted","s":"m{number + n}"}}' for n in range(EVENTS))
-        pipe.xadd(
-            key,
-            {"v": 1, "room": "dispatch", "at": 1, "by": "w", "n": EVENTS, "seq": last,
-             "end": 0, "rows": rows},
-        )  # fmt: skip
-    pipe.execute()
-    return first + ENTRIES * EVENTS
-
-
-async def _complete(here: Room, count: int) -> None:
-    await asyncio.gather(*(here.start() for _ in range(count)))
-    while taken := await here.take(count=100):
-        await asyncio.gather(*(here.store.complete(each, "success", b"{}", "") for each in taken))
-
-
-def _progress(client: Any, prefix: str, folder: Path) -> int:
-    """Something that grows with each commit of any of the three."""
-    found = int(client.xlen(f"{prefix}copy"))
-    for name in ("events", "transactions"):
-        log = folder / name / "_delta_log"
-        found += len(list(log.glob("*.json"))) if log.exists() else 0
-    return found
-
-
-async def _moved(driver: Driver, client: Any, prefix: str, folder: Path, steps: int) -> None:
-    """Wait until so much more is stored: a random point of the work."""
-    aim = _progress(client, prefix, folder) + steps
-
-    def there() -> bool:
-        driver.keep_up()
-        return _progress(client, prefix, folder) >= aim
-
-    try:
-        await eventually(there, DEADLINE_S)
-    except NeverTrue as error:
-        raise NeverTrue(f"{error}\n{driver.tail()}") from error
-
-
-async def test_killed_drivers_and_workers_lose_and_double_nothing(
-    tmp_path: Path, request: pytest.FixtureRequest
+async def survived(
+    folder: Path, master: str, kills: Callable[[Driver], list[Callable[[], int]]]
 ) -> None:
-    chance = random.Random(8)
+    settings: dict[str, Any] = {"journal": {"bytes_max": 10**10}, "transactions": LOCKS}
     with ServerProcess() as server:
-        settings: dict[str, Any] = {"journal": {"bytes_max": 10**10}, "transactions": LOCKS}
         async with room(server.url, **settings) as here:
-            prefix = here.ground.settings.prefix
-            client = server.client()
-            given = {"redis_url": server.url, "prefix": prefix, "home": str(tmp_path / "home"),
-                     **settings}  # fmt: skip
-            driver = Driver(given, tmp_path)
-            request.addfinalizer(lambda: driver.process.close())
-            total = workers = 0
-            driver.start()
-            for _ in range(KILLS):
-                total = _note(client, f"{prefix}journal", total)
-                await _complete(here, TRANSACTIONS)
-                await _moved(driver, client, prefix, tmp_path, chance.randint(1, ENTRIES * EVENTS))
-                workers += driver.kill_workers()
-                total = _note(client, f"{prefix}journal", total)
-                await _moved(driver, client, prefix, tmp_path, chance.randint(1, ENTRIES * EVENTS))
-                driver.kill()
-                driver.start()
-            (tmp_path / "stop").touch()
-            while await asyncio.to_thread(driver.process.wait, DEADLINE_S) != 0:
-                driver.keep_up()
-            driver.process.close()
-            _check(client, prefix, tmp_path, total)
-            print(f"\n{total} events, {KILLS * TRANSACTIONS} transactions, {KILLS} drivers and "
-                  f"{workers} workers killed: nothing lost, nothing doubled")  # fmt: skip
+            run = Run(server, here, folder, master)
+            try:
+                run.driver.start()
+                killed = await run.survive(kills(run.driver))
+            finally:
+                run.driver.close()
+            run.check()
+    print(f"\n{run.events} events, {run.transactions} transactions, {killed} processes killed, "
+          f"{run.driver.restarts} ends of their own: nothing lost, nothing doubled")  # fmt: skip
 
 
-def _check(client: Any, prefix: str, folder: Path, total: int) -> None:
-    expected = Counter(f"m{n}" for n in range(total))
-    events = DeltaTable(str(folder / "events")).to_pyarrow_table()
-    assert Counter(events["subject"].to_pylist()) == expected
-    copy: Counter[str] = Counter()
-    after = "-"
-    while page := client.xrange(f"{prefix}copy", after, "+", count=10_000):
-        copy.update(fields[b"subject"].decode() for _, fields in page)
-        after = f"({page[-1][0].decode()}"
-    assert copy == expected
-    stored = DeltaTable(str(folder / "transactions")).to_pyarrow_table()["id"].to_pylist()
-    assert len(stored) == len(set(stored)) == KILLS * TRANSACTIONS
-    assert client.zcard(f"{prefix}toArchiveZ") == 0
-    assert client.keys(f"{prefix}stateH:*") == []
-    # Rows of tasks that died are left to expire; nothing waits for ever.
-    assert all(client.ttl(name) > 0 for name in client.keys("*:staged:*"))
+async def test_killed_drivers_and_workers_lose_and_double_nothing(tmp_path: Path) -> None:
+    await survived(tmp_path, LOCAL, lambda driver: [driver.kill_workers, driver.kill])
+
+
+@pytest.mark.skipif(not LONG, reason="three Javas and a Spark: part of `make faults`")
+async def test_killed_executors_of_a_cluster_lose_and_double_nothing(tmp_path: Path) -> None:
+    with Cluster(tmp_path).run() as cluster:
+        await survived(
+            tmp_path, cluster.master, lambda driver: [cluster.kill_executors, driver.kill]
+        )

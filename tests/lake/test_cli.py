@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from angarium.cli import main as cli
+from angarium.core.settings import load
+from angarium.lake import java, spark, tables
+from angarium.lake.pipeline import reason_of
+from angarium.lake.query import ask
+from angarium.lake.schemas import EVENTS
+from angarium.lake.tables import Lake
+from tests.kit.sample import sample_settings
 from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
+from tests.lake.kit import fill_journal
+from tests.lake.test_pipeline import client_of
 
+RUN_S_MAX = 300
 Capture = pytest.CaptureFixture[str]
 
 
@@ -122,3 +136,144 @@ def test_a_lake_of_another_keyspace_is_refused_by_name(
     assert code == 2
     assert err.startswith("angarium: ANGARIUM_LAKE_URL: ")
     assert "choose another folder" in err
+
+
+def test_an_audit_where_nothing_was_accepted_says_so(
+    redis_url: str, no_settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
+    monkeypatch.setenv("ANGARIUM_PREFIX", "quiet:")
+    monkeypatch.setenv("ANGARIUM_HOME", str(no_settings / "home"))
+    row = {"partition": 0, "entry_id": "1-0", "sequence": 1, "at_ms": 1, "room": "transactions",
+           "event": "pipeline_put", "subject": "one"}  # fmt: skip
+    Lake.of(load()).append("events", pa.Table.from_pylist([row], EVENTS.arrow()))
+    code, out, _ = ran(capsys, "audit")
+    assert code == 0
+    assert out.startswith("no message or transaction was accepted")
+    code, out, _ = ran(capsys, "report", "-o", str(no_settings / "r.html"))
+    assert code == 0
+    assert "run `angarium lake audit` first" in out
+
+
+def refused(capture: Capture, *arguments: str) -> str:
+    """What `run` says instead of starting Spark: one line, and the exit code of a setting."""
+    code, out, err = ran(capture, "run", "--once", *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_without_java_a_run_says_what_to_install(
+    told: object, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(java, "FOLDERS", ())
+    monkeypatch.setattr(java, "_wheel", lambda: None)
+    assert "Spark needs Java 17 or 21" in refused(capsys)
+
+
+def test_with_too_little_memory_a_run_says_how_much_is_needed(
+    told: object, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(spark, "memory_mib", lambda: 700)
+    assert "700 MiB are free, and Spark needs 1024 MiB" in refused(capsys)
+
+
+def test_a_folder_of_another_layout_is_refused_by_every_command(
+    redis_url: str, no_settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
+    monkeypatch.setenv("ANGARIUM_PREFIX", "layout:")
+    monkeypatch.setenv("ANGARIUM_HOME", str(no_settings / "home"))
+    with monkeypatch.context() as later:
+        later.setattr(tables, "LAYOUT_VERSION", 999)
+        Lake.of(load()).ensure("events")
+    assert "'events' has layout 999" in refused(capsys)
+    for command in (("audit",), ("report",), ("query", "select 1"), ("compact",)):
+        code, _, err = ran(capsys, *command)
+        assert code == 2
+        assert "'events' has layout 999" in err
+        assert "choose another folder" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o1.collectToPython.\n"
+            ": org.apache.spark.SparkException: Job aborted due to stage failure: most recent "
+            "failure: Lost task 0.0: org.apache.spark.SparkException: Python worker exited "
+            "unexpectedly (crashed). Consider setting 'a' or 'b'\n\tat x\nCaused by: y: Reset",
+            "Python worker exited unexpectedly (crashed)",
+        ),
+        (
+            "An exception was raised by the Python Proxy.\npyspark.errors.PythonException: An "
+            "exception was thrown from the Python worker:\nOSError: [Errno 5] Input/output error",
+            "[Errno 5] Input/output error",
+        ),
+        (
+            "OSError: x\nangarium.lake.errors.TableUnwritable: lake/events: its disk is full",
+            "lake/events: its disk is full",
+        ),
+    ],
+)
+def test_of_a_page_of_stack_one_line_is_told(error: str, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+def may_mount() -> bool:
+    """Whether a process may have file systems of its own here."""
+    try:
+        probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+# A disk of one mebibyte, a run that fills it; then it grows, and there is another run.
+FULL_DISK = """
+mount -t tmpfs -o size=1m none lake && {
+    angarium lake run --once 2>full
+    echo $? >code
+    mount -o remount,size=200m none lake && angarium lake run --once >done && cp -r lake kept
+}
+"""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not may_mount(), reason="no file system of its own may be mounted here")
+def test_a_full_disk_is_one_line_and_after_it_every_row_is_there_once(
+    redis_url: str, tmp_path: Path
+) -> None:
+    settings = sample_settings(redis_url, home=tmp_path, lake_url=str(tmp_path / "kept"))
+    client, key = client_of(redis_url), f"{settings.prefix}journal"
+    total = fill_journal(client, key, entries=400, events=100)
+    (tmp_path / "lake").mkdir()
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ANGARIUM_REDIS_URL": redis_url,
+        "ANGARIUM_PREFIX": settings.prefix,
+        "ANGARIUM_HOME": str(tmp_path),
+        "ANGARIUM_LAKE_URL": str(tmp_path / "lake"),
+        "ANGARIUM_LAKE__BATCH_ROWS_MAX": "4000",
+    }
+    subprocess.run(
+        ["unshare", "-rm", "sh", "-c", FULL_DISK],
+        cwd=tmp_path, env=environment, check=True, timeout=RUN_S_MAX,
+    )  # fmt: skip
+    told = (tmp_path / "full").read_text()
+    assert (tmp_path / "code").read_text() == "1\n"
+    assert told.startswith("angarium: angarium-journal stopped: ")
+    assert told.count("\n") == 1
+    assert "its disk is full; free some space and start again" in told
+    assert told.endswith(f"Spark's log is {tmp_path / 'lake-run.log'}\n")
+    assert "stored " in (tmp_path / "done").read_text()
+    counts = "select count(*), count(distinct sequence) from events"
+    assert ask(Lake.of(settings), counts).rows == [(total, total)]
+    lives = "select count(*), sum(accepts), sum(events) from messages"
+    assert ask(Lake.of(settings), lives).rows == [(total, total, total)]
+    for level in ("stats_fine", "stats_medium", "stats_coarse"):
+        assert ask(Lake.of(settings), f"select sum(count) from {level}").rows == [(total,)]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from angarium.lake import upserts
 from angarium.lake.jobs import audit as rules
 from angarium.lake.jobs import events as event_jobs
 from angarium.lake.jobs import messages as message_jobs
+from angarium.lake.jobs import parts
 from angarium.lake.jobs import statistics as statistics_jobs
-from angarium.lake.pipeline import coarser
+from angarium.lake.jobs.lifecycles import CATALOGUE
 from angarium.lake.query import ask
-from angarium.lake.schemas import EVENTS, MESSAGES
+from angarium.lake.schemas import EVENTS, INTERVALS_S, MESSAGES
 from angarium.lake.tables import Lake
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def test_a_transaction_that_failed_counts_as_failed(spark: SparkSession) -> None
     assert by_subject(message_jobs.partial(event_jobs.events(rows)))["t"]["outcome"] == "failed"
 
 
-def test_batches_add_up_to_the_same_rows_in_spark_and_in_the_table(
+def test_parts_add_up_to_the_same_rows_in_spark_and_when_the_table_is_asked(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """However the journal is cut, and whether Spark or the merge puts the pieces together."""
+    """However the journal is cut, and whether Spark or DuckDB puts the pieces together."""
     events = event_jobs.events(journal(spark, LIVES)).cache()
     whole = message_jobs.partial(events).toArrow()
     cuts = sorted(random.Random(7).sample(range(1, len(LIVES)), 3))
@@ -107,10 +107,33 @@ def test_batches_add_up_to_the_same_rows_in_spark_and_in_the_table(
     for number, order in enumerate((pieces, pieces[::-1])):
         lake = Lake(str(tmp_path / str(number)))
         for each in order:
-            lake.merge("messages", each.toArrow(), upserts.MESSAGES)
-        merged = ask(lake, "select * from messages", tables=("messages",))
-        assert merged.columns == MESSAGES.names
-        assert sorted(merged.rows, key=repr) == _sorted(whole)
+            lake.append("messages", each.toArrow())
+        assert lake.rows("messages") > whole.num_rows
+        asked = ask(lake, "select * from messages", tables=("messages",))
+        assert asked.columns == MESSAGES.names
+        assert sorted(asked.rows, key=repr) == _sorted(whole)
+
+
+def test_a_task_sums_up_what_spark_would(spark: SparkSession) -> None:
+    """Between them the events have each role, stage, outcome and kind of value."""
+    told = [
+        (each.room, each.event, f"{each.room}{number % 7}", number * 700)
+        for number, each in enumerate(CATALOGUE * 3)
+    ]
+    random.Random(8).shuffle(told)
+    rows = journal(
+        spark, told, key="g", owner="o", pipeline="p", attempt=3, status="aborted", detail="why"
+    )
+    events = event_jobs.events(rows).cache()
+    found = dict(parts.summed(events.toArrow().to_batches()))
+    assert set(found) == {"messages", *INTERVALS_S}
+    for name, table in found.items():
+        by_spark = parts.part(name, events).toArrow()
+        assert table.column_names == by_spark.column_names
+        ours, theirs = (sorted(map(repr, each.to_pylist())) for each in (table, by_spark))
+        assert ours == theirs, name
+        whole = parts.combined(name, spark.createDataFrame(table)).toArrow()
+        assert sorted(map(repr, whole.to_pylist())) == ours
 
 
 def _sorted(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -125,7 +148,7 @@ def test_windows_are_cut_by_event_time_and_larger_ones_are_sums(spark: SparkSess
     assert starts == {1_760_000_000, 1_760_000_005}
     assert sum(fine["count"].to_pylist()) == len(LIVES)
     direct = statistics_jobs.statistics(events, 1_000).toArrow()
-    summed = coarser(fine, 1_000)
+    summed = statistics_jobs.coarser(spark.createDataFrame(fine), 1_000).toArrow()
     assert sorted(map(str, summed.to_pylist())) == sorted(map(str, direct.to_pylist()))
     groups = {row["node_group"] for row in fine.to_pylist() if row["room"] != "transactions"}
     assert groups == {""}

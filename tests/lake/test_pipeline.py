@@ -47,7 +47,10 @@ def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
 def written(spark: SparkSession, settings: Settings, until: str = "") -> DataFrame:
     """The journal, or its beginning, as files in the lake's folders."""
     reader = spark.read.format("redis-stream").option("url", settings.redis_url)
-    options = {"decode": "journal", "prefix": settings.prefix, "into": Lake.of(settings).url}
+    options = {
+        "decode": "journal", "prefix": settings.prefix, "into": Lake.of(settings).url,
+        "tables": "all",
+    }  # fmt: skip
     if until:
         options["endingOffsets"] = json.dumps({f"{settings.prefix}journal": until})
     return reader.options(**options).load()
@@ -114,10 +117,10 @@ class Broken(Exception):
 class BreaksAt(Lake):
     """Ends in the middle of a batch, as a process that is killed there would."""
 
-    def merge(self, name: str, rows: Any, update: Any, positions: Any = None) -> None:
+    def add_files(self, name: str, files: Any, positions: Any) -> None:
         if name == "stats_medium":
             raise Broken
-        super().merge(name, rows, update, positions)
+        super().add_files(name, files, positions)
 
 
 async def test_batches_that_are_repeated_cut_short_or_overlap_change_nothing(

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pyarrow as pa
 import pytest
 
 from angarium.lake.audit import audit
 from angarium.lake.plots import Scale, line_chart, nice_ticks, row_bars, shortened, stacked_bars
 from angarium.lake.report import report, step_of
+from angarium.lake.schemas import EVENTS
 from angarium.lake.tables import Lake, LakeEmpty
 from tests.dashboard.browser import browser, opened
 from tests.lake.filled import Filled
@@ -24,7 +26,8 @@ SECTIONS = (
 
 
 async def test_the_report_has_every_section_and_needs_nothing_else(filled: Filled) -> None:
-    async with filled.ground() as ground:
+    # Later than whoever audited this lake before: the newest balance is the one that is shown.
+    async with filled.ground(after_s=10**9) as ground:
         await audit(ground, filled.lake)
     page = report(filled.lake)
     assert re.findall(r"<h2>(.*?)</h2>", page) == list(SECTIONS)
@@ -54,6 +57,22 @@ def test_the_report_opens_in_a_browser_in_light_and_dark(filled: Filled, tmp_pat
 def test_a_lake_that_never_ran_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(LakeEmpty, match="angarium lake run --once"):
         report(Lake(str(tmp_path / "none")))
+
+
+def test_a_lake_in_which_nothing_was_accepted_says_so_and_shows_what_there_is(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(str(tmp_path))
+    told = [
+        {"partition": 0, "entry_id": f"{number}-0", "sequence": number, "at_ms": number,
+         "room": "transactions", "event": "pipeline_put", "subject": "one"}
+        for number in range(1, 4)
+    ]  # fmt: skip
+    lake.append("events", pa.Table.from_pylist(told, EVENTS.arrow()))
+    page = report(lake)
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Balance", "Events"]
+    assert "No message, reply or transaction was accepted" in page
+    assert "transactions · pipeline_put" in page
 
 
 def test_a_plot_of_nothing_says_so() -> None:

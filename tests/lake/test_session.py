@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +30,34 @@ def test_the_heap_leaves_room_for_python() -> None:
 
 def test_what_is_free_is_known() -> None:
     assert 64 < starting.memory_mib() < 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("master", "used"),
+    [
+        ("local[*]", "local[*,2]"),
+        ("local[4]", "local[4,2]"),
+        ("local[4,9]", "local[4,9]"),
+        ("local", "local"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_a_task_on_this_machine_is_tried_again(master: str, used: str) -> None:
+    assert starting.with_retries(master) == used
+
+
+def test_what_spark_says_goes_to_a_file_and_the_last_one_is_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "logs" / "lake.log"
+    for number in range(3):
+        with starting.words_kept_in(file):
+            os.write(2, f"noise {number}".encode())
+            print("ours", file=sys.stderr)
+    assert file.read_text() == "noise 2"
+    assert file.with_name("lake.log.1").read_text() == "noise 1"
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "ours\nours\nours\nafter"
 
 
 def test_naming_the_lake_does_not_import_spark() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from angarium.cli.lake_run import progress, spark_aside, stopped_by_signals
 
 if TYPE_CHECKING:
     from angarium.core.ground import Ground
@@ -34,6 +35,7 @@ def lake_commands() -> typer.Typer:
 
 
 def run(
+    context: typer.Context,
     once: Annotated[
         bool, typer.Option("--once", help="Store what is there now, then end.")
     ] = False,
@@ -43,17 +45,16 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Read the journal, the results and the archive into the lake's tables."""
-    import signal
-    import threading
-
     from angarium.core.settings import load
     from angarium.lake.runner import run_lake
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with _progress(quiet=as_json) as tell:
-        done = run_lake(load(), once=once, stop=stop, tell=tell, master=master)
+    settings = load()
+    with (
+        stopped_by_signals() as stop,
+        spark_aside(settings, context.obj.debug),
+        progress(quiet=as_json) as tell,
+    ):
+        done = run_lake(settings, once=once, stop=stop, tell=tell, master=master)
     if as_json:
         _print_json(done)
     else:
@@ -84,7 +85,9 @@ def audit(
         found = await audits.audit(ground, lake, window_s=window_s)
         return found, await statistics.reconcile(ground, lake) if reconcile else None
 
-    found, compared = _with_ground(look)
+    with progress(quiet=as_json, counts=False) as tell:
+        tell({"state": "accounting for every message"})
+        found, compared = _with_ground(look)
     differences = compared.differences if compared is not None else []
     if as_json:
         value = msgspec.to_builtins(found)
@@ -114,10 +117,14 @@ def report(
     """Write one HTML file with plots."""
     from angarium.core.errors import InputInvalid
     from angarium.core.settings import load
+    from angarium.lake.audit import last_audit
     from angarium.lake.report import report as draw
     from angarium.lake.tables import Lake
 
-    page = draw(Lake.of(load()))
+    lake = Lake.of(load())
+    with progress(quiet=as_json, counts=False) as tell:
+        tell({"state": "drawing"})
+        page = draw(lake)
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -126,6 +133,8 @@ def report(
         _print_json({"file": str(output), "bytes": len(page.encode())})
     else:
         print(f"wrote {output}")
+        if not last_audit(lake):
+            print("it has no balance yet: run `angarium lake audit` first, then this again")
     return 0
 
 
@@ -138,7 +147,9 @@ def query(
     from angarium.lake.query import ask
     from angarium.lake.tables import Lake
 
-    answer = ask(Lake.of(load()), sql)
+    with progress(quiet=as_json, counts=False) as tell:
+        tell({"state": "asking"})
+        answer = ask(Lake.of(load()), sql)
     if as_json:
         _print_json(answer.as_dicts())
     else:
@@ -186,9 +197,12 @@ def compact(as_json: Json = False) -> int:
     lake = Lake.of(load())
     names = lake.existing()
     if not names:
-        raise LakeEmpty(f"nothing is in {lake.url} yet; run `angarium lake run --once` first")
+        raise LakeEmpty(
+            f"nothing is in {lake.url} yet; run `angarium lake run --once` once something has "
+            "happened in the rooms"
+        )
     found: dict[str, tuple[int, int]] = {}
-    with _progress(quiet=as_json) as tell:
+    with progress(quiet=as_json) as tell:
         tell({"state": "compacting", "waiting": len(names)})
         for number, name in enumerate(name for name in TABLES if name in names):
             found |= compact_tables(lake, tables=[name])
@@ -208,7 +222,7 @@ async def _send(ground: Ground, chosen: Plan, quiet: bool) -> int:
     from angarium.lake.tables import Lake
 
     lake = Lake.of(ground.settings)
-    with _progress(quiet=quiet) as tell:
+    with progress(quiet=quiet) as tell:
         tell({"state": "sending", "waiting": len(chosen.waiting)})
         done = 0
 
@@ -272,7 +286,10 @@ def _show_audit(found: Audit) -> None:
         (room, account, *(row[place] for place in shown))
         for (room, account), row in sorted(sums.items())
     ]
-    _print_table(["room", "", *(names[place].replace("_", " ") for place in shown)], rows)
+    if rows:
+        _print_table(["room", "", *(names[place].replace("_", " ") for place in shown)], rows)
+    else:
+        print("no message or transaction was accepted in the time that the lake has")
     print(f"{found.events} events, {found.rejects} entries set aside")
     if found.clean:
         print("nothing is unexplained")
@@ -301,32 +318,6 @@ def _show_plan(chosen: Plan, as_json: bool) -> int:
         "nothing was sent: add --send"
     )
     return 0
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar on stderr for people; nothing when JSON is asked for or nobody is there to look."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-
-        def tell(report: dict[str, Any]) -> None:
-            values: dict[str, Any] = {"completed": int(report.get("events", 0))}
-            if "state" in report:
-                values["description"] = str(report["state"])
-            if "waiting" in report:
-                values["total"] = int(report["waiting"]) or None
-            progress.update(task, **values)
-
-        yield tell
 
 
 def _with_ground(use: Callable[[Ground], Any], settings: Settings | None = None) -> Any:

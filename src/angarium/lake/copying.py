@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from angarium.core.errors import Conflict
 from angarium.lake.schemas import EVENTS, REJECTS
 from angarium.lake.sinks.delta import commit_files
-from angarium.lake.sources.files import files_in
+from angarium.lake.sources.files import written_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ def copy_journal(
         app_id = spark.sparkContext.getLocalProperty(QUERY_ID)
         if not app_id:  # another query's batches would pass for this one's
             raise Conflict("Spark does not say which query this batch belongs to")
-        files = files_in(frame.collect())
+        files = written_by(frame.collect()).files
         for table in (REJECTS, EVENTS):
             if table.name in files:
                 commit_files(

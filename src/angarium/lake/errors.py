@@ -9,13 +9,22 @@ Conflict
 └── StreamReplaced        the stream is not the one that was read before
 AngariumError
 ├── EntriesTrimmed        entries were removed from a stream before they were read
+├── MasterUnavailable     Spark's master does not answer, or has no place for us
 ├── RowsMissing           rows that were about to be appended are no longer in Redis
+├── StoreUnavailable      an object store does not answer, or not as it should
 └── TableUnwritable       a table's folder is full, read-only or gone
 """
 
 from __future__ import annotations
 
+import re
+from typing import Self
+
 from angarium.core.errors import AngariumError, Conflict, SettingInvalid
+from angarium.core.urls import redacted
+
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_MESSAGE = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)
 
 
 class JavaMissing(SettingInvalid):
@@ -45,8 +54,28 @@ class EntriesTrimmed(AngariumError):
     code = "entries_trimmed"
 
 
+class MasterUnavailable(AngariumError):
+    code = "master_unavailable"
+
+
 class RowsMissing(AngariumError):
     code = "rows_missing"
+
+
+class StoreUnavailable(AngariumError):
+    code = "store_unavailable"
+    http_status = 503
+
+    @classmethod
+    def of(cls, url: str, error: Exception) -> Self:
+        """Of a long chain of causes the last one, or what the store itself said."""
+        text = _COLOUR.sub("", str(error))
+        said = _MESSAGE.search(text)
+        reason = said[1] if said else text.rpartition("↳")[2]
+        return cls(
+            f"{redacted(url)} can't be read: {reason.strip()}; check ANGARIUM_LAKE_URL, and the "
+            "store's address and credentials in the environment"
+        )
 
 
 class TableUnwritable(AngariumError):

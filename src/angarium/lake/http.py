@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,12 +17,20 @@ from angarium.core.web import Face, Operation, Parameter, reply
 from angarium.lake.audit import Balance
 from angarium.lake.jobs.events import entry_id_of, position_of
 from angarium.lake.lookup import LakeEvent, Lookup, TableFigures
+from angarium.lake.report import report
 from angarium.lake.tables import Lake, LakeEmpty
 
 SUBJECT_LETTERS_MAX = 300
 SUBJECT = Parameter(
     "subject", "path", {"type": "string", "minLength": 1, "maxLength": SUBJECT_LETTERS_MAX}
 )
+
+# A file to keep. Opened in a browser all the same, it may show itself and nothing else.
+REPORT_HEADERS = {
+    "content-disposition": 'attachment; filename="angarium-report.html"',
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+}
 
 
 class LakeStatus(msgspec.Struct, frozen=True):
@@ -56,6 +66,7 @@ class Handlers:
         self._ground = ground
         self._lake = Lake.of(ground.settings)
         self._lookup = Lookup(self._lake)
+        self._drawing = asyncio.Lock()
 
     def operations(self) -> list[Operation]:
         return [
@@ -64,6 +75,9 @@ class Handlers:
                       answers={200: LakeStatus}),
             Operation("GET", "/v1/lake/audit", "lakeAudit", "The balance of the newest audit",
                       self.audit, answers={200: LakeAudit}),
+            Operation("GET", "/v1/lake/report", "lakeReport",
+                      "One HTML file with plots, made from what is stored now", self.report,
+                      answers={200: str}, content="text/html"),
             Operation("GET", "/v1/lake/history/{subject}", "lakeHistory",
                       "All that the journal told of an id", self.history,
                       answers={200: LakeHistory}, parameters=[SUBJECT]),
@@ -81,6 +95,11 @@ class Handlers:
             raise LakeEmpty("no audit has run yet; run `angarium lake audit`")
         wrong = sum(each.unexplained + each.doubled + each.out_of_order for each in balances)
         return reply(LakeAudit(balances[0].audited_ms, wrong, balances))
+
+    async def report(self, _: Request) -> Response:
+        async with self._drawing:  # it reads all tables, so one at a time
+            page = await asyncio.to_thread(report, self._lake)
+        return Response(page, headers=REPORT_HEADERS, media_type="text/html")
 
     async def history(self, request: Request) -> Response:
         subject = request.path_params["subject"]

@@ -1,31 +1,34 @@
 """The lake's streaming queries: the journal, the results, the archive, each batch stored once.
 
-One query reads the journal and fills `events`, `rejects`, `messages` and the statistics; another
-one reads the results, a third archives transactions. A batch that is repeated after a crash finds
-in each table how far it has come and adds only what is missing, so that the tables agree again
-after it. Runs until stopped, or until all that was there at the beginning is stored.
+One query reads the journal, and its tasks write files of `events` and `rejects` and parts of
+`messages` and the statistics in one pass; the driver makes them part of the tables. Another query
+reads the results, a third archives transactions. A batch that is repeated after a crash finds in
+each table how far it has come and adds only what is missing, so that the tables agree again after
+it. Runs until stopped, or until all that was there at the beginning is stored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from angarium.core import keyspace as keys
 from angarium.core.errors import AngariumError
 from angarium.core.keyspace import Keyspace
 from angarium.core.settings import Settings
-from angarium.lake import upserts
+from angarium.lake.compaction import compact as compact
 from angarium.lake.jobs import events as journal_jobs
-from angarium.lake.jobs import messages as message_jobs
-from angarium.lake.jobs import statistics as statistics_jobs
-from angarium.lake.schemas import INTERVALS_S, STATS_FINE, TABLES
+from angarium.lake.jobs import parts
+from angarium.lake.schemas import TABLES
 from angarium.lake.tables import Lake, positions_of
 
 if TYPE_CHECKING:
@@ -34,13 +37,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from angarium.lake.sinks.delta import DataFile
+    from angarium.lake.sources.files import Spans, Written
 
 READER = "lake"
 JOURNAL, RESULTS, ARCHIVE = "journal", "processed", "archive"
-JOURNAL_TABLES = ("events", "rejects", "messages", *INTERVALS_S)
-# Small files cost every reader; at a batch in half a second, this is about two minutes' worth.
-BATCHES_PER_COMPACTION = 240
-_REASON = re.compile(r"^(?:angarium\.)[\w.]+: (.+)$", re.MULTILINE)
+JOURNAL_TABLES = ("events", "rejects", *parts.PARTS)
+# Small files cost every reader; at a batch in half a second, this is about a minute's worth.
+BATCHES_PER_COMPACTION = 120
+# Our own error, else that of a Python worker, else what became of the task.
+_REASONS = (
+    re.compile(r"^(?:angarium\.)[\w.]+: (.+)$", re.MULTILINE),
+    re.compile(r"^[\w.]+(?:Error|Exception): (?!An e(?:rror|xception) )(.+)$", re.MULTILINE),
+    re.compile(r"most recent failure: .*(?:Error|Exception): (.+)$", re.MULTILINE),
+)
 
 
 class LakeStopped(AngariumError):
@@ -76,16 +85,6 @@ class Figures:
             }
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """What a batch holds: the first and last entry of each partition, and how many rows."""
-
-    first: Mapping[int, int]
-    last: Mapping[int, int]
-    rows: int
-    newest_ms: int
-
-
 class Pipeline:
     """`start` it, then `wait`. `url` is where Redis is: an embedded one has been asked already."""
 
@@ -96,6 +95,8 @@ class Pipeline:
         self._keyspace = Keyspace.from_settings(settings)
         self._queries: list[StreamingQuery] = []
         self._batches: Counter[str] = Counter()
+        self._tidier = ThreadPoolExecutor(1, "angarium-tidier")
+        self._tidying: dict[str, Future[Any]] = {}
         self.lake = Lake.of(settings)
         self.figures = Figures()
 
@@ -110,12 +111,23 @@ class Pipeline:
         for name, source, store in self._sources():
             query = (
                 source.writeStream.foreachBatch(store)
-                .option("checkpointLocation", self.lake.checkpoint(name))
+                .option("checkpointLocation", self._checkpoint(name))
                 .queryName(f"angarium-{name}")
                 .trigger(**trigger)
                 .start()
             )
             self._queries.append(query)
+
+    def _checkpoint(self, name: str) -> str:
+        """Spark writes to disks only; without its checkpoint the tables say where to go on."""
+        if self.lake.local:
+            return self.lake.checkpoint(name)
+        lake = hashlib.sha1(self.lake.url.encode(), usedforsecurity=False).hexdigest()[:12]
+        folder = self._settings.home.absolute() / "checkpoints" / lake / name
+        if not self.lake.existing():
+            # The store was emptied, and what this checkpoint has seen is in no table any more.
+            shutil.rmtree(folder, ignore_errors=True)
+        return str(folder)
 
     @property
     def running(self) -> bool:
@@ -142,6 +154,7 @@ class Pipeline:
             if each.isActive:
                 each.stop()
         self._queries = []
+        self._tidier.shutdown(cancel_futures=True)
 
     def _sources(self) -> Iterator[tuple[str, DataFrame, Callable[[DataFrame, int], None]]]:
         rows_max = str(self._settings.lake.batch_rows_max)
@@ -153,6 +166,8 @@ class Pipeline:
                 keys=",".join(journals),
                 decode="journal",
                 into=self.lake.url,  # tasks write files; Spark passes on their names
+                tables="all",
+                parallelism=str(self._spark.sparkContext.defaultParallelism),
                 reader=READER,
                 maxRowsPerBatch=rows_max,
                 onGap="count",  # the audit names what is missing; the rest must not wait for it
@@ -187,46 +202,29 @@ class Pipeline:
 
     # The journal
 
-    def store_journal(self, written: DataFrame, _: int) -> None:
+    def store_journal(self, frame: DataFrame, _: int) -> None:
         """One batch of the journal into all of its tables; its tasks have written files of it."""
-        from angarium.lake.sources.files import files_in
+        from angarium.lake.sources.files import written_by
 
-        files = files_in(written.collect())
-        good, bad = files.get("events", []), files.get("rejects", [])
-        if bad:
-            self._keep("rejects", JOURNAL, bad)
-        if good:
-            arrived = self._keep("events", JOURNAL, good)
-            self._sum_up(self._rows("events", good), arrived)
-            self.figures.add(arrived.newest_ms, events=arrived.rows)
-        if bad:
-            self.figures.add(rejects=sum(each.rows for each in bad))
+        written = written_by(frame.collect())
+        for name in ("rejects", "events"):
+            if name in written.files:
+                self._keep(name, JOURNAL, written)
+        for name in parts.PARTS if "events" in written.files else ():
+            self._keep(name, JOURNAL, written)
+        events, rejects = (written.files.get(name, []) for name in ("events", "rejects"))
+        if written.files:
+            self.figures.add(newest_ms(events), events=rows_in(events), rejects=rows_in(rejects))
         self._tidy(*JOURNAL_TABLES)
-
-    def _sum_up(self, events: DataFrame, arrived: Arrived) -> None:
-        """Messages and statistics, from the files that are part of `events` by now."""
-        marks = positions_of(JOURNAL, arrived.last.items())
-        fresh = self._fresh("messages", JOURNAL, events, arrived)
-        self.lake.merge("messages", message_jobs.partial(fresh).toArrow(), upserts.MESSAGES, marks)
-        levels = {name: self._overlap(name, JOURNAL, arrived) for name in INTERVALS_S}
-        fine = self._fresh(STATS_FINE.name, JOURNAL, events, arrived)
-        counts = statistics_jobs.statistics(fine, INTERVALS_S[STATS_FINE.name]).toArrow()
-        for name, interval_s in INTERVALS_S.items():
-            if levels[name] == levels[STATS_FINE.name]:
-                level = coarser(counts, interval_s)
-            else:  # a crash came between two levels: this one lacks other rows than the first
-                own = self._fresh(name, JOURNAL, events, arrived)
-                level = statistics_jobs.statistics(own, interval_s).toArrow()
-            self.lake.merge(name, level, upserts.STATISTICS, marks)
 
     # The results
 
     def store_results(self, rows: DataFrame, _: int) -> None:
         """One batch of the workers' results."""
-        files = self._write("processed", journal_jobs.processed(rows))
-        if files:
-            self._keep("processed", RESULTS, files)
-            self.figures.add(results=sum(each.rows for each in files))
+        written = self._write("processed", journal_jobs.processed(rows))
+        if written.files:
+            self._keep("processed", RESULTS, written)
+            self.figures.add(results=rows_in(written.files["processed"]))
             self._tidy("processed")
 
     # The archive
@@ -235,134 +233,97 @@ class Pipeline:
         """Ended transactions, each once by its id; Redis is told when this has returned."""
         found = rows.toArrow()
         if found.num_rows:
-            self.lake.merge("transactions", found, upserts.KEEP)
+            self.lake.insert("transactions", found)
             self.figures.add(transactions=found.num_rows)
             self._tidy("transactions")
 
     # Shared
 
-    def _keep(self, name: str, stream: str, files: Sequence[DataFile]) -> Arrived:
+    def _keep(self, name: str, stream: str, written: Written) -> None:
         """Make files part of their table, without rows that it has already."""
-        arrived = self._arrived(name, files)
-        kept = files
-        if self._overlap(name, stream, arrived):
+        source = "events" if name in parts.PARTS else name
+        files, spans = written.files.get(name, []), written.spans[source]
+        stored = self._inside(name, stream, spans)
+        if stored:
             # This batch, or its like, came before: after a crash, or with a new checkpoint.
-            kept = self._write(name, self._fresh(name, stream, self._rows(name, files), arrived))
-        if kept:
-            self.lake.add_files(name, kept, positions_of(stream, arrived.last.items()))
-        return arrived
+            if all(stored.get(each, -1) >= last for each, (_, last) in spans.items()):
+                return
+            rows = self._lacking(source, written, stored)
+            lacking = parts.part(name, rows) if name in parts.PARTS else rows
+            files = self._write(name, lacking).files.get(name, [])
+        ends = ((each, max(last, stored.get(each, -1))) for each, (_, last) in spans.items())
+        self.lake.add_files(name, files, positions_of(stream, ends))
 
-    def _overlap(self, table: str, stream: str, arrived: Arrived) -> dict[int, int]:
-        """How far the table has come, for partitions where that is inside this batch."""
-        stored = self.lake.positions(table, stream)
-        return {
-            partition: stored[partition]
-            for partition, first in arrived.first.items()
-            if stored.get(partition, -1) >= first
-        }
+    def _inside(self, name: str, stream: str, spans: Spans) -> dict[int, int]:
+        """How far the table has come, for partitions of which it has some of this batch."""
+        stored = self.lake.positions(name, stream)
+        return {each: stored[each] for each, (first, _) in spans.items() if stored[each] >= first}
 
-    def _fresh(self, table: str, stream: str, rows: DataFrame, arrived: Arrived) -> DataFrame:
-        """Without the rows that the table has already."""
+    def _lacking(self, name: str, written: Written, stored: Mapping[int, int]) -> DataFrame:
+        """What stands in a batch's files, without the rows up to these places."""
         from pyspark.sql import functions as f
 
-        for partition, position in self._overlap(table, stream, arrived).items():
+        rows = self._rows(name, written.files[name])
+        for partition, position in stored.items():
             here = f.col("partition") == partition
             rows = rows.where(~here | (journal_jobs.position("entry_id") > position))
         return rows
 
-    def _write(self, name: str, rows: DataFrame) -> list[DataFile]:
+    def _write(self, name: str, rows: DataFrame) -> Written:
         """Files in the table's folder, written by the executors; no part of the table yet."""
-        from angarium.lake.sinks.delta import DataFile
+        from angarium.lake.sources import files
 
-        write = _writer(self.lake.path(name), TABLES[name].partition_by)
-        written = rows.mapInArrow(write, "file string").collect()
-        return [DataFile(**json.loads(each.file)) for each in written]
+        write = _writer(self.lake.url, name)
+        return files.written_by(rows.mapInArrow(write, files.SCHEMA).collect())
 
     def _rows(self, name: str, files: Sequence[DataFile]) -> DataFrame:
         """What stands in some files, whether they are part of the table or not."""
+        if not self.lake.local:
+            return self._spark.createDataFrame(self.lake.read(name, [e.path for e in files]))
         table, root = TABLES[name], self.lake.path(name)
         root = root if "://" in root else f"file://{root}"
         reader = self._spark.read.schema(table.ddl()).option("basePath", root)
         return reader.parquet(*(f"{root}/{each.path}" for each in files)).select(*table.names)
 
-    def _arrived(self, name: str, files: Sequence[DataFile]) -> Arrived:
-        """Read by the driver: a column or two, which is faster than any job."""
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        from angarium.lake.sinks.parquet import filesystem_of
-
-        filesystem, root = filesystem_of(self.lake.path(name), None)
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        newest_ms = 0
-        for each in files:
-            with filesystem.open_input_file(f"{root}/{each.path}") as file:
-                found = pq.ParquetFile(file).read(["partition", "entry_id", "at_ms"])
-            newest_ms = max(newest_ms, pc.max(found["at_ms"]).as_py() or 0)
-            ids = found.select(["partition", "entry_id"]).group_by(["partition", "entry_id"])
-            for row in ids.aggregate([]).to_pylist():
-                partition, position = row["partition"], journal_jobs.position_of(row["entry_id"])
-                first[partition] = min(first.get(partition, position), position)
-                last[partition] = max(last.get(partition, position), position)
-        return Arrived(first, last, sum(each.rows for each in files), newest_ms)
-
     def _tidy(self, *tables: str) -> None:
-        """Between two batches of their only writer, so that nobody has to give way."""
-        self._batches[tables[0]] += 1
-        if self._batches[tables[0]] % BATCHES_PER_COMPACTION == 0:
-            compact(self.lake, tables=tables)
+        """Beside the batches, one at a time: freshness does not wait for it."""
+        name = tables[0]
+        self._batches[name] += 1
+        if self._batches[name] % BATCHES_PER_COMPACTION:
+            return
+        before = self._tidying.get(name)
+        if before is not None:
+            if not before.done():
+                return
+            before.result()  # raises what it failed of, so that somebody hears of it
+        self._tidying[name] = self._tidier.submit(compact, self.lake, tables=tables, whole=False)
 
 
-def compact(lake: Lake, *, tables: Sequence[str] = tuple(TABLES)) -> dict[str, tuple[int, int]]:
-    """Small files put together, files that nobody needs deleted: table -> files before, after."""
-    from angarium.lake.sinks import delta
-
-    found: dict[str, tuple[int, int]] = {}
-    for name in tables:
-        before = len(lake.files(name))
-        if before:
-            delta.compact(lake.path(name))
-            delta.vacuum(lake.path(name))
-            found[name] = before, len(lake.files(name))
-    return found
+def rows_in(files: Sequence[DataFile]) -> int:
+    return sum(each.rows for each in files)
 
 
-def coarser(counts: pa.Table, interval_s: int) -> pa.Table:
-    """Counts of small windows added up to larger ones, which they fit into without a rest."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    starts = pc.multiply(pc.divide(counts["start_s"], interval_s), interval_s)
-    moved = counts.set_column(counts.column_names.index("start_s"), "start_s", starts)
-    summed = moved.group_by(list(STATS_FINE.key)).aggregate([("count", "sum")])
-    return pa.table(
-        {name: summed[name] for name in STATS_FINE.key} | {"count": summed["count_sum"]}
-    )
+def newest_ms(files: Sequence[DataFile]) -> int:
+    """The time of the newest event, from what is known of its file."""
+    return max((json.loads(e.stats)["maxValues"].get("at_ms", 0) for e in files), default=0)
 
 
 def reason_of(text: str) -> str:
     """The one line of a Spark error that is for people, if there is one."""
-    found = _REASON.findall(text)
-    if found:
-        return str(found[-1])
+    for pattern in _REASONS:
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1]).partition(". Consider setting")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else "without a word"
 
 
-def _writer(
-    path: str, partition_by: Sequence[str]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writer(lake: str, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Runs on the executors, so it is made of values only."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+        from angarium.lake.sources.files import write_table
 
-        from angarium.lake.sinks.parquet import write_files
-
-        files = write_files(path, batches, partition_by)
-        yield pa.RecordBatch.from_pydict(
-            {"file": pa.array([json.dumps(asdict(each)) for each in files], pa.string())}
-        )
+        return write_table(batches, lake, name)
 
     return write

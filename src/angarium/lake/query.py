@@ -1,8 +1,9 @@
 """SQL over the lake's tables, in this process: DuckDB on Parquet files, no Spark, no download.
 
 Every table of the lake is a view, empty where it was never written. Which files a table has is
-asked of its log when the connection is made, so a query sees one moment of each table. Object
-stores are read through Arrow, because DuckDB's own way there is an extension to be downloaded.
+asked of its log when the connection is made, so a query sees one moment of each table. Tables that
+are written in parts show one row for each key. Object stores are read through Arrow, because
+DuckDB's own way there is an extension to be downloaded.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from angarium.core.errors import InputInvalid
+from angarium.lake.jobs.parts import combined_sql
 from angarium.lake.schemas import TABLES, Table
 from angarium.lake.tables import Lake, LakeEmpty
 
@@ -67,8 +69,8 @@ def ask(
     """One query's rows; raises `LakeEmpty` when no table was ever written."""
     if not any(lake.open(name) is not None for name in tables):
         raise LakeEmpty(
-            f"nothing is in {lake.url} yet; run `angarium lake run --once`, "
-            "or set ANGARIUM_LAKE_URL"
+            f"nothing is in {lake.url} yet; run `angarium lake run --once` once something has "
+            "happened in the rooms, or set ANGARIUM_LAKE_URL"
         )
     with connect(lake, tables) as connection:
         return run(connection, sql, parameters)
@@ -94,13 +96,13 @@ def interrupted_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> 
 
 
 def _view(connection: duckdb.DuckDBPyConnection, lake: Lake, table: Table) -> None:
-    files = lake.files(table.name)
+    found = lake.open(table.name)
+    files = [] if found is None else list(found.file_uris())
     source = f"_{table.name}"
-    if not files:
+    if found is None or not files:
         _register(connection, source, table.arrow().empty_table())
         known = set(table.names)
     elif "://" in files[0] and not files[0].startswith("file://"):
-        found = lake.need(table.name)
         connection.register(source, found.to_pyarrow_dataset())
         known = {each.name for each in found.schema().fields}
     else:
@@ -120,7 +122,10 @@ def _view(connection: duckdb.DuckDBPyConnection, lake: Lake, table: Table) -> No
         else f"NULL::{_TYPES[each.type]} AS {_quoted(each.name)}"
         for each in table.columns
     )
-    connection.execute(f"CREATE VIEW {table.name} AS SELECT {columns} FROM {source}")
+    rows = f"SELECT {columns} FROM {source}"
+    if found is not None and table.in_parts and not lake.whole(found):
+        rows = combined_sql(table.name, f"({rows})")
+    connection.execute(f"CREATE VIEW {table.name} AS {rows}")
 
 
 def _register(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:

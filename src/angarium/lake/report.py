@@ -27,6 +27,11 @@ STEPS_MS = (
     1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 21_600_000,
     86_400_000,
 )  # fmt: skip
+NOTHING_ACCEPTED = (
+    '<p class="verdict none">No message, reply or transaction was accepted in this time: there is '
+    "nothing to balance, and no latency to plot. Send one, run "
+    "<code>angarium lake run --once</code> and write the report again.</p>"
+)
 _RETRIES = sorted({each.event for each in CATALOGUE if each.retry})
 
 
@@ -55,9 +60,12 @@ def report(lake: Lake, *, title: str = "Angarium") -> str:
             _webhooks(connection),
         ]
         figures = _figures(connection, events)
-    balances = last_audit(lake)
+        lives = run(connection, "select count(*) from messages").rows[0][0]
+        if not lives:
+            sections = [_names(connection)]
+    balance = _balance(last_audit(lake)) if lives else NOTHING_ACCEPTED
     span = f"{clock(first)} – {clock(last)} UTC" if first else "no events"
-    return _page(title, span, figures, _balance(balances), sections)
+    return _page(title, span, figures, balance, sections)
 
 
 def step_of(first_ms: int, last_ms: int) -> int:
@@ -145,6 +153,17 @@ def _webhooks(connection: duckdb.DuckDBPyConnection) -> Section:
     about = "Attempts to deliver to an address that failed"
     drawn = row_bars(_floats(rows), about, _number)
     return Section("Failing webhooks and deliveries", about, drawn, True)
+
+
+def _names(connection: duckdb.DuckDBPyConnection) -> Section:
+    """All that there is to tell where nothing was accepted."""
+    rows = run(
+        connection,
+        "select room || ' · ' || event, count(*) from events group by 1 order by 2 desc, 1 "
+        f"limit {ROWS_MAX}",
+    ).rows
+    about = "What the journal has told so far, by room and event"
+    return Section("Events", about, row_bars(_floats(rows), about, _number), True)
 
 
 def _figures(connection: duckdb.DuckDBPyConnection, events: int) -> list[tuple[str, str]]:

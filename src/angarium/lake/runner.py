@@ -27,10 +27,14 @@ from angarium.core.journal import Journal, decode_entry
 from angarium.core.settings import Durability, Settings
 from angarium.lake.audit import audit
 from angarium.lake.jobs.events import entry_id_of
-from angarium.lake.pipeline import Pipeline, reason_of
+from angarium.lake.pipeline import Figures, LakeStopped, Pipeline, reason_of
 from angarium.lake.tables import Lake
 
 TELL_S = 1.0
+# Spark gives a Python worker ten seconds to start, and can't be told otherwise. A machine that was
+# too busy for it is asked again.
+SLOW_START = "Python worker failed to connect back"
+STARTS_MAX = 4
 Report = dict[str, float | str]
 Tell = Callable[[Report], None]
 
@@ -52,10 +56,19 @@ def run_lake(
         from angarium.lake import session
 
         spark = session(settings, master=master or settings.lake.master)
+        figures = Figures()
         try:
-            return _watch(Pipeline(spark, settings, url), settings, once, stop, tell, audits)
+            for start in range(STARTS_MAX):
+                pipeline = Pipeline(spark, settings, url)
+                pipeline.figures = figures
+                try:
+                    return _watch(pipeline, settings, once, stop, tell, audits)
+                except LakeStopped as error:
+                    if SLOW_START not in str(error) or start + 1 == STARTS_MAX:
+                        raise
         finally:
             spark.stop()
+    raise AssertionError("not reached")
 
 
 def _watch(

@@ -32,13 +32,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`key` are the columns by which a row is one and the same; rows of one key are combined."""
+    """`key` are the columns by which a row is one and the same.
+
+    With `in_parts`, each batch adds rows of its own for the keys it knows something of; readers,
+    and compaction, make one row of them (`jobs/parts.py`).
+    """
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     partition_by: tuple[str, ...] = ()
+    in_parts: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -130,7 +135,7 @@ def _stage_columns() -> tuple[Column, ...]:
 
 MESSAGES = Table(
     "messages",
-    "One row for each message, request, reply or transaction, brought up to date by each batch.",
+    "One row for each message, request, reply or transaction, put together of each batch's part.",
     _columns(
         ("partition", "int", "Partition of the keyspace."),
         ("room", "string", "Room."),
@@ -165,6 +170,7 @@ MESSAGES = Table(
     + _stage_columns(),
     key=("partition", "room", "account", "subject"),
     partition_by=("room",),
+    in_parts=True,
 )
 TRANSACTIONS = Table(
     "transactions",
@@ -214,6 +220,7 @@ def _statistics(name: str, interval: str) -> Table:
             ("count", "long", "How often."),
         ),
         key=("start_s", "room", "node_group", "pipeline", "owner", "event"),
+        in_parts=True,
     )
 
 

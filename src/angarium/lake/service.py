@@ -20,12 +20,13 @@ from angarium.core.ground import Ground
 from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.lake.runner import Report, told_to_child
+from angarium.lake.spark import fresh_log
 from angarium.lake.tables import check_packages
 
 # Spark finishes the batch it is in; what is left of the host's deadline is for killing it.
 END_S_MAX = 4.0
 LINE_BYTES_MAX = 1 << 20
-# In the home folder; begun anew with each start of Spark.
+# In the home folder; begun anew with each start of Spark, with the one before beside it.
 LOG = "lake.log"
 
 
@@ -95,8 +96,7 @@ class LakeService(Service):
 
     async def _start_child(self) -> Process:
         """Spark and Java write much, and not as our log does: they have a file of their own."""
-        self._settings.home.mkdir(parents=True, exist_ok=True)
-        with (self._settings.home / LOG).open("wb") as log:
+        with fresh_log(self._settings.home / LOG) as log:
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "angarium.lake.runner",
                 stdin=PIPE, stdout=PIPE, stderr=log, limit=LINE_BYTES_MAX,

@@ -7,15 +7,18 @@ when one is started. It has no web page and downloads nothing.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from angarium.core.limits import MIB
 from angarium.core.settings import Settings, load
-from angarium.lake.errors import MemoryShort
+from angarium.lake.errors import MasterUnavailable, MemoryShort
 from angarium.lake.java import find_java
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 HEAP_MIB_MIN, HEAP_MIB_MAX = 512, 4_096
 MEMORY_MIB_MIN = 1_024
 ROWS_PER_ARROW_BATCH = 65_536
+
+TASK_TRIES = 2
+_LOCAL = re.compile(r"local\[[^,\]]+\]")
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Renaming a file is atomic on a disk, and three times as fast as the default's way to do it.
 CHECKPOINTS = (
@@ -43,13 +50,36 @@ def start(
     prepare_environment(home)
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master or "local[*]").appName("angarium")
+    builder = SparkSession.builder.master(with_retries(master or "local[*]")).appName("angarium")
     for name, value in {**_configuration(home, master), **(conf or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        if is_local(master):
+            raise
+        problem = f"Spark can't start on {master}"
+        fix = "see that it runs, and check --master or ANGARIUM_LAKE__MASTER"
+        raise MasterUnavailable(f"{problem}: {_said(error)}; {fix}") from error
     spark.sparkContext.setLogLevel("ERROR")
     make_known(spark)
     return spark
+
+
+def is_local(master: str | None) -> bool:
+    return master is None or master.startswith("local")
+
+
+def _said(error: Exception) -> str:
+    """Java's own reason, where Java was what failed."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    causes = [line.partition(": ")[2] for line in lines if line.startswith((": ", "Caused by: "))]
+    return causes[-1] if causes else (lines or ["it gave no reason"])[0]
+
+
+def with_retries(master: str) -> str:
+    """On this machine a task is tried twice, as a cluster would: a worker may be killed."""
+    return f"{master[:-1]},{TASK_TRIES}]" if _LOCAL.fullmatch(master) else master
 
 
 def make_known(spark: SparkSession) -> None:
@@ -71,15 +101,48 @@ def prepare_environment(home: Path) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+@contextmanager
+def words_kept_in(file: Path) -> Iterator[None]:
+    """Java and its Python workers write to a file what they would say on stderr; we keep ours."""
+    ours, terminal = sys.stderr, os.dup(2)
+    try:
+        with fresh_log(file) as log:
+            os.dup2(log.fileno(), 2)
+        if _descriptor(ours) == 2:
+            sys.stderr = os.fdopen(os.dup(terminal), "w", buffering=1, encoding=ours.encoding)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        if sys.stderr is not ours:
+            sys.stderr.close()
+            sys.stderr = ours
+
+
+def fresh_log(file: Path) -> BinaryIO:
+    """An empty file; the one before is kept beside it, for it may say why there is another."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists():
+        file.replace(file.with_name(f"{file.name}.1"))
+    return file.open("wb")
+
+
+def _descriptor(stream: object) -> int | None:
+    try:
+        return stream.fileno() if isinstance(stream, io.IOBase) else None
+    except OSError:
+        return None
+
+
 def _configuration(home: Path, master: str | None) -> dict[str, str]:
-    local = master is None or master.startswith("local")
+    local = is_local(master)
     cores = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
         "spark.ui.enabled": "false",
         "spark.driver.memory": f"{heap_mib(memory_mib())}m",
         # Stopping a query in the middle of a Python batch, Spark searches the error's text with a
         # pattern that needs more stack than a thread has by default.
-        "spark.driver.extraJavaOptions": "-Xss4m",
+        "spark.driver.extraJavaOptions": f'-Xss4m "-Dlog4j2.configurationFile={LOGGING.as_uri()}"',
         **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
            if local else {}),
         "spark.sql.warehouse.dir": str(home / "spark" / "warehouse"),

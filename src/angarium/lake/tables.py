@@ -17,16 +17,21 @@ from typing import TYPE_CHECKING
 
 from angarium.core.errors import NotFound, SettingInvalid
 from angarium.core.settings import Settings
+from angarium.lake.errors import StoreUnavailable
 from angarium.lake.schemas import LAYOUT_VERSION, TABLES, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
     from deltalake import CommitProperties, DeltaTable
 
     from angarium.lake.sinks.delta import DataFile
 
 PROPERTY = "angarium.lake"
 CHECKPOINTS = "_checkpoints"
+# Names in a table's log beside those of streams: who combines parts, and the version of the table
+# at which each key had one row.
+COMPACTION, WHOLE = "compaction", "whole"
 # Stream and partition -> the last entry that is in the table, as `jobs.events.position_of` has it.
 Positions = Mapping[str, int]
 
@@ -80,12 +85,41 @@ class Lake:
     def checkpoint(self, query: str) -> str:
         return f"{self.url}/{CHECKPOINTS}/{query}"
 
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder, which Spark and DuckDB read by themselves."""
+        return "://" not in self.url or self.url.startswith("file://")
+
+    def dataset(self, name: str, paths: Sequence[str]) -> ds.Dataset:
+        """Some files in the table's folder, whether they are part of it or not."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        from angarium.lake.sinks.parquet import filesystem_of
+
+        filesystem, root = filesystem_of(self.path(name), None)
+        schema = TABLES[name].arrow()
+        folders = pa.schema([schema.field(column) for column in TABLES[name].partition_by])
+        return ds.dataset(
+            [f"{root}/{path}" for path in paths], schema=schema, filesystem=filesystem,
+            format="parquet", partitioning=ds.partitioning(folders, flavor="hive"),
+        )  # fmt: skip
+
+    def read(self, name: str, paths: Sequence[str]) -> pa.Table:
+        """Their rows."""
+        return self.dataset(name, paths).to_table()
+
     def open(self, name: str) -> DeltaTable | None:
         """The table as it is now; None where it was never written."""
         check_packages()
         from angarium.lake.sinks.delta import open_table
 
-        found = open_table(self.path(name))
+        try:
+            found = open_table(self.path(name))
+        except OSError as error:
+            if self.local:
+                raise
+            raise StoreUnavailable.of(self.url, error) from error
         if found is not None:
             self._check(name, found)
         return found
@@ -94,8 +128,8 @@ class Lake:
         found = self.open(name)
         if found is None:
             raise LakeEmpty(
-                f"there is no table '{name}' in {self.url}; "
-                "run `angarium lake run --once` first, or set ANGARIUM_LAKE_URL"
+                f"there is no table '{name}' in {self.url} yet; run `angarium lake run --once` "
+                "once something has happened in the rooms, or set ANGARIUM_LAKE_URL"
             )
         return found
 
@@ -139,9 +173,13 @@ class Lake:
         return [] if found is None else list(found.file_uris())
 
     def rows(self, name: str) -> int:
-        """How many, from the table's log: no file is read."""
+        """How many are stored, parts one by one, from the table's log: no file is read."""
         found = self.open(name)
         return 0 if found is None else int(found.count())
+
+    def whole(self, table: DeltaTable) -> bool:
+        """Whether no key has more than one row, because nothing came since all was combined."""
+        return _version(table, WHOLE) == table.version()
 
     def positions(self, name: str, stream: str) -> dict[int, int]:
         """Partition -> how far this table has come with the stream; -1 before its first entry."""
@@ -159,7 +197,7 @@ class Lake:
             "append",
             table.schema(),
             list(TABLES[name].partition_by) or None,
-            commit_properties=_commit(positions),
+            commit_properties=commit_properties(positions),
         )
 
     def append(self, name: str, rows: pa.Table, positions: Positions | None = None) -> None:
@@ -172,27 +210,18 @@ class Lake:
             table,
             rows.cast(TABLES[name].arrow()),
             mode="append",
-            commit_properties=_commit(positions or {}),
+            commit_properties=commit_properties(positions or {}),
         )
 
-    def merge(
-        self,
-        name: str,
-        rows: pa.Table,
-        update: Mapping[str, str],
-        positions: Positions | None = None,
-    ) -> None:
-        """Insert rows; one whose key is there already becomes what `update` makes of both."""
+    def insert(self, name: str, rows: pa.Table) -> None:
+        """Add rows whose key the table does not have."""
         if rows.num_rows == 0:
             return
         table = TABLES[name]
         match = " and ".join(f't."{key}" = s."{key}"' for key in table.key)
-        arrow = rows.cast(table.arrow())
-        commit = _commit(positions or {})
-        merge = self.ensure(name).merge(arrow, match, "s", "t", commit_properties=commit)
-        if update:
-            quoted = {f'"{column}"': value for column, value in update.items()}
-            merge = merge.when_matched_update(quoted)
+        merge = self.ensure(name).merge(
+            rows.cast(table.arrow()), match, "s", "t", commit_properties=commit_properties({})
+        )
         merge.when_not_matched_insert_all().execute()
 
     def _property(self) -> str:
@@ -239,7 +268,7 @@ def _version(table: DeltaTable | None, name: str) -> int:
     return -1 if found is None else int(found)
 
 
-def _commit(positions: Positions) -> CommitProperties:
+def commit_properties(positions: Positions) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
     from angarium.lake.sinks.delta import COMMIT_RETRIES_MAX

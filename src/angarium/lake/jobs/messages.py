@@ -1,9 +1,10 @@
-"""One row for each life: events brought together by subject.
+"""One row for each life: events brought together by subject, for Spark and DuckDB alike.
 
-`partial` sums up the events of one batch, `combined` brings several such rows of a subject
-together: every column is a sum, a minimum, a maximum, or the value that came last, so the order in
-which batches are combined does not matter, and one batch gives the same as many. Native aggregation
-throughout: no Python function sees a row.
+`PARTIAL` sums up some events, `COMBINED` brings several such rows of a subject together: every
+column is a sum, a minimum, a maximum, or the value that came last, so the order in which pieces are
+combined does not matter, and one piece gives the same as many. The tasks that read the journal
+write pieces, readers and compaction combine them; `partial` and `combined` are the same for
+DataFrames. Text and functions of DataFrames only: no Python function sees a row.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from angarium.lake.jobs.lifecycles import CATALOGUE, FAILED_STATUSES, STAGES, Ro
 from angarium.lake.schemas import MESSAGES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-KEY = list(MESSAGES.key)
 # How two rows of one subject become one. `by` names the column that says which came last.
 SUMS = ("events", "announces", "accepts", "reopens", "ends", "retries")
 LEAST = (
@@ -48,115 +48,102 @@ LATEST: Mapping[str, str] = MappingProxyType(
         "detail": "last_sequence",
     }
 )
+_KEY = ", ".join(MESSAGES.key)
 
 
 def partial(events: DataFrame) -> DataFrame:
-    """The events of a batch by subject, in the columns of `messages`."""
-    from pyspark.sql import functions as f
-
-    rows = _with_meaning(events).groupBy(*KEY).agg(*_aggregates())
-    return finished(rows.withColumn("outcome", f.nullif("outcome", f.lit(""))))
+    """Events by subject, in the columns of `messages`."""
+    return events.sparkSession.sql(PARTIAL, events=events)
 
 
 def combined(rows: DataFrame) -> DataFrame:
     """Rows of the same subject as one."""
-    from pyspark.sql import functions as f
-
-    whole = rows.groupBy(*KEY).agg(
-        *(f.sum(name).alias(name) for name in SUMS),
-        *(f.min(name).alias(name) for name in LEAST),
-        *(f.max(name).alias(name) for name in GREATEST),
-        *(_latest(f.col(name), f.col(by)).alias(name) for name, by in LATEST.items()),
-    )
-    return finished(whole)
+    return rows.sparkSession.sql(COMBINED, rows=rows)
 
 
-def finished(rows: DataFrame) -> DataFrame:
-    """With what follows from the other columns."""
-    from pyspark.sql import functions as f
-
-    ended = f.col("end_last_sequence") > f.coalesce("begin_last_sequence", f.lit(-1))
-    latency = f.when(ended, f.col("ended_last_ms") - f.col("accepted_first_ms"))
-    return (
-        rows.withColumn("outcome", f.when(ended, f.col("outcome")))
-        .withColumn("wait_ms", f.col("worked_first_ms") - f.col("accepted_first_ms"))
-        .withColumn("latency_ms", latency)
-        .select(*MESSAGES.names)
-    )
+def _latest(value: str, by: str) -> str:
+    """The last value that was told: rows without one do not count."""
+    return f"max_by({value}, case when {value} is not null then {by} end)"
 
 
-def _with_meaning(events: DataFrame) -> DataFrame:
-    """Each event with its account, role and stage; those of no account are left out."""
-    from pyspark.sql import functions as f
-
-    # As a small table to be joined: as a map in the plan it takes seconds to compile.
-    catalogue = events.sparkSession.sql(_CATALOGUE)
-    failed = (f.col("event") == "completed") & f.col("status").isin(*FAILED_STATUSES)
-    return events.join(f.broadcast(catalogue), ["room", "event"]).withColumn(
-        "ending",
-        f.when((f.col("room") == "transactions") & failed, f.lit("failed")).otherwise(
-            f.col("ending")
-        ),
-    )
-
-
-def _values() -> str:
+def _catalogue() -> str:
+    """As a small table to be joined: as a map in the plan it takes Spark seconds to compile."""
     rows = ", ".join(
         f"('{each.room}', '{each.event}', '{each.account}', '{each.role.value}', "
         f"'{each.outcome}', '{each.stage}', {str(each.retry).lower()})"
         for each in CATALOGUE
         if each.role is not Role.TOLD
     )
-    return f"select * from values {rows} as c(room, event, account, role, ending, stage, retry)"
+    return f"(values {rows}) as c(room, event, account, role, ending, stage, retry)"
 
 
-_CATALOGUE = _values()
+def _finished(rows: str) -> str:
+    """With what follows from the other columns; an outcome of a life that began again is none."""
+    ended = "end_last_sequence > coalesce(begin_last_sequence, -1)"
+    derived = {
+        "outcome": f"case when {ended} then outcome end",
+        "wait_ms": "worked_first_ms - accepted_first_ms",
+        "latency_ms": f"case when {ended} then ended_last_ms - accepted_first_ms end",
+    }
+    columns = ", ".join(
+        f"{derived[name]} as {name}" if name in derived else name for name in MESSAGES.names
+    )
+    return f"select {columns} from ({rows}) as whole"
 
 
-def _aggregates() -> list[Column]:
-    from pyspark.sql import functions as f
+def _partial() -> str:
+    failed = ", ".join(f"'{each}'" for each in FAILED_STATUSES)
+    begins = ", ".join(f"'{role.value}'" for role in (Role.ANNOUNCE, Role.ACCEPT, Role.REOPEN))
+    # What was told with its acceptance is its reference, not what became of it.
+    told = f"""
+select e.*, c.account, c.role, c.stage, c.retry,
+  case when e.room = 'transactions' and e.event = 'completed' and e.status in ({failed})
+    then 'failed' else c.ending end as ending,
+  case when c.role in ({begins}) then sequence end as begun,
+  case when c.role = '{Role.ACCEPT.value}' then sequence end as accepted,
+  case when c.role = '{Role.END.value}' then sequence end as ended,
+  case when c.role = '{Role.STEP.value}' then sequence end as stepped,
+  case when c.role <> '{Role.ACCEPT.value}' then detail end as told
+from {{events}} e join {_catalogue()} on e.room = c.room and e.event = c.event"""
+    counts = {
+        Role.ANNOUNCE: "announces", Role.ACCEPT: "accepts", Role.REOPEN: "reopens",
+        Role.END: "ends",
+    }  # fmt: skip
+    columns = [
+        "count(*) as events",
+        *(f"count(case when role = '{role.value}' then 1 end) as {name}"
+          for role, name in counts.items()),
+        "count(case when retry then 1 end) as retries",
+        "max(attempt) as attempts",
+        "min(sequence) as first_sequence",
+        "max(sequence) as last_sequence",
+        "min(begun) as begin_sequence",
+        "max(begun) as begin_last_sequence",
+        "min(ended) as end_sequence",
+        "max(ended) as end_last_sequence",
+        "max(stepped) as step_sequence",
+        *(f"{_latest(name, 'sequence')} as {name}"
+          for name in ("key", "owner", "pipeline", "node")),
+        "max_by(event, sequence) as last_event",
+        f"{_latest('detail', 'accepted')} as reference",
+        "max_by(ending, ended) as outcome",
+        f"{_latest('status', 'ended')} as status",
+        f"{_latest('told', 'sequence')} as detail",
+        *(f"{least}(case when stage = '{stage}' then at_ms end) as {stage}_{end}_ms"
+          for stage in STAGES for least, end in (("min", "first"), ("max", "last"))),
+    ]  # fmt: skip
+    return _finished(f"select {_KEY}, {', '.join(columns)} from ({told}) as told group by {_KEY}")
 
-    begins = [Role.ANNOUNCE.value, Role.ACCEPT.value, Role.REOPEN.value]
-    sequence, role = f.col("sequence"), f.col("role")
-    begin = f.when(role.isin(*begins), sequence)
-    accept = f.when(role == Role.ACCEPT.value, sequence)
-    end = f.when(role == Role.END.value, sequence)
 
-    def count(of: Role) -> Column:
-        return f.count_if(role == of.value)
-
-    found = [
-        f.count("*").alias("events"),
-        count(Role.ANNOUNCE).alias("announces"),
-        count(Role.ACCEPT).alias("accepts"),
-        count(Role.REOPEN).alias("reopens"),
-        count(Role.END).alias("ends"),
-        f.count_if("retry").alias("retries"),
-        f.max("attempt").alias("attempts"),
-        f.min(sequence).alias("first_sequence"),
-        f.max(sequence).alias("last_sequence"),
-        f.min(begin).alias("begin_sequence"),
-        f.max(begin).alias("begin_last_sequence"),
-        f.min(end).alias("end_sequence"),
-        f.max(end).alias("end_last_sequence"),
-        f.max(f.when(role == Role.STEP.value, sequence)).alias("step_sequence"),
-        *(_latest(f.col(name), sequence).alias(name) for name in ("key", "owner", "pipeline")),
-        _latest(f.col("node"), sequence).alias("node"),
-        _latest(f.col("event"), sequence).alias("last_event"),
-        _latest(f.col("detail"), accept).alias("reference"),
-        _latest(f.col("ending"), end).alias("outcome"),
-        _latest(f.col("status"), end).alias("status"),
-        # What was told with its acceptance is its reference, not what became of it.
-        _latest(f.when(role != Role.ACCEPT.value, f.col("detail")), sequence).alias("detail"),
+def _combined() -> str:
+    columns = [
+        *(f"cast(sum({name}) as bigint) as {name}" for name in SUMS),
+        *(f"min({name}) as {name}" for name in LEAST),
+        *(f"max({name}) as {name}" for name in GREATEST),
+        *(f"{_latest(name, by)} as {name}" for name, by in LATEST.items()),
     ]
-    for stage in STAGES:
-        at_ms = f.when(f.col("stage") == stage, f.col("at_ms"))
-        found += [f.min(at_ms).alias(f"{stage}_first_ms"), f.max(at_ms).alias(f"{stage}_last_ms")]
-    return found
+    return _finished(f"select {_KEY}, {', '.join(columns)} from {{rows}} as rows group by {_KEY}")
 
 
-def _latest(value: Column, by: Column) -> Column:
-    """The last value that was told: rows without one do not count."""
-    from pyspark.sql import functions as f
-
-    return f.max_by(value, f.when(value.isNotNull(), by))
+PARTIAL = _partial()
+COMBINED = _combined()

@@ -1,4 +1,4 @@
-"""Counts of events by window, room, node group, pipeline and owner.
+"""Counts of events by window, room, node group, pipeline and owner, for Spark and DuckDB alike.
 
 Windows are cut by event time, the Redis time of the transition, exactly as the scripts of the
 transactions room cut theirs; so a closed window has the same counts here and there. Rows of one
@@ -14,37 +14,40 @@ from angarium.lake.schemas import STATS_FINE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KEY = list(STATS_FINE.key)
 # Told in the journal, but nothing that happened to a transaction: the scripts don't count it.
 NOT_COUNTED = ("pipeline_stored",)
+_KEY = ", ".join(STATS_FINE.key)
+
+STATISTICS = f"""
+select {_KEY}, count(*) as count from (
+  select cast(floor(at_ms / (1000 * {{interval_s}})) * {{interval_s}} as bigint) as start_s,
+    room, event,
+    case when room = 'transactions' then coalesce(key, '') else '' end as node_group,
+    coalesce(pipeline, '') as pipeline, coalesce(owner, '') as owner
+  from {{events}} as e
+  where not (room = 'transactions' and event in ({", ".join(f"'{e}'" for e in NOT_COUNTED)}))
+) as cut group by {_KEY}
+"""
+COARSER = f"""
+select {_KEY}, cast(sum(count) as bigint) as count from (
+  select cast(floor(start_s / {{interval_s}}) * {{interval_s}} as bigint) as start_s,
+    room, node_group, pipeline, owner, event, count
+  from {{rows}} as fine
+) as cut group by {_KEY}
+"""
+COMBINED = f"select {_KEY}, cast(sum(count) as bigint) as count from {{rows}} as r group by {_KEY}"
 
 
 def statistics(events: DataFrame, interval_s: int) -> DataFrame:
-    """The counts of a batch."""
-    from pyspark.sql import functions as f
+    """The counts of some events."""
+    return events.sparkSession.sql(STATISTICS, events=events, interval_s=interval_s)
 
-    start_s = f.floor(f.col("at_ms") / 1000 / interval_s) * interval_s
-    of_transactions = f.col("room") == "transactions"
-    return (
-        events.where(~(of_transactions & f.col("event").isin(*NOT_COUNTED)))
-        .withColumn("start_s", start_s.cast("long"))
-        .withColumn("node_group", f.when(of_transactions, f.col("key")))
-        .groupBy(
-            "start_s",
-            "room",
-            *(
-                f.coalesce(name, f.lit("")).alias(name)
-                for name in ("node_group", "pipeline", "owner")
-            ),
-            "event",
-        )
-        .agg(f.count("*").alias("count"))
-        .select(*STATS_FINE.names)
-    )
+
+def coarser(rows: DataFrame, interval_s: int) -> DataFrame:
+    """Counts of small windows added up to larger ones, which they fit into without a rest."""
+    return rows.sparkSession.sql(COARSER, rows=rows, interval_s=interval_s)
 
 
 def combined(rows: DataFrame) -> DataFrame:
     """Counts of the same window and names, added up."""
-    from pyspark.sql import functions as f
-
-    return rows.groupBy(*KEY).agg(f.sum("count").alias("count")).select(*STATS_FINE.names)
+    return rows.sparkSession.sql(COMBINED, rows=rows)

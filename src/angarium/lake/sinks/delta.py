@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,10 +45,11 @@ class DataFile:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = ""
 
-    def action(self) -> AddAction:
+    def action(self, *, news: bool = True) -> AddAction:
+        """`news` is false for rows that the table has already, in other files."""
         stats = self.stats or json.dumps({"numRecords": self.rows})
         now_ms = int(time.time() * 1000)
-        return AddAction(self.path, self.size_bytes, self.partition_values, now_ms, True, stats)
+        return AddAction(self.path, self.size_bytes, self.partition_values, now_ms, news, stats)
 
 
 def open_table(table: str, storage: Storage | None = None) -> DeltaTable | None:
@@ -165,7 +166,8 @@ def compact(
     if found is None:
         return Compacted(0, 0)
     with _clear_errors(table):
-        figures = found.optimize.compact(target_size=file_bytes)
+        # On one core: batches go on beside it.
+        figures = found.optimize.compact(target_size=file_bytes, max_concurrent_tasks=1)
         return Compacted(int(figures["numFilesRemoved"]), int(figures["numFilesAdded"]))
 
 
@@ -223,6 +225,16 @@ def unwritable(table: str, error: Exception) -> Exception:
         if mark.lower() in text.lower():
             return TableUnwritable(f"{table}: {what} (nothing of this batch is in the table)")
     return error
+
+
+def remove_files(table: str, files: Sequence[DataFile], storage: Storage | None = None) -> None:
+    """Files that nobody will commit; what can't be removed is left to vacuum."""
+    from angarium.lake.sinks.parquet import filesystem_of
+
+    filesystem, root = filesystem_of(table, storage)
+    for each in files:
+        with suppress(OSError):
+            filesystem.delete_file(f"{root}/{each.path}")
 
 
 def files_of(table: str, storage: Storage | None = None) -> Sequence[Any]:

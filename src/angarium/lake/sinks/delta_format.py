@@ -16,7 +16,6 @@ table's log, so a batch that is repeated after a crash finds itself there.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +33,8 @@ from pyspark.sql.types import StructType
 
 from angarium.core.errors import Conflict
 from angarium.lake.errors import OptionInvalid
-from angarium.lake.sinks.delta import DataFile, Mode, commit_files
-from angarium.lake.sinks.parquet import filesystem_of, write_files
+from angarium.lake.sinks.delta import DataFile, Mode, commit_files, remove_files
+from angarium.lake.sinks.parquet import write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,9 +165,5 @@ def _commit(
 
 
 def _remove(target: Target, messages: Sequence[Any]) -> None:
-    """Files that nobody will commit; what can't be removed is left to vacuum."""
-    filesystem, root = filesystem_of(target.path, target.storage)
-    for message in messages:
-        for each in message.files if message is not None else ():
-            with contextlib.suppress(OSError):
-                filesystem.delete_file(f"{root}/{each.path}")
+    files = [each for message in messages if message is not None for each in message.files]
+    remove_files(target.path, files, target.storage)

@@ -14,7 +14,7 @@ from angarium.lake.sources.entry_ids import number_of
 
 KNOWN = (
     "url", "keys", "path", "startingOffsets", "endingOffsets", "maxRowsPerBatch", "parallelism",
-    "onGap", "decode", "into", "reader", "prefix", "partitions", "waitSeconds",
+    "onGap", "decode", "into", "tables", "reader", "prefix", "partitions", "waitSeconds",
     "key", "idColumn", "appId", "batchId", "maxLength",
 )  # fmt: skip
 PARALLELISM = 2
@@ -31,6 +31,13 @@ class Decode(StrEnum):
     JOURNAL = "journal"
 
 
+class Tables(StrEnum):
+    """Of a lake that is written into: the journal alone, or what is summed up of it as well."""
+
+    EVENTS = "events"
+    ALL = "all"
+
+
 @dataclass(frozen=True)
 class StreamOptions:
     """`keys` are names or patterns; `reader` is registered in the journal it reads."""
@@ -44,6 +51,7 @@ class StreamOptions:
     gap: Gap
     decode: Decode
     into: str
+    tables: Tables
     reader: str
     wait_s: float
 
@@ -69,6 +77,7 @@ class StreamOptions:
             gap=_word(options, "onGap", Gap, Gap.ERROR),
             decode=decode,
             into=into,
+            tables=_word(options, "tables", Tables, Tables.EVENTS),
             reader=reader,
             wait_s=float(positive(options, "waitSeconds") or WAIT_S_MAX),
         )

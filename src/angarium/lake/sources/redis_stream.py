@@ -13,6 +13,7 @@ Reading, as a stream or at once:
 | `onGap` | `error`, or `count` to go on when entries were removed before they were read |
 | `decode` | `fields`, or `journal` for Angarium's journal, one row for each event |
 | `into` | with `journal`: a lake into whose tables the tasks write; see `copying.py` |
+| `tables` | with `into`: `events`, or `all` for what is summed up of them too; see `pipeline.py` |
 | `prefix`, `partitions` | with `journal` and no `keys`: the keyspace whose journals are read |
 | `reader` | with `journal`: the name under which it is held until we have read it |
 | `waitSeconds` | how long Redis may be away before a task fails |
@@ -56,7 +57,7 @@ from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import decode, files, journal
 from angarium.lake.sources.entry_ids import text_of
-from angarium.lake.sources.options import Decode, Gap, StreamOptions
+from angarium.lake.sources.options import Decode, Gap, StreamOptions, Tables
 from angarium.lake.sources.planning import Planner, Position, Range
 from angarium.lake.sources.streams import pages
 
@@ -211,7 +212,8 @@ def _read(
     try:
         if options.into:
             rows = _rows(options, journal.arrow_schema(), partition)
-            yield from files.write_tables(rows, options.into)
+            sums = options.tables is Tables.ALL
+            yield from files.write_tables(rows, options.into, sums=sums)
         else:
             yield from _rows(options, to_arrow_schema(schema, timezone="UTC"), partition)
     finally:
