@@ -18,12 +18,14 @@ from tests.kit.server import ServerProcess
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
 from benchmarks.measure import Contender, compare, table
+from benchmarks.sizes import count, rounds
 
 TASKS = 64
 PAYLOAD = "x" * 100
 Accept = Callable[[str, str], Awaitable[str]]
-ITEMS = 20_000
-ITEMS_LARGE = 60_000
+ITEMS = count(20_000, least=TASKS)
+ITEMS_LARGE = count(60_000, least=TASKS)
+ROUNDS = rounds(15)
 
 
 def main() -> None:
@@ -46,14 +48,16 @@ async def _main() -> None:
                     "Angarium, one by one": _spread(store.accept_alone),
                     "Angarium, batched": _spread(store.accept),
                 }
-                print(table(await compare(contenders, witness, items=ITEMS), "items"))
+                rows = await compare(contenders, witness, items=ITEMS, rounds=ROUNDS)
+                print(table(rows, "items"))
             await plain.aclose()
             print("\n## What the journal costs, batched\n")
             contenders = {
                 "journal off": _spread(SampleStore(off).accept),
                 "journal on": _spread(SampleStore(on).accept),
             }
-            print(table(await compare(contenders, witness, items=ITEMS_LARGE), "items"))
+            rows = await compare(contenders, witness, items=ITEMS_LARGE, rounds=ROUNDS)
+            print(table(rows, "items"))
 
 
 def _one_by_one(client: redis.asyncio.Redis, ground: Ground) -> Accept:

@@ -30,12 +30,13 @@ from angarium.core.application import Angarium
 from angarium.core.ground import Ground
 from angarium.core.scripts import read_script
 from benchmarks.measure import Contender, compare, table
+from benchmarks.sizes import count, rounds
 
 TASKS = 256
-REPLIES = 10_000
-ROUNDS = 11
+REPLIES = count(10_000, least=TASKS)
+ROUNDS = rounds(11)
 TASK = b'{"messageOptions":{"payload":"' + b"x" * 100 + b'"}}'
-HANDOVERS = 500
+HANDOVERS = count(500, least=5)
 TOUCH = read_script(Path(__file__).parent / "lua" / "touch_conversation.lua", "bench.touch")
 SPAN = 1 << 26
 
@@ -52,7 +53,7 @@ async def _main() -> None:
             sample_ground(server.url, journal={"enabled": False}) as off,
             sample_ground(server.url, journal={"enabled": False}) as bare,
         ):
-            print(f"## {TASKS} tasks, five steps for each reply\n")
+            print(f"## Replies through their five steps, {TASKS} tasks\n")
             contenders = {
                 "bare script, same keys": spread(_Bare(bare).reply),
                 "Angarium, journal off": spread(Ours(off).reply),

@@ -30,11 +30,12 @@ from benchmarks.measure import (
     _redis_figures,
     _steal_since,
 )
+from benchmarks.sizes import count, rounds, sizes
 
-SIZES = (10, 1_000, 100_000, 1_000_000)
-REPLIES = 5_000
-ROUNDS = 7
-WARM_UP = 30_000
+SIZES = sizes(10, 1_000, 100_000, 1_000_000)
+REPLIES = count(5_000, least=256)
+ROUNDS = rounds(7)
+WARM_UP = count(30_000, least=256)
 HOUR_MS = 3_600_000
 # Nothing may expire while it is measured.
 SETTINGS = {"message_ttl": HOUR_MS, "awaited_message_ttl": HOUR_MS}
@@ -52,6 +53,7 @@ async def _main() -> None:
             for bed in beds:
                 costs[bed.size].append(await _cost(bed.replies, bed.witness))
                 bed.witness.delete(bed.journal)
+    print("## A reply among so many open conversations\n")
     print("| open conversations | Redis CPU µs per reply | spread | bytes per open conversation |")
     print("|---:|---:|---:|---:|")
     for bed in beds:

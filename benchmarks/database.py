@@ -24,15 +24,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from angarium.core.database import Database, insert_once
 from angarium.core.ids import time_ordered_id
 from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _steal_since
+from benchmarks.sizes import count, rounds
 
-ROUNDS = 5
+ROUNDS = rounds(5)
 PAYLOAD_BYTES = 200
 # As a persister sends them: enough rows for one fsync to be shared by many.
 BATCH_ROWS = 1_000
-ROWS_PER_ROUND = 20_000
+ROWS_PER_ROUND = count(20_000, least=BATCH_ROWS)
 # As single callers would: the price of one fsync each.
 SMALL_BATCH_ROWS = 10
-SMALL_ROWS_PER_ROUND = 1_000
+SMALL_ROWS_PER_ROUND = count(1_000, least=SMALL_BATCH_ROWS)
 # No round begins after this, so that a slow disk makes the result coarser and not later.
 BUDGET_S = 16.0
 

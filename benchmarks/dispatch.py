@@ -3,15 +3,16 @@
 A message goes from a publisher's process through Redis, a dispatcher and a worker into the stream
 of results, journal on. BullMQ gets the same messages on the same server: one producer that adds
 them in bulk, one worker with a concurrency of 100, completed jobs removed. So ours keeps a result
-and a journal of everything, and BullMQ keeps nothing.
+and a journal of everything, and BullMQ keeps nothing. Beside them a plain stream, and as a limit
+bare scripts that do the least for a batch (`plain_stream.py`).
 
-`make bench ONLY=dispatch` runs all parts, `python -m benchmarks.dispatch bullmq` one of `bullmq`,
-`leaders`, `pending`.
+`make bench ONLY=dispatch` runs all parts, with `PARTS=bullmq,leaders,pending` some.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -27,16 +28,18 @@ from tests.kit.server import ServerProcess
 from benchmarks.end_to_end import Round, Spread, System, in_turn, measured, table, wait_for
 from benchmarks.fabric import DEADLINE_S, Fabric
 from benchmarks.node import Peer, prepare
+from benchmarks.plain_stream import PlainStream
+from benchmarks.sizes import count, peers, rounds, sizes
 
-ROUNDS = 21
+ROUNDS = rounds(15)
 # So many that a round takes about a second on two cores.
-MESSAGES = 30_000
-MESSAGES_BULLMQ = 5_000
+MESSAGES = count(30_000, least=100)
+MESSAGES_BULLMQ = count(5_000, least=100)
 
-ROUNDS_LEADERS = 11
+ROUNDS_LEADERS = rounds(9)
 # Every size in each pass, so that the machine's moods fall on all of them alike.
-PASSES_PENDING = 5
-SIZES_PENDING = (10, 1_000, 10_000, 100_000, 1_000_000)
+PASSES_PENDING = rounds(5)
+SIZES_PENDING = sizes(10, 1_000, 10_000, 100_000, 1_000_000)
 # Never due: they stay where they are, and all work is done beside them.
 FILL = """
 local now_ms = redis.call('TIME')[1] * 1000
@@ -99,12 +102,31 @@ class BullMQ:
 
 
 def bullmq() -> None:
-    peer = prepare(Path(__file__).with_name("bullmq") / "peer.mjs", "bullmq", 5)
-    with ServerProcess() as server, BullMQ(server, peer) as theirs:
+    """Ratios are to BullMQ, or to the plain stream where it can't be had."""
+    with ServerProcess() as server, ExitStack() as stack:
         witness = server.client(decode_responses=True)
-        with Fabric("Angarium, one dispatcher, one worker", server) as ours:
-            print(f"## Dispatch, end to end ({_server(witness)}, {peer.versions})\n")
-            print(table(in_turn({theirs: MESSAGES_BULLMQ, ours: MESSAGES}, witness, ROUNDS)))
+        systems: dict[System, int] = {}
+        peer = _peer()
+        if peer is not None:
+            systems[stack.enter_context(BullMQ(server, peer))] = MESSAGES_BULLMQ
+        for mode in ("plain", "scripts"):
+            systems[stack.enter_context(PlainStream(server, mode))] = MESSAGES
+        fabric = Fabric("Angarium, one dispatcher, one worker", server)
+        systems[stack.enter_context(fabric)] = MESSAGES
+        versions = f", {peer.versions}" if peer is not None else ""
+        print(f"## Dispatch, end to end ({_server(witness)}{versions})\n")
+        print(table(in_turn(systems, witness, ROUNDS)))
+
+
+def _peer() -> Peer | None:
+    chosen = peers()
+    if chosen is not None and "bullmq" not in chosen:
+        return None
+    try:
+        return prepare(Path(__file__).with_name("bullmq") / "peer.mjs", "bullmq", 5)
+    except SystemExit as error:
+        print(f"(BullMQ can't be installed, and is left out: {error})\n")
+        return None
 
 
 def leaders() -> None:
@@ -161,19 +183,20 @@ def _settle(witness: Any, fabric: Fabric) -> None:
 def _pending_table(results: Mapping[int, Sequence[Round]]) -> str:
     base = results[SIZES_PENDING[0]]
     lines = [
-        "| pending | messages/s | ratio | spread | Redis CPU µs | ratio | spread | script calls |",
+        "| pending | messages/s | ratio | spread | Redis CPU µs | CPU ratio | CPU spread "
+        "| script calls |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for size, rounds in results.items():
-        pairs = list(zip(rounds, base, strict=True))
+    for size, found in results.items():
+        pairs = list(zip(found, base, strict=True))
         rate = Spread.of([one.rate / other.rate for one, other in pairs])
         cpu = Spread.of([one.redis_us / other.redis_us for one, other in pairs])
         lines.append(
-            f"| {size:,} | {statistics.median(one.rate for one in rounds):,.0f} "
+            f"| {size:,} | {statistics.median(one.rate for one in found):,.0f} "
             f"| {rate.median:.2f} | {rate.low:.2f}–{rate.high:.2f} "
-            f"| {statistics.median(one.redis_us for one in rounds):.1f} "
+            f"| {statistics.median(one.redis_us for one in found):.1f} "
             f"| {cpu.median:.2f} | {cpu.low:.2f}–{cpu.high:.2f} "
-            f"| {statistics.median(one.scripts for one in rounds):.4f} |"
+            f"| {statistics.median(one.scripts for one in found):.4f} |"
         )
     return "\n".join([*lines, "", f"{len(base)} passes."])
 
@@ -191,11 +214,12 @@ PARTS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def main(parts: Sequence[str] = tuple(PARTS)) -> None:
-    for part in parts:
+def main(parts: Sequence[str] = ()) -> None:
+    named = os.environ.get("PARTS", "").split(",")
+    for part in parts or [each for each in PARTS if each in named] or PARTS:
         PARTS[part]()
         print(flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or tuple(PARTS))
+    main(sys.argv[1:])

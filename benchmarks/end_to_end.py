@@ -98,8 +98,8 @@ def table(results: Mapping[str, Sequence[Round]]) -> str:
     """Ratios are taken to the first system, round by round."""
     base = next(iter(results.values()))
     lines = [
-        "| | messages/s | ratio | spread | Redis commands | script calls | Redis CPU µs | spread "
-        "| CPU µs of the processes |",
+        "| | messages/s | ratio | spread | Redis commands | script calls | Redis CPU µs "
+        "| CPU spread | CPU µs of the processes |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, rounds in results.items():

@@ -1,6 +1,7 @@
-"""The journal into Delta, against plain loops of redis-py that only read it; and freshness.
+"""The journal into Delta, against plain loops of redis-py that only read it; and all tables.
 
-`LAKE_EVENTS` sets the size (1,000,000 unless given), `LAKE_ROUNDS` the rounds. The loops:
+`LAKE_EVENTS` sets the size (1,000,000 unless given), `LAKE_ROUNDS` the rounds, `LAKE_PARTS` what
+is run: `copy`, `tables`, `fresh` and `size`, the last three in `lake_tables.py`. The loops:
 
 - *one entry per event*: the same events as a stream of single entries, each read into a dict by
   redis-py. This is what a reader of a plain stream gets, and what ratios are taken to.
@@ -18,7 +19,6 @@ import os
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -33,6 +33,7 @@ from tests.kit.server import ServerProcess
 import angarium.lake
 from angarium.core.settings import Settings
 from angarium.lake.copying import copy_journal
+from benchmarks import lake_tables
 from benchmarks.measure import STEAL_MAX, _cpu_times, _steal_since
 
 EVENTS = int(os.environ.get("LAKE_EVENTS", "1000000"))
@@ -41,8 +42,7 @@ EVENTS_PER_ENTRY = 200
 COUNT = 10_000
 BATCH_ROWS = 1_000_000
 BASE = "one entry per event"
-RATE = 5_000  # events/s for freshness
-FRESH_S = 30
+PARTS = (os.environ.get("LAKE_PARTS") or "copy,tables,fresh,size").split(",")
 
 # Filled by a script, so that filling takes seconds and not minutes.
 FILL = """
@@ -207,63 +207,30 @@ def _ours(pid: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _freshness(lake: Lake, client: Any) -> None:
-    client.flushall()
-    place = lake.place()
-    query = copy_journal(lake.spark, str(place), str(place / "checkpoint"), lake.options())
-    stop = threading.Event()
-
-    def write() -> None:
-        began, sent = time.monotonic(), 0
-        while not stop.is_set():
-            due = int((time.monotonic() - began) * RATE) // 50 * 50
-            if sent < due:
-                now_ms = int(time.time() * 1000)
-                client.eval(FILL, 2, "journal", "x", sent, (due - sent) // 50, 50, "0", now_ms)
-                sent = due
-            time.sleep(0.01)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    ages: list[float] = []
-    seen = -1
-    give_up = time.monotonic() + FRESH_S + 20
-    warm = time.monotonic() + 20  # Spark's first batches compile
-    while time.monotonic() < give_up:
-        time.sleep(0.02)
-        if not DeltaTable.is_deltatable(str(place / "events")):
-            continue
-        table = DeltaTable(str(place / "events"))
-        if table.version() == seen:
-            continue
-        seen = table.version()
-        newest = pa.table(table.get_add_actions(flatten=True))
-        at_ms = [each for each in newest["min.at_ms"].to_pylist() if each is not None]
-        if at_ms and time.monotonic() > warm:
-            # The oldest event of the newest file waited longest.
-            ages.append(time.time() - max(at_ms) / 1000)
-    stop.set()
-    thread.join()
-    query.stop()
-    ages.sort()
-    print(
-        f"\nFreshness at {RATE:,} events/s over {len(ages)} commits, oldest event of each: median "
-        f"{statistics.median(ages):.2f} s, 95 % {ages[int(len(ages) * 0.95)]:.2f} s, worst "
-        f"{ages[-1]:.2f} s."
-    )
-
-
 def main() -> None:
     print(f"## The lake, {datetime.now(UTC):%H:%M} UTC\n")
     folder = Path(tempfile.mkdtemp(prefix="angarium-lake-"))
+    # Kept by who wants to go on with a table that has grown.
+    kept = Path(os.environ.get("LAKE_FOLDER") or folder)
     try:
         with ServerProcess() as server:
             client = redis.Redis(port=server.port)
-            _fill(client, EVENTS)
             lake = Lake(server.url, folder)
-            _throughput(lake, client)
-            if os.environ.get("LAKE_FRESHNESS", "1") == "1":
-                _freshness(lake, client)
+            if "copy" in PARTS:
+                _fill(client, EVENTS)
+                _throughput(lake, client)
+                client.flushall()
+
+            def tables() -> lake_tables.Tables:
+                return lake_tables.Tables(lake.spark, server.url, lake.place())
+
+            if "tables" in PARTS:
+                lake_tables.throughput(tables, client, EVENTS)
+            if "fresh" in PARTS:
+                lake_tables.freshness(tables(), client)
+            if "size" in PARTS:
+                grown = lake_tables.Tables(lake.spark, server.url, kept)
+                lake_tables.growth(grown, client, server.pid)
             lake.spark.stop()
             client.close()
     finally:

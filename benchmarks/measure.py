@@ -15,7 +15,7 @@ from typing import Any
 
 STEAL_MAX = 0.025
 # A round that was stolen from is repeated; a machine that is always stolen from ends it.
-ATTEMPTS_MAX = 20
+ATTEMPTS_MAX = 6
 
 
 @dataclass(frozen=True)

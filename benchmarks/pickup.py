@@ -23,9 +23,10 @@ from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 
 from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _redis_figures, _steal_since
+from benchmarks.sizes import count, rounds, sizes
 
-ROUNDS = int(os.environ.get("ROUNDS", "3"))
-CLIENTS = int(os.environ.get("CLIENTS", "10000"))
+ROUNDS = rounds(3)
+CLIENTS = count(10_000, least=50)
 TICK = os.sysconf("SC_CLK_TCK")
 ENV = {
     "ANGARIUM_PICKUP__PORT": "0",
@@ -51,16 +52,20 @@ class Case:
 
 
 def _cases() -> list[Case]:
-    many = {"messages": 20_000, "in_flight": 64}
+    many = {"messages": count(20_000, least=200), "in_flight": 64}
+    queued = count(16_000, least=1_600) // 16 * 16
+    few = {"messages": count(3_000, least=100), "in_flight": 1}
     return [
-        Case("add, one by one", "add", {"messages": 3_000, "in_flight": 1}, "1.5"),
+        Case("add, one by one", "add", few, "1.5"),
         Case("add, 64 in flight", "add", many, "12"),
         Case("add → live, 1 session", "live", {**many, "sessions": 1, "remove": False}, "5.7"),
         Case("add → live, 100 sessions", "live", {**many, "sessions": 100, "remove": False}, "4.2"),
-        Case("add → live → remove, 1", "live", {**many, "sessions": 1, "remove": True}, "2.1"),
+        Case(
+            "add → live → remove, 1 session", "live", {**many, "sessions": 1, "remove": True}, "2.1"
+        ),
         Case("add → live → remove, 100", "live", {**many, "sessions": 100, "remove": True}, "1.4"),
-        Case("take + remove, 1 queue", "take", {"messages": 1_000, "queues": 1}, "1.4"),
-        Case("take + remove, 16 queues", "take", {"messages": 16_000, "queues": 16}, "4.6"),
+        Case("take + remove, 1 queue of 1,000", "take", {"messages": 1_000, "queues": 1}, "1.4"),
+        Case("take + remove, 16 queues", "take", {"messages": queued, "queues": 16}, "4.6"),
     ]
 
 
@@ -123,14 +128,16 @@ def _process_s(pid: int) -> float:
 def _print_rates(cases: list[Case]) -> None:
     print("## One gateway, 1.2 KB payloads, journal on\n")
     print(
-        "| | messages/s | spread | known gateway, thousand/s | ratio | Redis calls per message "
-        "| Redis CPU µs | gateway CPU µs |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+        "| | messages/s | spread | known gateway, thousand/s | ratio | ratio spread "
+        "| Redis calls per message | Redis CPU µs | gateway CPU µs |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     for case in cases:
-        rate = statistics.median(case.rates)
+        rate, known = statistics.median(case.rates), 1000 * float(case.known)
         print(
             f"| {case.title} | {rate:,.0f} | {min(case.rates):,.0f}–{max(case.rates):,.0f} "
-            f"| {case.known} | {rate / 1000 / float(case.known):.1f} "
+            f"| {case.known} | {rate / known:.2f} "
+            f"| {min(case.rates) / known:.2f}–{max(case.rates) / known:.2f} "
             f"| {statistics.median(case.calls):.3f} | {statistics.median(case.redis_us):.0f} "
             f"| {statistics.median(case.gateway_us):.0f} |"
         )
@@ -139,18 +146,20 @@ def _print_rates(cases: list[Case]) -> None:
 def _print_depth(role: RoleProcess) -> None:
     print("\n## What a take and a removal of ten cost, by the length of the queue\n")
     print("| messages waiting | p50 ms |\n|---:|---:|")
-    for waiting in (1_000, 10_000, 100_000):
+    for waiting in sizes(1_000, 10_000, 100_000):
         print(f"| {waiting:,} | {_drive(role, 'depth', {'waiting': waiting})['p50_ms']:.2f} |")
 
 
 def _print_latency(role: RoleProcess) -> None:
     print("\n## Added → received, with removal\n")
-    print("| sessions | messages/s | p50 ms | p99 ms | received |\n|---:|---:|---:|---:|---:|")
+    print("| | p50 ms | p99 ms | received |\n|---|---:|---:|---:|")
     for sessions, per_s in ((1, 100), (100, 100), (1_000, 100), (100, 1_000), (100, 5_000)):
-        options = {"sessions": sessions, "per_s": per_s, "seconds": 10 if per_s == 100 else 6}
+        seconds = count(10 if per_s == 100 else 6)
+        options = {"sessions": sessions, "per_s": per_s, "seconds": seconds}
         found = _undisturbed(role, options)
         print(
-            f"| {sessions:,} | {per_s:,} | {found['p50_ms']:.2f} | {found['p99_ms']:.2f} "
+            f"| {sessions:,} session{'s' if sessions > 1 else ''}, {per_s:,}/s "
+            f"| {found['p50_ms']:.2f} | {found['p99_ms']:.2f} "
             f"| {found['received']:,} of {found['sent']:,} |"
         )
 
@@ -166,15 +175,16 @@ def _undisturbed(role: RoleProcess, options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _print_crowd() -> None:
-    print(f"\n## {CLIENTS:,} clients with a live session each\n")
+    print("\n## A crowd of clients, each with a live session\n")
+    print("| clients | opened in s | gateway MB | KB per client | messages/s to all | received |")
+    print("|---:|---:|---:|---:|---:|---:|")
     with ServerProcess() as server, RoleProcess(["serve", "gateway"], _env(server)) as role:
         before = _memory_mb(role.pid)
         with _crowd(role) as (opened_mb, found):
             after = opened_mb - before
             print(
-                f"opened in {found['opened_s']:.1f} s; the gateway took {opened_mb:.0f} MB in all, "
-                f"{after * 1024 / CLIENTS:.1f} KB per client; then {found['rate']:,.0f} messages/s "
-                f"to all of them, {found['received']:,} received"
+                f"| {CLIENTS:,} | {found['opened_s']:.1f} | {opened_mb:.0f} "
+                f"| {after * 1024 / CLIENTS:.1f} | {found['rate']:,.0f} | {found['received']:,} |"
             )
 
 

@@ -19,9 +19,10 @@ from tests.kit.ports import free_port
 
 from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _steal_since
 from benchmarks.pickup_driver import Wire, add_params, connect
+from benchmarks.sizes import rounds
 
 CACHE = Path(__file__).parents[1] / ".cache" / "listeners"
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds(5)
 CALLS, CLIENTS, IN_FLIGHT = 30_000, 16, 64
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -81,12 +82,12 @@ def main() -> None:
     print(f"## A listener alone, {CLIENTS} clients, {IN_FLIGHT} calls under way\n")
     print("| | calls/s | ratio | spread | CPU µs per call |\n|---|---:|---:|---:|---:|")
     base = [rate for rate, _ in next(iter(figures.values()))]
-    for name, rounds in figures.items():
-        ratios = [rate / other for (rate, _), other in zip(rounds, base, strict=True)]
+    for name, found in figures.items():
+        ratios = [rate / other for (rate, _), other in zip(found, base, strict=True)]
         print(
-            f"| {name} | {statistics.median(rate for rate, _ in rounds):,.0f} "
+            f"| {name} | {statistics.median(rate for rate, _ in found):,.0f} "
             f"| {statistics.median(ratios):.2f} | {min(ratios):.2f}–{max(ratios):.2f} "
-            f"| {statistics.median(cpu for _, cpu in rounds):.1f} |"
+            f"| {statistics.median(cpu for _, cpu in found):.1f} |"
         )
 
 

@@ -27,18 +27,19 @@ from angarium.routing.store import Finished, RoutingStore, Rules
 from benchmarks import measure
 from benchmarks.measure import Round, table
 from benchmarks.routing_load import Counter, envelope, open_sink, post_all, request
+from benchmarks.sizes import count, rounds, sizes
 
 CONNECTIONS = 16
 KEYS = 1_000
-POSTS = 6_000
-PEER_POSTS = 2_000
-DELIVERIES = 3_000
-PEER_DELIVERIES = 500
-ROUNDS = 9
-SIZES = (1_000, 1, 100_000, 1_000_000)  # the first is what the others are compared with
-SIZE_MESSAGES = 10_000
+POSTS = count(6_000, least=100)
+PEER_POSTS = count(2_000, least=100)
+DELIVERIES = count(3_000, least=100)
+PEER_DELIVERIES = count(500, least=100)
+ROUNDS = rounds(9)
+SIZES = sizes(1_000, 1, 100_000, 1_000_000)  # the first is what the others are compared with
 BATCH = 250
-AGED_BY = 200_000
+SIZE_MESSAGES = count(10_000, least=BATCH)
+AGED_BY = count(200_000, least=500)
 
 SCRIPTS = frozenset({"evalsha", "eval"})
 SINGLE = frozenset({"hexists", "hget", "hincrby", "rpush", "blpop"})

@@ -32,24 +32,25 @@ from angarium.transactions.store import (
     ReadingStore,
     TransactionStore,
 )
+from benchmarks.end_to_end import _redis
 from benchmarks.measure import STEAL_MAX, _cpu_times, _redis_figures, _steal_since
+from benchmarks.sizes import count, rounds, sizes
 from benchmarks.transactions_peer import (
     PYTHON_QUEUES,
     Peer,
     PeerFailed,
-    install_bullmq,
-    install_python_queue,
+    install,
 )
 
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds(5)
 STARTERS = 200
-ITEMS = {"ours": 20_000, "bullmq": 6_000}
-ITEMS_PYTHON = 1_500
+ITEMS = {"ours": count(20_000, least=400), "bullmq": count(6_000, least=100)}
+ITEMS_PYTHON = count(1_500, least=100)
 LOOK_S = 0.01
 # A round that was stolen from is repeated; what remains stolen is shown.
 ATTEMPTS_MAX = 3
 CONNECTIONS = (1, 10, 100)
-HTTP_S = 5.0
+HTTP_S = float(count(5))
 
 
 @dataclass
@@ -63,21 +64,24 @@ class Measured:
     rates: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
+    commands: list[float] = field(default_factory=list)
     steals: list[float] = field(default_factory=list)
 
     async def round(self) -> None:
         for _ in range(ATTEMPTS_MAX):
-            before, stolen, began = _redis_figures(self.witness), _cpu_times(), time.perf_counter()
+            before, stolen, began = _redis(self.witness), _cpu_times(), time.perf_counter()
             await self.run(self.items)
             seconds = time.perf_counter() - began
-            after = _redis_figures(self.witness)
+            after = _redis(self.witness)
             steal = _steal_since(stolen)
             if steal <= STEAL_MAX:
                 break
         self.steals.append(steal)
         self.rates.append(self.items / seconds)
-        self.calls.append((after[0] - before[0]) / self.items)
-        self.cpu_us.append((after[1] - before[1]) * 1e6 / self.items)
+        commands, scripts, cpu_s = (b - a for a, b in zip(before, after, strict=True))
+        self.commands.append(commands / self.items)
+        self.calls.append(scripts / self.items)
+        self.cpu_us.append(cpu_s * 1e6 / self.items)
 
 
 class Ours:
@@ -142,13 +146,10 @@ def main() -> None:
 
 async def _queues() -> None:
     chosen = os.environ.get("PEERS", ",".join(("bullmq", *PYTHON_QUEUES))).split(",")
-    if "bullmq" in chosen:
-        install_bullmq()
-    for name in set(chosen) & set(PYTHON_QUEUES):
-        install_python_queue(name)
+    chosen = [name for name in chosen if name and install(name)]
     async with AsyncExitStack() as stack:
         contenders = [await _ours(stack, "one"), await _ours(stack, "five")]
-        for name in filter(None, chosen):
+        for name in chosen:
             try:
                 peer = await stack.enter_async_context(Peer(name))
             except PeerFailed as error:
@@ -180,14 +181,15 @@ async def _ours(stack: AsyncExitStack, pipeline: str) -> Measured:
 def _print_queues(contenders: list[Measured]) -> None:
     base = contenders[0]
     print(f"## Start to completion through one worker process, {ROUNDS} rounds\n")
-    print("| | items/s | ours is × as fast | spread | Redis CPU µs per item | stolen |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print("| | items/s | ours is × as fast | spread | Redis commands | Redis CPU µs | stolen |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
     for each in contenders:
         ratios = sorted(a / b for a, b in zip(base.rates, each.rates, strict=True))
         print(
             f"| {each.name} | {statistics.median(each.rates):,.0f} | "
             f"{statistics.median(ratios):.2f} | {ratios[0]:.2f}–{ratios[-1]:.2f} | "
-            f"{statistics.median(each.cpu_us):.1f} | {max(each.steals):.1%} |"
+            f"{statistics.median(each.commands):.1f} | {statistics.median(each.cpu_us):.1f} | "
+            f"{max(each.steals):.1%} |"
         )
     print(f"\nAngarium's script calls per transaction: {statistics.median(base.calls):.3f}\n")
 
@@ -236,6 +238,10 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         self._send()
 
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the API closed the connection"))
+
     def _send(self) -> None:
         self._began = time.perf_counter()
         self._transport.write(self._request)
@@ -248,7 +254,10 @@ class _Connection(asyncio.Protocol):
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
         if len(body) < length:
             return
-        assert b'"success"' in body, self._received
+        if b'"success"' not in body:
+            self._transport.close()
+            self.done.set_exception(RuntimeError(self._received.decode()))
+            return
         self._received = b""
         self._times_ms.append((time.perf_counter() - self._began) * 1000)
         if self._began < self._until:
@@ -262,7 +271,8 @@ async def _load(port: int, connections: int, seconds: float) -> list[float]:
     times_ms: list[float] = []
     body = b'{"metadata":{"reply":"longpoll"},"data":{}}'
     request = (
-        b"PUT /datp/1.0/tx/start/two HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"PUT /datp/1.0/tx/start/two HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        b"content-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%b" % (len(body), body)
     )
     loop, until = asyncio.get_running_loop(), time.perf_counter() + seconds
@@ -289,7 +299,7 @@ async def _sizes() -> None:
             store, handout = TransactionStore(ground), HandoutStore(ground)
             witness = server.client()
             there = 0
-            for size in (0, 1_000, 100_000, 1_000_000):
+            for size in sizes(0, 1_000, 100_000, 1_000_000):
                 for key in (keys.SLEEPING, keys.TO_ARCHIVE):
                     _fill(witness, ground.keyspace.name(key), there, size)
                 there = size

@@ -53,6 +53,20 @@ def install_python_queue(name: str) -> None:
         subprocess.run(pip, check=True, capture_output=True)
 
 
+def install(name: str) -> bool:
+    """Whether it is there now; what can't be had is left out, and said."""
+    try:
+        if name == "bullmq":
+            install_bullmq()
+        else:
+            install_python_queue(name)
+    except (OSError, subprocess.CalledProcessError) as error:
+        shutil.rmtree(PYTHON_FOLDER / name, ignore_errors=True)
+        print(f"({name} can't be installed, and is left out: {error})\n")
+        return False
+    return True
+
+
 class Peer:
     """Use as `async with Peer("bullmq") as peer: await peer.run(1_000)`."""
 

@@ -53,6 +53,11 @@ class Member:
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         """As a supervisor would: again and again, while Redis may be away."""
         for _ in range(START_ATTEMPTS_MAX):

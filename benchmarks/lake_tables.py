@@ -1,0 +1,263 @@
+"""All tables of the lake from one journal: how fast, how fresh, and what it costs as they grow.
+
+The journal has lives of three rooms, as the scripts write them: messages of dispatch and pickup
+that are accepted and end, transactions that are started, taken and completed; an entry holds 200
+events of one kind, so that the parts of a life lie in several entries, tasks and batches. The
+pipeline is the one of `angarium lake run`.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from angarium.core.settings import Settings
+from angarium.lake.compaction import compact
+from angarium.lake.jobs.events import position_of
+from angarium.lake.pipeline import JOURNAL_TABLES, Pipeline
+from angarium.lake.query import ask
+from angarium.lake.tables import Lake
+from benchmarks.sizes import sizes
+
+EVENTS_PER_ENTRY = 200
+RATE = 5_000  # events/s for freshness
+FRESH_S, WARM_S = 60, 10  # long enough for the lake to tidy up once
+MILLION = 1_000_000
+PASS_S_MAX = 300
+TABLES = tuple(name for name in JOURNAL_TABLES if name != "rejects")
+
+# A round is seven entries of as many kinds; the numbers of its lives are those of the round.
+FILL = """
+local kinds = {
+  {'dispatch', 'accepted'}, {'transactions', 'started'}, {'pickup', 'accepted'},
+  {'transactions', 'taken'}, {'dispatch', 'completed'}, {'pickup', 'delivered'},
+  {'transactions', 'completed'}}
+local first, last, size, at = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local sequence, id = first * 7 * size, ''
+for number = first, last - 1 do
+  for _, kind in ipairs(kinds) do
+    local rows = {}
+    for n = 1, size do
+      rows[n] = string.format('{"e":"%s","s":"0198c2f1%s%016d","k":"orders","o":"acme","a":1%s}',
+        kind[2], string.sub(kind[1], 1, 2), number * size + n,
+        kind[1] == 'transactions' and ',"p":"invoice","t":"success"' or '')
+    end
+    sequence = sequence + size
+    id = redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', kind[1], 'at', at, 'by', 'bench',
+      'n', size, 'seq', sequence, 'end', 0, 'rows', table.concat(rows, '\\n'))
+  end
+end
+return id
+"""
+
+
+def fill(client: Any, first: int, rounds: int, size: int = EVENTS_PER_ENTRY) -> str:
+    """Rounds of seven entries; returns the last entry's id."""
+    entry = b""
+    for number in range(first, first + rounds, 10):
+        last = min(number + 10, first + rounds)
+        entry = client.eval(FILL, 1, "journal", number, last, size, int(time.time() * 1000))
+    return entry.decode()
+
+
+class Tables:
+    """A lake of its own beside what is measured elsewhere."""
+
+    def __init__(self, spark: SparkSession, url: str, home: Path) -> None:
+        self.settings = Settings(home=home, redis_url=url)
+        self.lake = Lake.of(self.settings)
+        self._spark = spark
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self._spark, self.settings, self.settings.redis_url)
+
+    def store(self) -> float:
+        """Everything that is there now; seconds."""
+        pipeline = self.pipeline()
+        began = time.perf_counter()
+        pipeline.start(once=True)
+        while not pipeline.wait(1):
+            if time.perf_counter() - began > PASS_S_MAX:
+                raise TimeoutError("the lake did not come to an end")
+        seconds = time.perf_counter() - began
+        pipeline.stop()
+        return seconds
+
+
+def throughput(make: Callable[[], Tables], client: Any, events: int) -> None:
+    """Cold, with a session that has just started, and warm."""
+    rounds = events // (7 * EVENTS_PER_ENTRY)
+    events = rounds * 7 * EVENTS_PER_ENTRY
+    seconds = []
+    for _ in range(3):
+        client.flushall()  # what is stored was trimmed
+        fill(client, 0, rounds)
+        tables = make()
+        seconds.append(tables.store())
+        (found,) = ask(tables.lake, "select count(*), sum(events) from messages").rows
+        assert found == (events * 3 // 7, events), found
+    print("\n## The journal into all tables\n")
+    print("| | s | events/s |\n|---|---:|---:|")
+    for name, value in (("first run of a session", seconds[0]), ("then", min(seconds[1:]))):
+        print(f"| {name} | {value:.1f} | {events / value:,.0f} |")
+    print(f"\n{events:,} events into events, messages and the three tables of statistics.")
+    client.flushall()
+
+
+class _Writer(threading.Thread):
+    """Entries of 50 events at a steady rate, and what was written when."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__()
+        self._client = client
+        self.positions: list[int] = []
+        self.times: list[float] = []
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        began, rounds = time.monotonic(), 0
+        while not self.stop.is_set():
+            if rounds * 350 < (time.monotonic() - began) * RATE:
+                at = time.monotonic()
+                entry = fill(self._client, rounds, 1, size=50)
+                self.positions.append(position_of(entry))
+                self.times.append(at)
+                rounds += 1
+            else:
+                time.sleep(0.005)
+
+    def oldest_after(self, position: int) -> float | None:
+        """When the first was written that a table which has come so far does not have."""
+        place = bisect_right(self.positions, position)
+        return self.times[place] if place < len(self.times) else None
+
+
+def freshness(tables: Tables, client: Any) -> None:
+    """For each commit of each table, the age of the oldest row that it brings."""
+    client.flushall()
+    _warm_up(tables, client)
+    pipeline, writer = tables.pipeline(), _Writer(client)
+    pipeline.start()
+    writer.start()
+    ages: dict[str, list[float]] = {name: [] for name in TABLES}
+    seen = dict.fromkeys(TABLES, -1)
+    began = time.monotonic()
+    while (now := time.monotonic()) < began + WARM_S + FRESH_S:
+        for name in TABLES:
+            position = tables.lake.positions(name, "journal")[0]
+            if position > seen[name]:
+                oldest = writer.oldest_after(seen[name])
+                seen[name] = position
+                if oldest is not None and now > began + WARM_S:
+                    ages[name].append(time.monotonic() - oldest)
+        time.sleep(0.03)
+    writer.stop.set()
+    writer.join()
+    pipeline.stop()
+    print(f"\n## From a transition to its rows, at {RATE:,} events/s\n")
+    print("| table | commits | median s | 95 of 100 | worst s |\n|---|---:|---:|---:|---:|")
+    for name, found in ages.items():
+        found.sort()
+        print(
+            f"| {name} | {len(found)} | {statistics.median(found):.2f} "
+            f"| {found[int(len(found) * 0.95)]:.2f} | {found[-1]:.2f} |"
+        )
+    worst = max(found[-1] for found in ages.values())
+    print(f"\nOldest row of each commit over {FRESH_S} s, any table: worst {worst:.2f} s.")
+    client.flushall()
+
+
+def growth(tables: Tables, client: Any, server_pid: int) -> None:
+    """A million after the other; the journal is trimmed behind them, the tables are not."""
+    most = max(sizes(1, 5, 10, 20))
+    rounds = MILLION // (7 * EVENTS_PER_ENTRY)
+    events = rounds * 7 * EVENTS_PER_ENTRY
+    done = int(os.environ.get("LAKE_DONE") or 0)
+    budget_s, began = float(os.environ.get("LAKE_SECONDS") or 1e9), time.monotonic()
+    _warm_up(tables, client)
+    print("\n## As the tables grow\n")
+    print(
+        "| million events | s for the last | events/s | one message by id, ms | JVM MiB "
+        "| workers MiB | driver MiB | Redis MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    while done < most and time.monotonic() - began < budget_s:
+        fill(client, done * rounds, rounds)
+        seconds = tables.store()
+        client.xtrim("journal", maxlen=0)
+        done += 1
+        shown = _resident_mib(server_pid)
+        looked = _look_ms(tables.lake, done * rounds - 1)
+        print(
+            f"| {done} | {seconds:.2f} | {events / seconds:,.0f} | {looked:.0f} | "
+            + " | ".join(str(shown[name]) for name in ("jvm", "workers", "driver", "redis"))
+            + " |",
+            flush=True,
+        )
+    (found,) = ask(tables.lake, "select count(*), sum(events) from messages").rows
+    assert found == (done * events * 3 // 7, done * events), found
+    if done == most:
+        _combined(tables.lake)
+
+
+def _warm_up(tables: Tables, client: Any) -> None:
+    """The first pass of a session compiles."""
+    fill(client, 0, 70)
+    Tables(tables._spark, tables.settings.redis_url, tables.settings.home / "warm").store()
+    client.flushall()
+
+
+def _combined(lake: Lake) -> None:
+    parts, began = lake.rows("messages"), time.perf_counter()
+    compact(lake, tables=("messages",))
+    seconds = time.perf_counter() - began
+    rows, held = lake.rows("messages"), _resident_mib(0)["driver"]
+    print(f"\n`lake compact`: {parts:,} parts of messages to {rows:,} rows in {seconds:.0f} s.")
+    print(f"The driver's memory then: {held} MiB.")
+
+
+def _look_ms(lake: Lake, number: int) -> float:
+    subject = f"0198c2f1di{number * EVENTS_PER_ENTRY + 1:016d}"
+    began = time.perf_counter()
+    sql = "select outcome, events from messages where subject = ?"
+    answer = ask(lake, sql, [subject], tables=("messages",))
+    assert answer.rows == [("delivered", 2)], answer.rows
+    return (time.perf_counter() - began) * 1000
+
+
+def _resident_mib(server_pid: int) -> dict[str, int]:
+    """What the processes of this run hold now."""
+    found = {"jvm": 0, "workers": 0, "driver": 0, "redis": 0}
+    parents: dict[int, int] = {}
+    held: dict[int, tuple[str, int]] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except (OSError, ValueError):
+            continue  # it has ended
+        pid = int(status.parent.name)
+        parents[pid] = int(lines["PPid"])
+        held[pid] = lines["Name"].strip(), int(lines.get("VmRSS", "0 kB").split()[0]) // 1024
+    for pid, (name, mib) in held.items():
+        if pid == server_pid:
+            found["redis"] += mib
+        elif pid == os.getpid():
+            found["driver"] += mib
+        elif _ours(pid, parents):
+            found["jvm" if name == "java" else "workers"] += mib
+    return found
+
+
+def _ours(pid: int, parents: dict[int, int]) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = parents.get(pid, 0)
+    return False

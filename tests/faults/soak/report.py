@@ -1,0 +1,121 @@
+"""The verdict of a soak: pure, one row for each process and one for Redis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.faults.soak.samples import MIB, Kind, Sample
+from tests.faults.soak.trend import Trend, judge
+
+# What a series may grow in the whole run without being noticed: at least so much, or a share.
+ALLOWED: Mapping[str, tuple[float, float]] = {
+    "MB": (0.5, 0.01),
+    "resident MB": (2.0, 0.05),
+    "lasting keys": (50.0, 0.01),
+    "expiring keys": (math.inf, 0.0),  # as many as come in while one of them lives
+    "tasks": (2.0, 0.0),
+    "files": (2.0, 0.0),
+    "connections": (2.0, 0.0),
+}
+GROWN_BYTES = 50_000  # less of one kind of key is not worth a line
+
+
+def trends(samples: Sequence[tuple[float, Sample]]) -> dict[str, Trend]:
+    """Every series but the CPU, which grows as it should."""
+    found = {}
+    for name in samples[0][1]:
+        what = name.partition(": ")[2]
+        if what not in ALLOWED:
+            continue
+        points = [(at_s, sample[name]) for at_s, sample in samples if name in sample]
+        least, share = ALLOWED[what]
+        found[name] = judge(points, max(least, share * points[-1][1]))
+    return found
+
+
+@dataclass(frozen=True)
+class SoakReport:
+    samples: Sequence[tuple[float, Sample]]
+    before: Mapping[str, Kind]
+    after: Mapping[str, Kind]
+    sent: int
+    events: int
+    unfinished: int
+    doubled: int
+    problems: Sequence[str]
+
+    @property
+    def leaks(self) -> list[str]:
+        return [name for name, each in trends(self.samples).items() if each.verdict == "leaking"]
+
+    @property
+    def ok(self) -> bool:
+        return not (self.leaks or self.problems or self.unfinished or self.doubled) and bool(
+            self.sent
+        )
+
+    @property
+    def seconds(self) -> float:
+        return self.samples[-1][0] - self.samples[0][0]
+
+    def __str__(self) -> str:
+        found = trends(self.samples)
+        names = list(dict.fromkeys(name.partition(": ")[0] for name in found))
+        lines = [
+            f"soak of {self.seconds / 60:.1f} min: {self.sent:,} messages into the intake "
+            f"({self.sent / max(1.0, self.seconds):.1f}/s), {self.events:,} events, "
+            f"{self.unfinished} unfinished, {self.doubled} doubled; "
+            f"{self._cpu('redis') + sum(map(self._cpu, names[:-1])):.2f} cores in use by the roles "
+            "and Redis",
+            "",
+            "| process | MB at first | at last | MB/hour | tasks | files | CPU | |",
+            "|---|---:|---:|---:|---:|---:|---:|---|",
+            *(self._line(name, found) for name in names if name != "redis"),
+            "",
+            "| Redis | at first | at last | per hour | |",
+            "|---|---:|---:|---:|---|",
+            *(
+                f"| {what} | {each.first:,.1f} | {each.last:,.1f} "
+                f"| {each.line.slope_per_h:+,.1f} ± {each.line.error_per_h:,.1f} | {each.verdict} |"
+                for name, each in found.items()
+                for whose, _, what in [name.partition(": ")]
+                if whose == "redis"
+            ),
+            "",
+            *self._grown(),
+            *(f"problem: {each}" for each in self.problems),
+            f"verdict: {'flat' if self.ok else 'NOT GOOD'}"
+            + (f", leaking: {', '.join(self.leaks)}" if self.leaks else ""),
+        ]
+        return "\n".join(lines)
+
+    def _line(self, name: str, found: Mapping[str, Trend]) -> str:
+        memory, tasks, files = (found[f"{name}: {what}"] for what in ("MB", "tasks", "files"))
+        words = {each.verdict for each in (memory, tasks, files)}
+        worst = next(word for word in ("leaking", "settled", "flat") if word in words)
+        return (
+            f"| {name} | {memory.first:.1f} | {memory.last:.1f} "
+            f"| {memory.line.slope_per_h:+.2f} ± {memory.line.error_per_h:.2f} "
+            f"| {tasks.first:.0f} → {tasks.last:.0f} | {files.first:.0f} → {files.last:.0f} "
+            f"| {self._cpu(name):.1%} | {worst} |"
+        )
+
+    def _cpu(self, name: str) -> float:
+        first, last = (self.samples[place][1].get(f"{name}: CPU s", 0.0) for place in (0, -1))
+        return (last - first) / max(1.0, self.seconds)
+
+    def _grown(self) -> list[str]:
+        """What makes Redis larger than it was after the first third."""
+        nothing = Kind(0, 0, 0)
+        lines = []
+        for name, now in sorted(self.after.items(), key=lambda item: -item[1].bytes):
+            then = self.before.get(name, nothing)
+            if now.bytes - then.bytes > GROWN_BYTES:
+                lines.append(
+                    f"grown in Redis: {name}: {then.keys:,} → {now.keys:,} keys "
+                    f"({now.expiring:,} expire), "
+                    f"{then.bytes / MIB:.2f} → {now.bytes / MIB:.2f} MB"
+                )
+        return lines
