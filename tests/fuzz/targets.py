@@ -11,11 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from pydantic_core import PydanticCustomError
 
 from angarium.conversations.model import read_task
-from angarium.core.errors import InputInvalid, LimitExceeded
+from angarium.core.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.core.journal import EntryUnreadable, decode_entry
 from angarium.core.limits import Limits
+from angarium.core.redis_url import parse_redis_url
+from angarium.core.setting_values import key_name, read_consumers, read_list
+from angarium.core.tokens import from_settings
+from angarium.core.trace import carried_in, read_traceparent
 from angarium.core.urls import (
     database_url_problem,
     host_port_problem,
@@ -24,15 +29,21 @@ from angarium.core.urls import (
     redacted,
     redis_url_problem,
 )
+from angarium.core.web import decode
 from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_messages
 from angarium.dispatch.protocol import Broken, DispatcherSide, Greeting, WorkerSide, hello
+from angarium.lake.errors import OptionInvalid
+from angarium.lake.sources import entry_ids
 from angarium.pickup import jsonrpc, methods
 from angarium.routing import items
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.http1 import Refused, RequestReader
-from angarium.transactions.pipeline import read_pipelines
+from angarium.server.dashboard.marks import numbers_of
+from angarium.transactions.datp import StartRequest
+from angarium.transactions.http import BatchBody, StartBody, SwitchBody
+from angarium.transactions.pipeline import Pipeline, read_pipelines
 
 LIMITS = Limits()
 REFUSED = (InputInvalid, LimitExceeded)
@@ -135,6 +146,39 @@ def urls(data: bytes) -> None:
         assert told is None or len(told) < 120
 
 
+def http_bodies(data: bytes) -> None:
+    for kind in (StartBody, BatchBody, SwitchBody, Pipeline, StartRequest):
+        with contextlib.suppress(InputInvalid):
+            read = decode(data, kind)
+            if isinstance(read, StartBody):
+                read.start()
+
+
+def traces(data: bytes) -> None:
+    for trace in (carried_in(data), read_traceparent(data.decode(errors="replace"))):
+        assert trace is None or read_traceparent(trace.header) == trace
+
+
+def marks(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    with contextlib.suppress(InputInvalid):
+        numbers_of(text, 2)
+    with contextlib.suppress(OptionInvalid):
+        assert entry_ids.number_of(text) >= 0
+
+
+def setting_texts(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    for read in (read_list, read_consumers, key_name):
+        with contextlib.suppress(PydanticCustomError):
+            read(text)
+    with contextlib.suppress(SettingInvalid):
+        from_settings([text])
+    if redis_url_problem(text) is None:
+        with contextlib.suppress(SettingInvalid):
+            parse_redis_url(text)
+
+
 ENVELOPE = b'{"protected":"eyJyZWNpcGllbnRzIjpbeyJoZWFkZXIiOnsia2lkIjoiayJ9fV19","ciphertext":"x"}'
 TARGETS: Mapping[str, Target] = {
     "frames": Target(
@@ -196,6 +240,31 @@ TARGETS: Mapping[str, Target] = {
         ),
     ),
     "conversation_tasks": Target(conversation_tasks, (b'{"taskId":"a"}',)),
+    "http_bodies": Target(
+        http_bodies,
+        (
+            b'{"pipeline":"p","data":{"a":1},"owner":"o","external_id":"e","version":1}',
+            b'{"transactions":[{"pipeline":"p"}]}',
+            b'{"metadata":{"owner":"o","reply":"longpoll"},"data":1}',
+        ),
+    ),
+    "traces": Target(
+        traces,
+        (
+            b"00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
+            b'{"traceparent":"00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"}',
+        ),
+    ),
+    "marks": Target(marks, (b"12:18446744073709551615", b"1700000000000-5", b"0-0")),
+    "setting_texts": Target(
+        setting_texts,
+        (
+            b'["a:1","b:2"]',
+            b"10.0.0.1:9000,10.0.0.2:9000",
+            b"write@acme:sha256=" + b"0" * 64,
+            b"rediss+sentinel://u:p@a:1,b:2/primary/0?ca=x&verify=false",
+        ),
+    ),
     "urls": Target(
         urls,
         (

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzz import corpus
 from tests.fuzz.targets import TARGETS
 
 
@@ -13,6 +14,14 @@ from tests.fuzz.targets import TARGETS
 def test_the_seeds_are_read(name: str) -> None:
     for seed in TARGETS[name].seeds:
         TARGETS[name].run(seed)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_earlier_searches_reached_is_read(name: str) -> None:
+    found = corpus.read(name)
+    assert found
+    for each in found:
+        TARGETS[name].run(each)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -1,0 +1,170 @@
+"""Peers that take places and give nothing: slow, silent, unread, too many."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from angarium.dispatch import acknowledgements
+from angarium.dispatch.dispatcher import Dispatcher
+from angarium.dispatch.protocol import Greeting, hello
+from angarium.pickup import gateway as pickup_gateway
+from angarium.routing import relay as relay_module
+from angarium.server import connections, http
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+from tests.pickup.rig import gateway, sqlite
+from tests.routing.test_relay import running
+from tests.security.wire import PATIENCE_S, api, dialled, handshake, heard, request, said, status_of
+
+SHORT_S = 0.3
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API's patience, so short that a test can outlast it."""
+
+    def limited(connections_max: int) -> type[connections.Connection]:
+        return connections.limited(connections_max, SHORT_S, SHORT_S)
+
+    monkeypatch.setattr(http, "limited", limited)
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /healthz HT",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"ffff\r\n",
+        # Answered at once, because there is no such page; its body goes on for ever.
+        b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+    ],
+)
+async def test_a_request_to_the_api_that_never_ends_is_given_up(
+    redis_url: str, beginning: bytes, short: None, no_settings: object
+) -> None:
+    async with api(redis_url) as (_, port), dialled(port) as (reader, writer):
+        writer.write(beginning)
+
+        async def drip() -> None:
+            while beginning and not writer.is_closing():
+                writer.write(b"x")
+                await asyncio.sleep(SHORT_S / 5)
+
+        async with asyncio.TaskGroup() as group:
+            dripping = group.create_task(drip())
+            assert status_of(await heard(reader)) in (0, 404)
+            dripping.cancel()
+        assert status_of(await said(port, request("GET /healthz"))) == 200
+
+
+async def test_a_connection_that_is_used_outlives_the_time_for_one_request(
+    redis_url: str, short: None, no_settings: object
+) -> None:
+    async with api(redis_url) as (_, port), dialled(port) as (reader, writer):
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 3 * SHORT_S
+        while loop.time() < end_s:
+            writer.write(request("GET /healthz", close=False))
+            async with asyncio.timeout(PATIENCE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert status_of(head) == 200
+                await reader.readexactly(len(b'{"status":"ok"}'))
+            await asyncio.sleep(SHORT_S / 6)
+
+
+async def test_answers_of_the_api_that_nobody_reads_are_given_up(
+    redis_url: str, short: None, no_settings: object
+) -> None:
+    async with api(redis_url) as (_, port), dialled(port, limit=1) as (_, writer):
+        asked = request("GET /openapi.json", close=False)
+
+        async def ask_without_reading() -> None:
+            while True:
+                writer.write(asked * 20)
+                await writer.drain()
+                await asyncio.sleep(0)
+
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(ask_without_reading(), PATIENCE_S)
+        assert status_of(await said(port, request("GET /healthz"))) == 200
+
+
+async def test_connections_over_the_limit_of_the_api_are_told_so(
+    redis_url: str, no_settings: object
+) -> None:
+    async with api(redis_url, limits={"http_connections_max": 3}) as (_, port):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in held:
+            writer.write(request("GET /healthz", close=False))
+            assert status_of(await reader.readuntil(b"\r\n\r\n")) == 200
+        answer = await said(port, request("GET /healthz"))
+        assert status_of(answer) == 503
+        assert b'"code":"overloaded"' in answer
+        for _, writer in held:
+            writer.transport.abort()
+
+        async def room() -> bool:
+            return status_of(await said(port, request("GET /healthz"))) == 200
+
+        await eventually(room, PATIENCE_S)
+
+
+async def test_a_handshake_with_the_gateway_that_never_ends_takes_no_place(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickup_gateway, "HANDSHAKE_S_MAX", 1)
+    limits = {"pickup_clients_max": 1}
+    async with gateway(redis_url, sqlite(tmp_path), limits=limits) as service:
+        port = service.ports["gateway"]
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in slow:
+            writer.write(handshake()[:-4])
+        async with dialled(port) as (reader, writer):
+            writer.write(handshake())
+            async with asyncio.timeout(PATIENCE_S):
+                assert status_of(await reader.readuntil(b"\r\n\r\n")) == 101
+            await eventually(lambda: len(service.desk.clients) == 1, PATIENCE_S)
+            # The one after it is over the limit, and is let go.
+            async with dialled(port) as (other, opening):
+                opening.write(handshake())
+                assert (await heard(other)).endswith(b"\x03\xf0")  # 1008
+        for reader, writer in slow:
+            assert await heard(reader) == b""
+            writer.transport.abort()
+
+
+async def test_a_handshake_with_the_relay_that_never_ends_is_given_up(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "HANDSHAKE_S_MAX", 1)
+    async with running(redis_url) as (_, relay, _), dialled(relay.ports["ws"]) as (reader, writer):
+        writer.write(handshake()[:-4])
+        assert status_of(await heard(reader)) != 101
+
+
+async def test_who_does_not_show_the_token_at_the_ack_port_soon_loses_its_place(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgements, "GREET_S_MAX", SHORT_S)
+    limits, rules = {"ack_connections_max": 2}, {"ack_port": 0, "token": "secret"}
+    async with sample_ground(redis_url, limits=limits, dispatch=rules) as ground:
+        dispatcher = Dispatcher(ground)
+        await dispatcher.start()
+        port = dispatcher.ports["ack"]
+        try:
+            async with dialled(port) as (kept, writer), dialled(port) as (silent, _):
+                writer.write(hello(Greeting(token="secret")))
+                assert await kept.read(5)  # greeted back
+                assert await said(port) == b""  # there are two already
+                assert await heard(silent) == b""
+                writer.write(hello(Greeting(token="secret")))
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await kept.read(5)
+        finally:
+            await dispatcher.stop(5)
