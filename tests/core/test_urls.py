@@ -132,6 +132,7 @@ def test_an_http_url_has_a_host(url: str, problem: str | None) -> None:
         (" ", "it is empty"),
         ("s3://", "it is neither a folder nor a URL"),
         ("://bucket", "it is neither a folder nor a URL"),
+        ("ftp://host/lake", "the scheme 'ftp' is not known"),
     ],
 )
 def test_a_lake_is_a_folder_or_an_object_store(url: str, problem: str | None) -> None:

@@ -18,6 +18,9 @@ from tests.kit.server import ServerProcess
 
 expect.set_options(timeout=40_000)
 ROWS = 10_000
+PLACES = (
+    "#/dispatch", "#/routing", "#/transactions", "#/conversations", "#/pickup", "#/lake", "#/",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +44,16 @@ def test_redis_away_is_said_and_the_page_recovers_by_itself(chrome: Browser) -> 
         server.kill()
         expect(page.get_by_role("alert")).to_contain_text("Redis is away")
         expect(page.get_by_text("Not live")).to_be_visible()
+        for place in PLACES:
+            page.goto(f"{url}/{place}")
+            expect(page.get_by_role("alert")).to_contain_text("Redis is away")
         server.restart()
         expect(page.get_by_role("alert")).to_have_count(0)
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        for place in PLACES:
+            page.goto(f"{url}/{place}")
+            expect(page.locator("main .card").first).to_be_visible()
+            expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_an_api_that_went_away_is_said_too(chrome: Browser) -> None:

@@ -251,6 +251,7 @@ async def test_garbage_is_answered_counted_and_ends_the_link() -> None:
         b"\x01\x63\x00\x00\x00\x00",
         b"\x01\x01\xff\xff\xff\xff",
     ],
+    ids=["a message", "an acknowledgement of nonsense", "an unknown command", "an endless frame"],
 )
 async def test_a_broken_worker_costs_nobody_else_anything(data: bytes) -> None:
     async with peer(worker(), first=data) as bad, peer(worker(50)) as good, wired() as ours:

@@ -9,6 +9,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -31,8 +32,10 @@ class SlowApi(Api):
         super().__init__(ground)
         self.entered, self.cancelled = Signal(), Signal()
         self.release = asyncio.Event()
-        self._app.router.routes.append(Route("/slow", self.slow))
-        self._app.router.routes.append(Route("/broken", self.broken))
+        behind = self._app._behind
+        assert isinstance(behind, Starlette)
+        behind.router.routes.append(Route("/slow", self.slow))
+        behind.router.routes.append(Route("/broken", self.broken))
 
     async def slow(self, _: Request) -> Response:
         self.entered.fire()
@@ -50,7 +53,9 @@ class SlowApi(Api):
 async def ask(port: int, path: str) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
+        )
         return await reader.read()
     finally:
         writer.close()

@@ -16,7 +16,13 @@ from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
 from angarium.core.journal import Journal, decode_entry
 from angarium.pickup.store import PickupStore
-from angarium.server.joins import AckFollower, JoinedConversations, PickupSender, reply_letter_id
+from angarium.server.joins import (
+    AckFollower,
+    JoinedConversations,
+    PickupSender,
+    Removal,
+    reply_letter_id,
+)
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_ground
@@ -137,8 +143,8 @@ async def test_a_recipient_may_be_faster_than_the_report_that_its_reply_was_sent
     heard: list[str] = []
     known = False
 
-    async def hear(ack_id: str) -> bool:
-        heard.append(ack_id)
+    async def hear(removal: Removal) -> bool:
+        heard.append(removal.ack_id)
         return known
 
     async with sample_ground(redis_url) as ground:
@@ -164,8 +170,8 @@ async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -
     clock = FakeClock()
     heard: list[str] = []
 
-    async def hear(ack_id: str) -> bool:
-        heard.append(ack_id)
+    async def hear(removal: Removal) -> bool:
+        heard.append(removal.ack_id)
         return False
 
     async with sample_ground(redis_url) as ground:
@@ -183,7 +189,7 @@ async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -
 
 
 async def test_one_process_follows_at_a_time_and_another_when_it_leaves(redis_url: str) -> None:
-    async def hear(_: str) -> bool:
+    async def hear(_: Removal) -> bool:
         return True
 
     async with sample_ground(redis_url) as ground:

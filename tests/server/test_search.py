@@ -11,6 +11,7 @@ from angarium.client import Client
 from angarium.client.application import Angarium
 from angarium.core.errors import InputInvalid, NotFound
 from angarium.core.ground import Ground
+from angarium.core.trace import IN_HAND, InHand
 from angarium.lake.lookup import LakeEvent
 from angarium.server.joins import JoinedConversations, reply_letter_id
 from angarium.server.search import Search, SearchAnswer
@@ -160,4 +161,41 @@ async def test_events_of_one_millisecond_are_in_the_order_in_which_they_happened
         history = (await search.search("q")).history
         assert len({each.at_ms for each in history}) == 1
         assert [each.event for each in history][:2] == ["requested", "answered"]
+        await search.close()
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
+    redis_url: str, no_settings: object
+) -> None:
+    async with sample_ground(redis_url, **PATIENT) as ground:
+        client, search = Client(ground=ground), Search(ground)
+        carried = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+        token = IN_HAND.set(InHand(MESSAGE.encode(), carried, is_message=True))
+        try:
+            transaction_id = await play(ground, client)
+        finally:
+            IN_HAND.reset(token)
+        letter = reply_letter_id(ground.settings.prefix, "anna", "r1")
+        for id in (MESSAGE, transaction_id, "r1", letter):
+            assert (await search.search(id)).trace_id == TRACE, id
+        # A conversation is more than one message.
+        await client.conversations.request("anna", MESSAGE.replace("1", "2"))
+        await client.conversations.reply("anna", MESSAGE.replace("1", "2"), "r2", {})
+        assert (await search.search("anna")).trace_id is None
+        await search.close()
+
+
+async def test_what_carries_no_trace_is_its_own(redis_url: str, no_settings: object) -> None:
+    async with sample_ground(redis_url) as ground:
+        client, search = Client(ground=ground), Search(ground)
+        await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})
+        alone = (await client.transactions.start("p")).transaction_id
+        assert (await search.search(alone)).trace_id == alone[:32]
+        await client.conversations.request("anna", MESSAGE)
+        assert (await search.search(MESSAGE)).trace_id == MESSAGE.replace("-", "")
+        await client.conversations.request("anna", "a-request-of-another-make")
+        assert (await search.search("a-request-of-another-make")).trace_id is None
         await search.close()

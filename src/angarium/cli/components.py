@@ -33,6 +33,7 @@ JAVA_MAJORS = (17, 21)
 JAVA_REFUSED = "25.0.2"  # its G1 collector corrupts data
 LAKE_PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake", "duckdb")
 LAKE_FIX = "pip install 'angarium[lake]'"
+TRACES_FIX = "pip install 'angarium[otel]'"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -59,6 +60,7 @@ def examine() -> Iterator[Component]:
         yield _database(settings)
     yield _java()
     yield _lake()
+    yield _traces()
     yield _browser()
 
 
@@ -247,6 +249,19 @@ def _lake() -> Component:
         return Component("lake", False, False, f"missing {', '.join(missing)}", fix=LAKE_FIX)
     detail = ", ".join(f"{name} {version}" for name, version in found.items())
     return Component("lake", False, True, detail, found["pyspark"])
+
+
+def _traces() -> Component:
+    from angarium.core.tracing import ENDPOINTS, otel_version
+
+    version = otel_version()
+    endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
+    if version is None:
+        detail = "OpenTelemetry is not installed"
+        detail += "" if endpoint is None else f", and traces are to go to {endpoint}"
+        return Component("traces", False, endpoint is None, detail, fix=TRACES_FIX)
+    where = f"to {endpoint}" if endpoint else f"off: {ENDPOINTS[1]} is not set"
+    return Component("traces", False, True, where, version)
 
 
 def _browser() -> Component:

@@ -40,12 +40,11 @@ def show(
 
 
 async def _look(conversation_id: str) -> Shown:
+    from angarium.cli.ground import opened
     from angarium.conversations.show import show
     from angarium.conversations.store import ConversationStore
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         return await show(ConversationStore(ground), conversation_id)
 
 

@@ -195,11 +195,10 @@ def _say_counts(counts: dict[str, int], as_json: bool) -> int:
 
 @asynccontextmanager
 async def _store() -> AsyncIterator[DispatchStore]:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.ground import opened
     from angarium.dispatch.store import DispatchStore
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         yield DispatchStore(ground)
 
 

@@ -27,6 +27,8 @@ def find(
     for found in answer.found:
         state = msgspec.json.encode(found.state).decode()
         print(f"{found.room}: {found.kind} {state[:300]}")
+    if answer.trace_id is not None:
+        print(f"trace: {answer.trace_id}")
     for related in answer.related:
         print(f"belongs to it: {related.kind} {related.id}")
     for event in answer.history:
@@ -37,11 +39,10 @@ def find(
 
 
 async def _find(id: str) -> SearchAnswer:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.ground import opened
     from angarium.server.search import Search, lake_of
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         search = Search(ground, lake_of(ground))
         try:
             return await search.search(id)

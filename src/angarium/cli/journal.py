@@ -55,22 +55,20 @@ def forget(
 
 
 async def _look() -> list[JournalStatus]:
-    from angarium.core.ground import Ground
+    from angarium.cli.ground import opened
     from angarium.core.journal import Journal
-    from angarium.core.settings import load
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         journal = Journal(ground)
         return [await journal.status(number) for number in range(ground.settings.partitions)]
 
 
 async def _forget(reader: str) -> None:
+    from angarium.cli.ground import opened
     from angarium.core.errors import NotFound
-    from angarium.core.ground import Ground
     from angarium.core.journal import Journal
-    from angarium.core.settings import load
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         journal = Journal(ground)
         partitions = range(ground.settings.partitions)
         known = {name for number in partitions for name in (await journal.status(number)).readers}

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from angarium import __version__
+from angarium.cli.bench import bench
 from angarium.cli.conversation import conversation_commands
 from angarium.cli.demo import demo
 from angarium.cli.dispatch import dispatch_commands
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(given, prog_name="angarium", standalone_mode=False, obj=options)
     except typer.TyperException as error:
-        return _refuse(f"{error.format_message().rstrip('.')}; see angarium --help", 2)
+        return _misread(error)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except AngariumError as error:
@@ -70,6 +71,7 @@ def application() -> typer.Typer:
     app.command()(demo)
     app.command()(find)
     app.command()(top)
+    app.command()(bench)
     app.add_typer(dispatch_commands(), name="dispatch")
     app.add_typer(conversation_commands(), name="conversation")
     app.add_typer(route_commands(), name="route")
@@ -97,6 +99,17 @@ def _options(
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit
+
+
+def _misread(error: typer.TyperException) -> int:
+    """What is wrong with the words themselves, and where their help is."""
+    context = getattr(error, "ctx", None)
+    path = "angarium" if context is None else context.command_path
+    problem = error.format_message()
+    if context is not None and ("Missing command" in problem or problem.startswith("Usage:")):
+        print(context.get_help())  # a group's name alone: the answer is what there is
+        return 2
+    return _refuse(f"{problem.rstrip('.')}; see {path} --help", 2)
 
 
 def _failed(problem: str, code: int, options: Options) -> int:

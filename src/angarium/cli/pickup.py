@@ -78,12 +78,11 @@ def _run(ask: Callable[[Inspection], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.ground import opened
     from angarium.pickup.inspection import inspection
 
-    async with Ground.open(load()) as ground, inspection(ground) as opened:
-        return await ask(opened)
+    async with opened() as ground, inspection(ground) as room:
+        return await ask(room)
 
 
 def _print_overview(overview: Overview) -> None:

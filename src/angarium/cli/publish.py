@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from angarium.core.ground import Ground
     from angarium.dispatch.store import DispatchStore, Enqueued
 
 # What goes to Redis at once, in messages and bytes: enough to spread the way there and back.
@@ -50,12 +53,10 @@ def publish(
 
 
 async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
     from angarium.dispatch.store import DispatchStore
 
     sent, unheard, listeners = 0, 0, 0
-    async with Ground.open(load()) as ground:
+    async with _ground(arguments) as ground:
         store = DispatchStore(ground)
         for chunk in _chunks(arguments, count, store):
             heard_by = await store.publish_all(chunk)
@@ -74,19 +75,18 @@ async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
 
 
 async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_json: bool) -> int:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
     from angarium.dispatch.store import DispatchStore
 
     sent, duplicates = 0, 0
     shown: list[Enqueued] = []
-    async with Ground.open(load()) as ground:
+    alone = len(arguments) == 1 and count == 1
+    async with _ground(arguments) as ground:
         store = DispatchStore(ground)
         for chunk in _chunks(arguments, count, store):
             enqueued = await store.enqueue_all([(payload, key) for payload in chunk])
             duplicates += sum(each.duplicate for each in enqueued)
             sent += len(chunk)
-            if as_json:
+            if as_json or (alone and not shown):
                 shown += enqueued
         dispatchers = len(await store.dispatchers())
     if as_json:
@@ -94,10 +94,20 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
         _print_json({"messages": messages, "dispatchers": dispatchers})
     else:
         again = f", {duplicates} of them sent before" if duplicates else ""
-        print(f"{_count(sent, 'message')} in the durable intake{again}")
+        id = f": {shown[0].message_id}" if sent == len(shown) == 1 else ""
+        print(f"{_count(sent, 'message')} in the durable intake{id}{again}")
     if not dispatchers:
         _warn("no dispatcher runs; the messages wait until one does")
     return 0
+
+
+def _ground(arguments: Sequence[str]) -> AbstractAsyncContextManager[Ground]:
+    """What comes from stdin may go on for long, with Redis away in the middle of it."""
+    from angarium.cli.ground import opened
+    from angarium.core.ground import Ground
+    from angarium.core.settings import load
+
+    return Ground.open(load()) if "-" in arguments else opened()
 
 
 def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:

@@ -78,12 +78,11 @@ def _run(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.ground import opened
     from angarium.routing.listening import rules_of
     from angarium.routing.store import RoutingStore
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         settings = ground.settings
         return await ask(RoutingStore(ground, rules_of(settings), settings.limits))
 

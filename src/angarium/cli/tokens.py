@@ -69,11 +69,10 @@ def _run(ask: Callable[[TokenStore], Awaitable[T]]) -> T:
     import uvloop
 
     async def run() -> T:
-        from angarium.core.ground import Ground
-        from angarium.core.settings import load
+        from angarium.cli.ground import opened
         from angarium.core.tokens import TokenStore
 
-        async with Ground.open(load()) as ground:
+        async with opened() as ground:
             return await ask(TokenStore(ground))
 
     return uvloop.run(run())

@@ -52,11 +52,10 @@ def top(
 async def _watch(*, as_json: bool, interval_s: float | None) -> None:
     import asyncio
 
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.ground import opened
     from angarium.server.dashboard.overview import Sampler
 
-    async with Ground.open(load()) as ground:
+    async with opened() as ground:
         sampler = Sampler(ground)
         if interval_s is None:
             await sampler.sample()

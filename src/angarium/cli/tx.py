@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,8 +34,9 @@ def pipeline_commands() -> typer.Typer:
 
 
 def start(
-    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline.")],
-    data: Annotated[str, typer.Option(help="The data, as JSON.")] = "{}",
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of the pipeline.")],
+    given: Annotated[str | None, typer.Argument(metavar="[JSON]", help="The data.")] = None,
+    data: Annotated[str | None, typer.Option(help="The data, as an option.")] = None,
     owner: Annotated[str, typer.Option(help="Whose transaction it is.")] = "default",
     external_id: Annotated[
         str | None, typer.Option(help="Your own id for it; a repeat finds the first one.")
@@ -45,20 +47,13 @@ def start(
     as_json: Json = False,
 ) -> int:
     """Start a transaction, and wait for its end if asked to."""
-    from angarium.core.errors import InputInvalid
-
-    try:
-        import msgspec
-
-        msgspec.json.decode(data)
-    except ValueError as error:
-        raise InputInvalid(f"--data is not JSON: {error}") from None
+    text = _data(given, data)
 
     async def run(transactions: Transactions) -> int:
         from angarium.transactions.model import Start
 
         started = await transactions.start(
-            Start(pipeline, data.encode(), owner, external_id, webhook=webhook, admin=admin)
+            Start(pipeline, text.encode(), owner, external_id, webhook=webhook, admin=admin)
         )
         if wait_s > 0:
             return _show(await _ended(transactions, started.transaction_id, wait_s), as_json)
@@ -81,29 +76,36 @@ def show(id: Id, as_json: Json = False) -> int:
 
 
 def list_(
-    status: Annotated[str, typer.Option(help="queued, running, sleeping, success, …")] = "running",
+    status: Annotated[
+        str | None,
+        typer.Option(help="queued, running, sleeping, success, …; all that are open if not given."),
+    ] = None,
     pipeline: Annotated[str, typer.Option(help="Of this pipeline only.")] = "",
     owner: Annotated[str, typer.Option(help="Of this owner only.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
     as_json: Json = False,
 ) -> int:
-    """Transactions of one status."""
+    """Transactions of one status, or all that have not ended."""
     from angarium.core.errors import InputInvalid
     from angarium.transactions.model import Status
 
     try:
-        wanted = Status(status)
+        wanted = [Status(status)] if status else [each for each in Status if not each.final]
     except ValueError:
         raise InputInvalid(f"--status must be one of {', '.join(Status)}") from None
 
     async def run(transactions: Transactions) -> int:
-        found = await transactions.listed(wanted, limit, pipeline=pipeline, owner=owner)
+        found: list[Transaction] = []
+        for each in wanted:
+            left = limit - len(found)
+            if left:
+                found += await transactions.listed(each, left, pipeline=pipeline, owner=owner)
         if as_json:
             _print_json(found)
         else:
             rows = [
-                (each.id, each.pipeline, each.owner, each.status.value, each.step, each.node or "")
-                for each in found
+                (one.id, one.pipeline, one.owner, one.status.value, one.step, one.node or "")
+                for one in found
             ]
             _print_table(("id", "pipeline", "owner", "status", "step", "node"), rows)
         return 0
@@ -277,13 +279,14 @@ def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None 
 
 @asynccontextmanager
 async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
+    from angarium.cli.ground import impatient
     from angarium.core.application import load_application
     from angarium.core.ground import Ground
     from angarium.core.settings import load
     from angarium.lake.filed import transactions_of
     from angarium.transactions.client import Transactions
 
-    settings = load()
+    settings = impatient(load())
     named = application or settings.app
     app = load_application(named) if named else None
     async with Ground.open(settings) as ground:
@@ -342,7 +345,25 @@ def _print_json(value: Any) -> None:
     print(msgspec.json.encode(value).decode())
 
 
+def _data(given: str | None, option: str | None) -> str:
+    import msgspec
+
+    from angarium.core.errors import InputInvalid
+
+    if given is not None and option is not None:
+        raise InputInvalid("the data is given twice: leave the argument or --data")
+    text = given or option or "{}"
+    try:
+        msgspec.json.decode(text)
+    except ValueError as error:
+        raise InputInvalid(f"the data is not JSON: {error}") from None
+    return text
+
+
 def _print_table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    if not sys.stdout.isatty():
+        _print_columns([titles, *rows] if any(titles) else rows)
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -352,3 +373,12 @@ def _print_table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     for row in rows:
         table.add_row(*(str(value) for value in row))
     Console(soft_wrap=True).print(table)
+
+
+def _print_columns(rows: list[tuple[Any, ...]]) -> None:
+    """One line for each row, however wide: for files and other programs."""
+    words = [[str(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*words, strict=True)]
+    for row in words:
+        pairs = zip(row, widths, strict=True)
+        print("  ".join(word.ljust(width) for word, width in pairs).rstrip())

@@ -30,13 +30,17 @@ def up(
     from angarium.core.settings import load
     from angarium.server import app, host
 
-    log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
+    # At a terminal the address and the hints stay in sight: only what needs an eye comes after.
+    level = logging.WARNING if sys.stderr.isatty() else logging.INFO
+    log.configure(level=logging.DEBUG if context.obj.debug else level)
     settings = load() if application is None else load(app=application)
     functions = app.application_of(settings)
     names = app.runnable(functions)
     if not as_json:
         left_out = [name for name in app.ROLES if name not in names]
-        _say([f"Left out, there are no functions for it: {name}" for name in left_out])
+        if left_out:
+            hint = "" if settings.app else " (give an application: angarium up module:app)"
+            _say([f"Left out, there are no functions for: {', '.join(left_out)}{hint}"])
         _say([f"Starting {', '.join(names)} on {_redis(settings)} …"])
 
     def tell(services: Sequence[Service]) -> None:

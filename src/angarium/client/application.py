@@ -55,7 +55,7 @@ class Angarium(application.Angarium):
     def traceparent(self) -> str | None:
         """The trace of what is in hand, to be passed on to others."""
         handling = IN_HAND.get()
-        return None if handling is None else handling.trace.child().header
+        return None if handling is None else handling.trace.header
 
     def bind(self, ground: Ground) -> None:
         """Called by the process that runs this application's functions."""

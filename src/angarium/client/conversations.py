@@ -7,6 +7,7 @@ twice gives `step.key` and replies once. It leaves when it is its turn, by a pro
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from angarium.conversations.answers import NewReply
@@ -22,6 +23,7 @@ from angarium.core.trace import current_trace
 class ConversationsClient:
     def __init__(self, ground: Ground) -> None:
         self._settings = ground.settings
+        self._tracing = ground.tracing
         self._store = ConversationStore(ground)
         self._manager = MessageSyncManager(self._store, ground.settings.conversations)
 
@@ -30,8 +32,12 @@ class ConversationsClient:
     ) -> str:
         """Open a request, once: 'created' | 'duplicate'. Its replies leave by `origin`."""
         info = MinMessageInfo(request_id, "", conversation_id)
-        status, _ = await self._store.create_request(info, origin, wall_clock_ms(), corr or _corr())
-        return status
+
+        async def open_under(corr: str) -> str:
+            status, _ = await self._store.create_request(info, origin, wall_clock_ms(), corr)
+            return status
+
+        return await self._traced("conversations request", conversation_id, corr, open_under)
 
     async def reply(
         self,
@@ -48,13 +54,16 @@ class ConversationsClient:
         """'accepted' | 'duplicate'. `address` is for the sender: see `pickup.letterbox.Address`."""
         if callback_url is not None:
             check_url(callback_url, allow_private=self._settings.allow_private_addresses)
-        corr = corr or _corr()
         options = MessageOptions(payload, sender, callback_url, address)
-        task = encode_task(TaskItem(options, response_id, conversation_id, corr=corr))
-        accepted = await self._store.accept_reply(
-            NewReply(conversation_id, request_id, response_id, wall_clock_ms(), task, corr)
-        )
-        return "duplicate" if accepted.duplicate else "accepted"
+
+        async def reply_under(corr: str) -> str:
+            task = encode_task(TaskItem(options, response_id, conversation_id, corr=corr))
+            accepted = await self._store.accept_reply(
+                NewReply(conversation_id, request_id, response_id, wall_clock_ms(), task, corr)
+            )
+            return "duplicate" if accepted.duplicate else "accepted"
+
+        return await self._traced("conversations reply", conversation_id, corr, reply_under)
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
         """'delivered' | 'gone'; raises `AckUnknown`."""
@@ -64,7 +73,13 @@ class ConversationsClient:
         """Who waits for whom, and why."""
         return await show(self._store, conversation_id)
 
-
-def _corr() -> str:
-    trace = current_trace()
-    return "" if trace is None else trace.child().header
+    async def _traced(
+        self, name: str, conversation_id: str, corr: str, call: Callable[[str], Awaitable[str]]
+    ) -> str:
+        """Under the correlator given, else under the trace of what is in hand."""
+        trace = None if corr else current_trace()
+        if trace is None or self._tracing is None:
+            return await call(corr if trace is None else trace.header)
+        values = {"angarium.conversation_id": conversation_id}
+        with self._tracing.span(name, trace, values, kind="producer") as own:
+            return await call(own.header)

@@ -6,13 +6,15 @@ the externalId unless another is given. The trace of what is in hand goes along 
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from angarium.client.dispatch import encoded
 from angarium.core.backoff import Backoff
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
-from angarium.core.trace import IN_HAND, TRACEPARENT
+from angarium.core.trace import IN_HAND, TRACEPARENT, Trace, current_trace
 from angarium.lake.filed import transactions_of
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start, Started, Transaction
@@ -23,6 +25,7 @@ class TransactionsClient:
     def __init__(self, ground: Ground) -> None:
         self._transactions = Transactions(ground, elsewhere=transactions_of(ground.settings))
         self._clock = ground.clock
+        self._tracing = ground.tracing
 
     async def start(
         self,
@@ -35,17 +38,29 @@ class TransactionsClient:
         webhook: str | None = None,
     ) -> Started:
         """Started, or the first one of its externalId (`duplicate`)."""
-        return await self._transactions.start(
-            Start(
-                pipeline,
-                encoded({} if data is None else data),
-                owner,
-                external_id or _external_id(),
-                version,
-                webhook,
-                metadata=_metadata(),
-            )
+        start = Start(
+            pipeline,
+            encoded({} if data is None else data),
+            owner,
+            external_id or _external_id(),
+            version,
+            webhook,
         )
+        return await self._traced(start, current_trace())
+
+    async def _traced(self, start: Start, trace: Trace | None) -> Started:
+        """With the trace of what is in hand, or else with the one that follows from its id."""
+        tracing, values = self._tracing, {"angarium.pipeline": start.pipeline}
+        if tracing is None:
+            return await self._transactions.start(_carrying(start, trace))
+        if trace is not None:
+            with tracing.span("transactions start", trace, values, kind="producer") as own:
+                return await self._transactions.start(_carrying(start, own))
+        began_ns = time.time_ns()
+        started = await self._transactions.start(start)
+        if not started.duplicate:
+            tracing.started(started.transaction_id, "transactions start", began_ns, values)
+        return started
 
     async def status(self, transaction_id: str) -> Transaction:
         """From Redis, else from the archive; raises `TransactionUnknown`."""
@@ -94,6 +109,5 @@ def _external_id() -> str | None:
     return message_id
 
 
-def _metadata() -> bytes:
-    handling = IN_HAND.get()
-    return b"" if handling is None else encoded({TRACEPARENT: handling.trace.child().header})
+def _carrying(start: Start, trace: Trace | None) -> Start:
+    return start if trace is None else replace(start, metadata=encoded({TRACEPARENT: trace.header}))

@@ -20,7 +20,16 @@ from angarium.conversations.store import ConversationStore
 from angarium.core.application import Angarium
 from angarium.core.ground import Ground
 from angarium.core.outbound import check_url
-from angarium.core.web import Face, Operation, Parameter, decode, read_bytes, reply
+from angarium.core.web import (
+    TRACE,
+    Face,
+    Operation,
+    Parameter,
+    decode,
+    read_bytes,
+    reply,
+    traceparent_of,
+)
 
 # Numbers are exact up to here in Redis' scripts and in JavaScript.
 Timestamp = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -86,12 +95,12 @@ class _Operations:
             Operation(
                 "POST", "/v1/conversations/requests", "openRequest",
                 "Open a request: what comes in and will be replied to", self.open_request,
-                OpenRequestBody, {201: OpenedRequest, 200: OpenedRequest}, scope="write",
+                OpenRequestBody, {201: OpenedRequest, 200: OpenedRequest}, (TRACE,), scope="write",
             ),
             Operation(
                 "POST", "/v1/conversations/replies", "postReply",
                 "Post a reply to an open request; it leaves when it is its turn", self.post_reply,
-                ReplyBody, {202: AcceptedReply, 200: AcceptedReply}, scope="write",
+                ReplyBody, {202: AcceptedReply, 200: AcceptedReply}, (TRACE,), scope="write",
             ),
             Operation(
                 "POST", "/v1/conversations/acks", "acknowledgeReply",
@@ -107,8 +116,9 @@ class _Operations:
 
     async def open_request(self, request: Request) -> Response:
         body = await self._body(request, OpenRequestBody)
+        corr = body.corr or traceparent_of(request)
         status, message = await self._manager.create_conversation_register(
-            body.origin, body.conversation_id, body.request_id, body.corr, body.request_timestamp
+            body.origin, body.conversation_id, body.request_id, corr, body.request_timestamp
         )
         opened = OpenedRequest("created" if status == "created" else "duplicate", message)
         return reply(opened, 201 if status == "created" else 200)
@@ -118,9 +128,10 @@ class _Operations:
         if body.callback_url is not None:
             check_url(body.callback_url, allow_private=self._settings.allow_private_addresses)
         options = MessageOptions(body.payload, body.sender, body.callback_url)
-        task = TaskItem(options, body.response_id, body.conversation_id, corr=body.corr)
+        corr = body.corr or traceparent_of(request)
+        task = TaskItem(options, body.response_id, body.conversation_id, corr=corr)
         accepted = await self._manager.mark_pending_conversation_register(
-            "", body.conversation_id, body.request_id, task, body.corr, body.response_id,
+            "", body.conversation_id, body.request_id, task, corr, body.response_id,
             response_timestamp=body.response_timestamp,
         )  # fmt: skip
         status: Literal["accepted", "duplicate"] = "accepted"

@@ -18,6 +18,7 @@ from angarium.conversations.errors import Fatal, Recoverable
 from angarium.conversations.model import Reply
 from angarium.core.application import Angarium, Caller, Handler
 from angarium.core.outbound import AddressRefused, Outbound, OutboundFailed
+from angarium.core.trace import TRACEPARENT, current_trace, read_traceparent
 
 Sender = Callable[[Reply], Awaitable[str | None]]
 
@@ -71,6 +72,9 @@ class HttpSender:
             "content-type": "application/json",
             "idempotency-key": _as_header(reply.response_id),
         }
+        trace = current_trace() or read_traceparent(reply.corr)
+        if trace is not None:
+            headers[TRACEPARENT] = trace.header
         try:
             answer = await self._outbound.send("POST", url, msgspec.json.encode(body), headers)
         except AddressRefused as error:

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from angarium.core.errors import SettingInvalid
@@ -71,6 +71,14 @@ class Angarium:
     def handlers(self, kind: Kind) -> Mapping[str, Handler]:
         """Name → handler, in the order of registration."""
         return {name: each for (other, name), each in self._handlers.items() if other == kind}
+
+    def wrapped(self, wrap: Callable[[Handler], Callable[..., Any]]) -> Angarium:
+        """The same functions, each behind what `wrap` makes of it."""
+        found = Angarium()
+        found._handlers = {
+            whose: replace(each, function=wrap(each)) for whose, each in self._handlers.items()
+        }
+        return found
 
     def handler(self, kind: Kind, role: str) -> Handler:
         """The only one of its kind; a role that can't run without it is refused by name."""

@@ -7,6 +7,7 @@ them for Prometheus, the dashboard and `top`. Figures are for people: nothing de
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Mapping
 
 import msgspec
+from prometheus_client import Gauge
 
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
@@ -28,6 +30,17 @@ INTERVAL_S = 3.0
 TTL_MS = 10_000
 
 
+def tasks_running() -> int:
+    """Tasks of this process's loop: what a leak of them shows in. 0 outside of the loop."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
+
+
+Gauge("angarium_tasks", "Asyncio tasks of this process.").set_function(tasks_running)
+
+
 class ProcessFigures(msgspec.Struct, frozen=True):
     """One role of one process, as it last reported."""
 
@@ -37,6 +50,7 @@ class ProcessFigures(msgspec.Struct, frozen=True):
     pid: int
     figures: dict[str, float | str]
     at_ms: int = 0
+    tasks: int = 0
 
 
 class Figures:
@@ -56,7 +70,12 @@ class Figures:
             if isinstance(value, str) or math.isfinite(value)
         }
         report = ProcessFigures(
-            self._role, ground.actor, socket.gethostname(), os.getpid(), sayable
+            self._role,
+            ground.actor,
+            socket.gethostname(),
+            os.getpid(),
+            sayable,
+            tasks=tasks_running(),
         )
         await self._send(msgspec.json.encode(report))
 

@@ -125,9 +125,9 @@ class Ground:
         durable: bool,
     ) -> Any:
         after = self._durability_commands(partition) if durable else []
-        for command in (script.evalsha(names, args), script.eval(names, args)):
+        for command in (script.evalsha, script.eval):
             replies = await self.redis.execute(
-                [command, *after],
+                [command(names, args), *after],
                 key=names[0],
                 repeatable=script.repeatable,
                 timeout_s=2 * DURABILITY_TIMEOUT_MS / 1000 if after else None,

@@ -279,6 +279,14 @@ class Limits:
             "older than this is the lake's.",
         ),
     ] = 20_000
+    http_connections_max: Annotated[
+        int,
+        Limit(
+            "connections",
+            "Each connection at the API holds a file and a buffer; there is room for all long "
+            "polls and live views beside ordinary calls.",
+        ),
+    ] = 25_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
     from structlog.typing import EventDict, Processor
 
+from angarium.core.trace import IN_HAND
+
 
 def logger(name: str, **values: object) -> BoundLogger:
     """A logger whose every event carries `values`."""
@@ -44,6 +46,7 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
             structlog.contextvars.merge_contextvars,
+            _with_trace,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             *_renderers(target.isatty()),
@@ -52,6 +55,8 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
     handler = logging.StreamHandler(target)
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=level, force=True)
+    # It tells of each of its plugins, in every process that opens the database.
+    logging.getLogger("alembic.runtime.plugins").setLevel(max(level, logging.WARNING))
 
 
 def _renderers(for_people: bool) -> list[Processor]:
@@ -68,4 +73,12 @@ def _renderers(for_people: bool) -> list[Processor]:
 def _without_colour(_logger: Any, _method: str, event: EventDict) -> EventDict:
     # uvicorn sends each message a second time, with escape sequences, for its own formatter.
     event.pop("color_message", None)
+    return event
+
+
+def _with_trace(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """What a function says while it has a message or a step in hand leads to its trace."""
+    in_hand = IN_HAND.get()
+    if in_hand is not None:
+        event.setdefault("trace_id", in_hand.trace.trace_id)
     return event

@@ -14,23 +14,30 @@ import secrets
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import msgspec
+
 TRACEPARENT = "traceparent"
 LETTERS_MAX = 512
-_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_DIGITS = re.compile(r"[0-9a-f]{32}")
 
 
 class Trace(NamedTuple):
-    """The trace, and the span that whatever comes next is a child of."""
+    """The trace, and the span that whatever comes next is a child of.
+
+    `sampled`: whether whoever began it records it; None where nobody has decided yet.
+    """
 
     trace_id: str
     span_id: str
+    sampled: bool | None = True
 
     @property
     def header(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-01"
+        return f"00-{self.trace_id}-{self.span_id}-{'00' if self.sampled is False else '01'}"
 
     def child(self) -> Trace:
-        return Trace(self.trace_id, secrets.token_hex(8))
+        return self._replace(span_id=secrets.token_hex(8))
 
 
 def read_traceparent(text: object) -> Trace | None:
@@ -38,7 +45,39 @@ def read_traceparent(text: object) -> Trace | None:
     found = _FORM.fullmatch(text) if isinstance(text, str) and len(text) <= LETTERS_MAX else None
     if found is None or found[1] == "ff" or not (found[2].strip("0") and found[3].strip("0")):
         return None
-    return Trace(found[2], found[3])
+    return Trace(found[2], found[3], bool(int(found[4], 16) & 1))
+
+
+def carried_by(value: object) -> Trace | None:
+    """The trace that an object brings along as a member."""
+    return read_traceparent(value.get(TRACEPARENT)) if isinstance(value, dict) else None
+
+
+class _Carrier(msgspec.Struct):
+    """The one member of a payload that is read here."""
+
+    traceparent: str | None = None
+
+
+_read_carrier = msgspec.json.Decoder(_Carrier).decode
+
+
+def carried_in(payload: bytes) -> Trace | None:
+    """The trace in a payload that nobody has taken apart yet."""
+    if TRACEPARENT.encode() not in payload:
+        return None
+    try:
+        return read_traceparent(_read_carrier(payload).traceparent)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def trace_of_id(id: str) -> Trace | None:
+    """The trace of what carries none: the first 128 bits of its id; None if it has no such id."""
+    digits = id.replace("-", "").lower()[:32]
+    if _DIGITS.fullmatch(digits) is None or not digits[16:].strip("0"):
+        return None
+    return Trace(digits, digits[16:], None)
 
 
 class InHand:
@@ -56,16 +95,30 @@ class InHand:
         self._started = False
 
     @property
+    def id(self) -> str:
+        return self._id.decode()
+
+    @property
     def message_id(self) -> str | None:
-        return self._id.decode() if self._is_message else None
+        return self.id if self._is_message else None
 
     @property
     def trace(self) -> Trace:
         """The same each time it is asked."""
         if self._trace is None:
-            carried = self._payload.get(TRACEPARENT) if isinstance(self._payload, dict) else None
-            self._trace = read_traceparent(carried) or _trace_of(self._id)
+            self._trace = carried_by(self._payload) or _of(self.id)
         return self._trace
+
+    @property
+    def parent(self) -> Trace:
+        """What the work on it is a child of. A message's own span has its id, so that whoever
+        works on a message knows it without having been told."""
+        own = _of(self.id)
+        return self.trace._replace(span_id=own.span_id) if self._is_message else self.trace
+
+    def works_under(self, trace: Trace) -> None:
+        """What is done from now on belongs to this span."""
+        self._trace = trace
 
     def start_id(self) -> str | None:
         """The message's id, for the first thing that is started under it; None after that."""
@@ -73,9 +126,9 @@ class InHand:
         return self.message_id if first else None
 
 
-def _trace_of(id: bytes) -> Trace:
-    digits = id.decode().replace("-", "").lower()[:32]
-    return Trace(digits, digits[16:])
+def _of(id: str) -> Trace:
+    digits = id.replace("-", "").lower()[:32]
+    return Trace(digits, digits[16:], None)
 
 
 IN_HAND: ContextVar[InHand | None] = ContextVar("angarium_in_hand", default=None)

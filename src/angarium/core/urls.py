@@ -19,6 +19,7 @@ REDIS_SCHEMES = (
     "rediss+sentinel",
 )
 DATABASE_SCHEMES = ("sqlite", "postgresql")
+LAKE_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
 # From the first colon to the last @: a password with an unescaped slash, colon or @ in it must
 # not leak its second half.
@@ -101,12 +102,15 @@ def http_url_problem(url: str) -> str | None:
 
 
 def lake_url_problem(url: str) -> str | None:
-    """A folder, or an object store by any scheme: which ones work depends on Spark."""
+    """A folder, or an object store."""
     if not url.strip():
         return "it is empty"
-    if "://" in url and not all(_split(url)):
+    if "://" not in url:
+        return None
+    scheme, rest = _split(url)
+    if not scheme or not rest:
         return "it is neither a folder nor a URL"
-    return None
+    return None if scheme in LAKE_SCHEMES else _scheme_problem(scheme)
 
 
 def _split(url: str) -> tuple[str, str]:

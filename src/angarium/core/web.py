@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.core.service import Service
+from angarium.core.trace import TRACEPARENT, read_traceparent
 
 Body = TypeVar("Body")
 Handle = Callable[[Request], Awaitable[Response]]
@@ -44,6 +45,14 @@ class Parameter:
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
     description: str = ""
     required: bool = False
+
+
+# Beside what an operation declares: for those that bring a message in.
+TRACE = Parameter(
+    TRACEPARENT,
+    "header",
+    description="W3C Trace Context: the trace goes with the message through all rooms.",
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,12 @@ async def read_bytes(request: Request, bytes_max: int) -> bytes:
     except ClientDisconnect:
         raise InputInvalid("the connection ended before the body did") from None
     return b"".join(chunks)
+
+
+def traceparent_of(request: Request) -> str:
+    """The trace that the caller is in (W3C Trace Context), or nothing: never a reason to refuse."""
+    trace = read_traceparent(request.headers.get(TRACEPARENT))
+    return "" if trace is None else trace.header
 
 
 def decode(body: bytes, kind: type[Body]) -> Body:

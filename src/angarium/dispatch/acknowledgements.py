@@ -36,6 +36,8 @@ Answer = Callable[[bytes], None]
 Row = TypeVar("Row", bound=tuple[Any, ...])
 BATCH_MAX = 500
 RETRY_S = 0.1
+# For a stranger to show the token: the places of the port are few.
+GREET_S_MAX = 10.0
 
 
 class Answers:
@@ -197,6 +199,7 @@ class _AckConnection(asyncio.Protocol):
         self._greeting = greeting
         self._consumer = "ack port"
         self._transport: asyncio.Transport | None = None
+        self._stranger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -204,6 +207,9 @@ class _AckConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._listener.connections.add(self)
+        if not self._side.trusted:
+            loop = asyncio.get_running_loop()
+            self._stranger = loop.call_later(GREET_S_MAX, self._transport.abort)
         peer = self._transport.get_extra_info("peername")
         self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
 
@@ -215,6 +221,7 @@ class _AckConnection(asyncio.Protocol):
                 case Rejected():
                     self._listener.rejected(event, self._consumer)
                 case Greeted(greeting):
+                    self._known()
                     self._consumer = greeting.consumer_id or self._consumer
                     self.answer(hello(self._greeting))
                 case Broken(error, farewell):
@@ -226,9 +233,15 @@ class _AckConnection(asyncio.Protocol):
                     self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._known()
         self._listener.connections.discard(self)
         if self._side.incomplete:
             self._listener.counts.frames_cut += 1
+
+    def _known(self) -> None:
+        if self._stranger is not None:
+            self._stranger.cancel()
+            self._stranger = None
 
     def pause_writing(self) -> None:
         # It does not read our answers: there is nothing it could still be told.

@@ -90,6 +90,7 @@ class Dispatcher(Service, LinkOwner):
             window=self._dispatch.worker_window,
             heartbeat_s=self._dispatch.heartbeat_ms / 1000,
             name=ground.actor,
+            tracing=ground.tracing,
         )
         self.links = Links(terms, self, self.counts, self.clock)
         self._answers = Answers(self._store, self._is_due, self.counts)

@@ -1,7 +1,8 @@
 """The room over HTTP: the durable intake, what waits and who leads, the dead letters.
 
 A message that is answered with 202 is in Redis, at the durability that is set, and reaches a
-worker even when no dispatcher runs now. Its payload is kept byte by byte as it stood in the body.
+worker even when no dispatcher runs now. Its payload is kept byte by byte as it stood in the body;
+only the header `traceparent` is added to an object that has no such member.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from starlette.responses import Response
 from angarium.core.application import Angarium
 from angarium.core.errors import InputInvalid, LimitExceeded
 from angarium.core.ground import Ground
-from angarium.core.web import Face, Operation, Parameter, decode, read_bytes, reply
+from angarium.core.trace import TRACEPARENT
+from angarium.core.web import (
+    TRACE,
+    Face,
+    Operation,
+    Parameter,
+    decode,
+    read_bytes,
+    reply,
+    traceparent_of,
+)
 from angarium.dispatch.letters import DeadLetters, ShownLetter, mark_of, shown
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.dispatch.watch import DispatchWatch
@@ -82,7 +93,7 @@ class _Operations:
                 "Put one message, or a list of them, into the durable intake", self.enqueue,
                 MessageBody | list[MessageBody], {202: EnqueuedMessage | list[EnqueuedMessage]},
                 [Parameter(KEY_HEADER, "header", {"type": "string", "minLength": 1},
-                           "The idempotency_key of a single message")], scope="write",
+                           "The idempotency_key of a single message"), TRACE], scope="write",
             ),
             Operation(
                 "GET", "/v1/dispatch", "showDispatch",
@@ -125,8 +136,9 @@ class _Operations:
         header = request.headers.get(KEY_HEADER)
         if header is not None:
             messages = [_with_key(body, header)]
+        trace = traceparent_of(request)
         enqueued = await self._store.enqueue_all(
-            [(bytes(each.payload), each.idempotency_key) for each in messages]
+            [(_traced(bytes(each.payload), trace), each.idempotency_key) for each in messages]
         )
         answers = [EnqueuedMessage(each.message_id, each.duplicate) for each in enqueued]
         return reply(answers if isinstance(body, list) else answers[0], 202)
@@ -184,6 +196,15 @@ def _with_key(body: MessageBody | list[MessageBody], key: str) -> MessageBody:
     if body.idempotency_key not in (None, key):
         raise InputInvalid(f"{KEY_HEADER} and idempotency_key differ")
     return MessageBody(body.payload, key)
+
+
+def _traced(payload: bytes, trace: str) -> bytes:
+    """An object that carries no trace yet gets the caller's as its first member."""
+    if not trace or payload[:1] != b"{" or f'"{TRACEPARENT}"'.encode() in payload:
+        return payload
+    rest = payload[1:].lstrip()
+    comma = b"" if rest.startswith(b"}") else b","
+    return b'{"%b":"%b"%b%b' % (TRACEPARENT.encode(), trace.encode(), comma, rest)
 
 
 def _limit(text: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -16,6 +17,7 @@ from typing import cast
 from angarium.core import log
 from angarium.core.backoff import Backoff
 from angarium.core.clock import Clock
+from angarium.core.tracing import Tracing
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.frames import encode_messages
 from angarium.dispatch.protocol import (
@@ -51,6 +53,7 @@ class LinkTerms:
     window: int  # of a worker that does not name one
     heartbeat_s: float
     name: str  # of this dispatcher
+    tracing: Tracing | None = None
 
 
 class LinkOwner:
@@ -105,6 +108,10 @@ class Link(asyncio.Protocol):
         now_s = self._loop.time()
         self.held.update(dict.fromkeys([message_id for message_id, _ in messages], now_s))
         self._transport.write(encode_messages(messages))
+        tracing = self._terms.tracing
+        if tracing is not None:
+            values = {"angarium.consumer": self.consumer}
+            tracing.messages("dispatch send", messages, time.time_ns(), values)
 
     def answered(self, ids: Sequence[bytes]) -> int:
         """These are done with, one way or the other; how many of them it did not hold."""

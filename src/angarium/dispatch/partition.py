@@ -9,6 +9,7 @@ queued is dropped, for the next leader heard it too.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -337,7 +338,7 @@ class Partition:
         return Batch(epoch, messages, b"".join(digests), self._leadership)
 
     async def _accept(self, batch: Batch) -> None:
-        count = len(batch.messages)
+        count, began_ns = len(batch.messages), time.time_ns()
         sent = self._sendable(count)
         try:
             accepted = await self._store.accept(
@@ -358,7 +359,7 @@ class Partition:
         self._unfinished[batch.epoch] -= count
         self._counts.accepted += accepted
         self._counts.refused += count - accepted
-        self._take_in(batch.messages[:accepted], sent)
+        self._take_in(batch.messages[:accepted], sent, began_ns)
 
     async def _try_again(self, batch: Batch, error: AngariumError) -> None:
         self._log.warning("accept_failed", error=str(error), messages=len(batch.messages))
@@ -374,8 +375,11 @@ class Partition:
         """How many of the next messages we send ourselves. What waits in Redis comes first."""
         return 0 if self._backlog else min(count, self._ready.room)
 
-    def _take_in(self, messages: Sequence[MessageBytes], sent: int) -> None:
+    def _take_in(self, messages: Sequence[MessageBytes], sent: int, began_ns: int) -> None:
         """Freshly accepted: the first `sent` are ours to send, the others are due in Redis."""
+        tracing = self._ground.tracing
+        if tracing is not None:
+            tracing.messages("dispatch accept", messages, began_ns, first=True)
         # What no frame can carry went from the script to the dead letters.
         bytes_max = self._payload_bytes_max
         fit = [each for each in messages[:sent] if len(each[1]) <= bytes_max]
@@ -428,7 +432,7 @@ class Partition:
         if not self.leading or not self._lease.trusted:
             return Pass()
         count = self._store.items_max
-        sent, leadership = self._sendable(count), self._leadership
+        sent, leadership, began_ns = self._sendable(count), self._leadership, time.time_ns()
         taken = await self._store.take_inbox(self.number, self._lease.term, count, sent)
         if leadership != self._leadership or not self.leading:
             return Pass()
@@ -436,7 +440,7 @@ class Partition:
             self._lose("a newer leader exists")
             return Pass()
         self._counts.accepted += len(taken)
-        self._take_in(taken, sent)
+        self._take_in(taken, sent, began_ns)
         return Pass(len(taken), again=bool(taken))
 
     # Covering ---------------------------------------------------------------------------------

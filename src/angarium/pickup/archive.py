@@ -152,6 +152,16 @@ class Archive:
             found = (await connection.execute(query)).all()
         return [(queue, count, int(size)) for queue, count, size in found]
 
+    async def totals(self) -> tuple[int, int]:
+        """Messages and bytes of everything this keyspace has here. Each is looked at once."""
+        import sqlalchemy as sa
+
+        table = self._message
+        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.c.bytes), 0))
+        async with self._database.connect() as connection:
+            row = (await connection.execute(query.where(table.c.keyspace == self._prefix))).one()
+        return int(row[0]), int(row[1])
+
     async def queues(self, after: str, count: int) -> list[str]:
         """Queues that have messages here, by name, from behind `after`."""
         import sqlalchemy as sa

@@ -26,6 +26,7 @@ from picows import (
 )
 
 from angarium.core.application import Angarium
+from angarium.core.browsers import page_problem
 from angarium.core.errors import OutcomeUnknown, RedisUnavailable
 from angarium.core.figures import INTERVAL_S, Figures
 from angarium.core.ground import Ground
@@ -48,6 +49,7 @@ SWEEP_S = 0.5
 PERSIST_S = 1.0
 PUSH_S = 0.5
 LOOK_S = 10.0
+HANDSHAKE_S_MAX = 10  # a socket that has not said what it wants by then is closed
 # Renewals per lease: two may be lost on the way before the third would come too late.
 RENEWALS_PER_LEASE = 3
 
@@ -175,7 +177,7 @@ class Gateway(Service):
             max_frame_size=self.desk.frame_bytes_max,
             read_buffer_init_size=READ_BUFFER_BYTES,
             disconnect_on_exception=False,
-            websocket_handshake_timeout=10,
+            websocket_handshake_timeout=HANDSHAKE_S_MAX,
             logger_name=_quiet_logger(),
         )
         self.ports = {"gateway": listener.getsockname()[1]}
@@ -185,6 +187,11 @@ class Gateway(Service):
     ) -> ClientSocket | WSUpgradeResponseWithListener | None:
         if request.path.partition(b"?")[0] != b"/":
             return None
+        if self._access.open and not self._settings.anonymous:
+            refusal = page_problem(request.headers.get("Host"), request.headers.get("Origin"))
+            if refusal is not None:
+                forbidden = WSUpgradeResponse.create_error_response(403, refusal.encode())
+                return WSUpgradeResponseWithListener(forbidden, None)
         tenant = self._access.by_token(request.headers.get("Authorization"))
         if tenant is None and not self._access.certificates:
             refusal = WSUpgradeResponse.create_error_response(

@@ -5,17 +5,22 @@ Used by the command line and the API; it opens the database for itself and moves
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from angarium.core.errors import InputInvalid, NotFound
+from angarium.core.errors import DatabaseUnavailable, InputInvalid, NotFound
 from angarium.core.ground import Ground
 from angarium.pickup.archive import Archive
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import check_word, is_tenant, queue_name
 from angarium.pickup.store import GatewayFigures, PickupStore
+
+# The totals of the database may be this old, and counting takes a twentieth of the time at most.
+COUNT_S_MIN = 10.0
+COUNT_PAUSES = 20
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -48,6 +53,9 @@ class Inspection:
     def __init__(self, store: PickupStore, archive: Archive) -> None:
         self._store = store
         self._archive = archive
+        self._counted = 0, 0
+        self._count_again_s = float("-inf")
+        self._counting = asyncio.Lock()
 
     async def show(self, tenant: str, connection_id: str) -> Shown:
         queue = self._queue(tenant, connection_id)
@@ -69,22 +77,46 @@ class Inspection:
 
     async def overview(self) -> Overview:
         figures = await self._store.overview()
-        archived = await self._archive.figures()
+        archived, archived_bytes = await self._totals()
         return Overview(
             gateways=figures.gateways,
             queues=figures.queues,
             moving=figures.moving,
             pushes=figures.pushes,
-            archived=sum(count for _, count, _ in archived),
-            archived_bytes=sum(size for _, _, size in archived),
+            archived=archived,
+            archived_bytes=archived_bytes,
         )
+
+    async def _totals(self) -> tuple[int, int]:
+        """Of the database, which counts by looking at every message: so it is asked seldom, and
+        the longer it takes the less often. One asks for all who wait."""
+        clock = self._store.ground.clock
+        async with self._counting:
+            if clock.monotonic() >= self._count_again_s:
+                began_s = clock.monotonic()
+                self._counted = await self._archive.totals()
+                took_s = clock.monotonic() - began_s
+                self._count_again_s = began_s + max(COUNT_S_MIN, took_s * COUNT_PAUSES)
+        return self._counted
 
     async def drain(self, tenant: str, connection_id: str, did: str = "") -> int:
         """Every message, or those of one recipient, gone for good; how many."""
         if did:
             check_word("recipientDid", did, self._store.ground.settings.limits.id_bytes_max)
         queue = self._queue(tenant, connection_id)
+        if not await self._store.charted(self._store.partition_of(queue)):
+            figures = await self._store.overview()
+            if not any(each.live for each in figures.gateways):
+                return await self._nothing_in(queue)
         return await Mailbox(self._store, self._archive).remove_all(queue, did)
+
+    async def _nothing_in(self, queue: str) -> int:
+        """No gateway has yet counted what the database holds, and none is there to do it: who
+        waited would wait in vain."""
+        if await self._store.show(queue) is None and not await self._archive.page(queue, "", 0, 1):
+            return 0
+        hint = "start a gateway: angarium serve gateway"
+        raise DatabaseUnavailable(f"nobody has counted what the database holds; {hint}")
 
     def _queue(self, tenant: str, connection_id: str) -> str:
         if not is_tenant(tenant):

@@ -7,12 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid
+from angarium.core.errors import Conflict, InputInvalid, NotFound
 from angarium.core.ground import Ground
 from angarium.core.outbound import check_url
 from angarium.core.web import Face, Operation, Parameter, decode, read_bytes, reply
 from angarium.routing.envelope import decode_base64url
 from angarium.routing.listening import rules_of
+from angarium.routing.listing_store import RoutingListing
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import RoutingStore
 
@@ -61,6 +62,25 @@ class DeadLetters(msgspec.Struct, frozen=True):
     letters: list[DeadLetter]
 
 
+class DeadInbound(msgspec.Struct, frozen=True):
+    """A message that no instance could handle; `message` is the item as it stood in the list."""
+
+    id: str
+    recip_key: str
+    reason: str
+    message: str
+    at_ms: float
+
+
+class DeadInbounds(msgspec.Struct, frozen=True):
+    letters: list[DeadInbound]
+
+
+class RevivedLetter(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+
+
 class NewDelivery(msgspec.Struct, frozen=True):
     """`payload` is base64url."""
 
@@ -80,6 +100,7 @@ class RoutingFace:
         self._allow_private = settings.allow_private_addresses
         self._store = RoutingStore(ground, rules_of(settings), settings.limits)
         self._outbound = OutboundStore(ground, settings.routing.layout.value)
+        self._listing = RoutingListing(ground)
 
     async def show(self, request: Request) -> Response:
         state = await self._store.show(request.path_params["recip_key"])
@@ -111,6 +132,22 @@ class RoutingFace:
         ]
         return reply(DeadLetters(letters))
 
+    async def dead_inbound(self, _: Request) -> Response:
+        letters = [
+            msgspec.json.decode(letter, type=DeadInbound)
+            for letter in await self._listing.dead_inbound(LETTERS_MAX)
+        ]
+        return reply(DeadInbounds(letters))
+
+    async def revive_one(self, request: Request) -> Response:
+        id: str = request.path_params["id"]
+        status = await self._outbound.revive_one(id, LETTERS_MAX)
+        if status == "unknown":
+            raise NotFound(f"there is no dead delivery {id!r} among the oldest {LETTERS_MAX}")
+        if status == "unreadable":
+            raise Conflict("the message can't be read, so it can't be delivered either")
+        return reply(RevivedLetter(id, status))
+
     async def revive(self, _: Request) -> Response:
         return reply(Revived(await self._outbound.revive(LETTERS_MAX)))
 
@@ -118,6 +155,7 @@ class RoutingFace:
 def face(ground: Ground, app: Angarium) -> Face:
     room = RoutingFace(ground)
     key = Parameter("recip_key", "path", description="A recipient key, or several with commas.")
+    letter = Parameter("id", "path", {"type": "string", "minLength": 1}, "As the list has it.")
     return Face(
         "routing",
         (
@@ -164,6 +202,24 @@ def face(ground: Ground, app: Angarium) -> Face:
                 "The oldest messages that could not be delivered, with the reasons",
                 room.dead,
                 answers={200: DeadLetters},
+            ),
+            Operation(
+                "GET",
+                "/v1/routing/dead-inbound",
+                "list_dead_inbound",
+                "The oldest messages that no instance could handle, with the reasons",
+                room.dead_inbound,
+                answers={200: DeadInbounds},
+            ),
+            Operation(
+                "POST",
+                "/v1/routing/dead/{id}/revive",
+                "revive_dead_delivery",
+                "Queue one dead delivery again",
+                room.revive_one,
+                answers={200: RevivedLetter},
+                parameters=(letter,),
+                scope="write",
             ),
             Operation(
                 "POST",

@@ -13,7 +13,7 @@ from typing import Any
 
 from angarium.core import keyspace as keys
 from angarium.core.ids import time_ordered_id
-from angarium.core.scripts import load_script
+from angarium.core.scripts import load_script, status_of
 from angarium.core.subscription import Subscription
 from angarium.core.urls import redacted
 from angarium.core.wire import Argument
@@ -26,6 +26,7 @@ PUSH_OUTBOUND = load_script(_PACKAGE, "push_outbound")
 TAKE_OUTBOUND = load_script(_PACKAGE, "take_outbound")
 SETTLE_OUTBOUND = load_script(_PACKAGE, "settle_outbound")
 REVIVE_OUTBOUND = load_script(_PACKAGE, "revive_outbound")
+REVIVE_LETTER = load_script(_PACKAGE, "revive_letter")
 
 # A deliverer that has not said anything by then is gone. A WebSocket may use its time-out twice,
 # and a message waits for its turn before.
@@ -128,6 +129,21 @@ class OutboundStore:
             reply = await self._floor.run(REVIVE_OUTBOUND, partition, names, args)
             revived += int(reply[1])
         return revived
+
+    async def revive_one(self, message_id: str, letters_max: int) -> str:
+        """'revived' | 'unknown' | 'unreadable'; looked for among the oldest of each partition."""
+        status = "unknown"
+        for partition in range(self.partitions):
+            names = [
+                self._floor.keyspace.name(key, partition)
+                for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
+            ]
+            args = (self._wake, partition, message_id, letters_max)
+            reply = await self._floor.run(REVIVE_LETTER, partition, names, args)
+            status = status_of(reply)
+            if status != "unknown":
+                break
+        return status
 
     def hints(self) -> Subscription:
         return self._floor.redis.subscribe(self._wake)

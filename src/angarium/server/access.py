@@ -1,25 +1,29 @@
 """Who may call an operation: bearer tokens, their scopes, and the tenant they are bound to.
 
-Everything is open where the API listens on loopback and no token exists. Otherwise a caller needs a
-token, and each operation says by its scope what the token has to allow. A token that is bound to a
-tenant reaches only what can be told to be that tenant's: its queues in the pickup room, and the
-transactions it owns; of others it learns nothing, not even that they exist.
+Everything is open where the API listens on loopback and no token exists, except to pages of other
+hosts in a browser. Otherwise a caller needs a token, and each operation says by its scope what the
+token has to allow. A token that is bound to a tenant reaches only what can be told to be that
+tenant's: its queues in the pickup room, and the transactions it owns; of others it learns nothing,
+not even that they exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from angarium.core import log
+from angarium.core.browsers import page_problem
 from angarium.core.errors import AngariumError
 from angarium.core.ground import Ground
 from angarium.core.sockets import is_loopback
 from angarium.core.tokens import Token, TokenStore, digest, from_settings
 from angarium.core.web import Handle, Operation, read_bytes
+from angarium.lake.filed import transactions_of
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import OWNER_DEFAULT
@@ -63,7 +67,7 @@ class Access:
         self._loopback = is_loopback(settings.http.host)
         self._store = TokenStore(ground)
         self._stored: Mapping[str, Token] = {}
-        self._transactions = Transactions(ground)
+        self._transactions = Transactions(ground, elsewhere=transactions_of(ground.settings))
         self._body_bytes_max = settings.limits.http_body_bytes_max
         self._warned = False
         self._log = log.logger("angarium.access")
@@ -86,10 +90,15 @@ class Access:
     def check(self, request: Request, scope: str) -> Token | None:
         """The caller's token, None where everything is open; or why not."""
         if self.open:
+            told = request.headers
+            refusal = page_problem(told.get("host"), told.get("origin"))
+            if refusal is not None:
+                raise Forbidden(refusal)
             return None
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
             raise Unauthorized("a bearer token is needed: Authorization: Bearer …")
+        # Looked up by its hash: how long that takes tells nothing of the token.
         hashed = digest(text.strip())
         token = self._fixed.get(hashed) or self._stored.get(hashed)
         if token is None:
@@ -98,14 +107,39 @@ class Access:
             raise Forbidden(f"this needs the scope {scope!r}, and the token has {token.scope!r}")
         return token
 
+    def check_whole(self, request: Request, scope: str) -> None:
+        """For what is of no tenant, and no operation."""
+        token = self.check(request, scope)
+        if token is not None and token.tenant is not None:
+            raise _not_of_one(token.tenant)
+
     def guarded(self, operation: Operation) -> Handle:
         async def handle(request: Request) -> Response:
             token = self.check(request, operation.scope)
             if token is not None and token.tenant is not None:
                 await self._check_tenant(request, operation, token.tenant)
-            return await operation.handle(request)
+            response = await operation.handle(request)
+            if isinstance(response, StreamingResponse):
+                parts = response.body_iterator
+                response.body_iterator = self._while_allowed(request, operation.scope, parts)
+            return response
 
         return handle
+
+    async def _while_allowed(
+        self, request: Request, scope: str, parts: AsyncIterable[Any]
+    ) -> AsyncIterator[Any]:
+        """A stream that ends with the right to it: tokens are made and revoked while it lasts."""
+        try:
+            async for part in parts:
+                try:
+                    self.check(request, scope)
+                except AngariumError:
+                    return
+                yield part
+        finally:
+            if isinstance(parts, AsyncGenerator):
+                await parts.aclose()
 
     # Tenants
 
@@ -120,15 +154,15 @@ class Access:
                 # As if it were not there: a foreign id must tell nothing.
                 raise TransactionUnknown(f"there is no transaction {id!r}")
         elif name in STARTS:
-            await self._check_owners(request, tenant)
+            await self._check_owners(request, operation, tenant)
         else:
-            raise ForeignTenant(f"the token is for {tenant!r}, and this is not of one tenant")
+            raise _not_of_one(tenant)
 
-    async def _check_owners(self, request: Request, tenant: str) -> None:
+    async def _check_owners(self, request: Request, operation: Operation, tenant: str) -> None:
         body = await read_bytes(request, self._body_bytes_max)
         request._body = body  # the handler reads it again
         try:
-            if request.url.path.endswith("/batch"):
+            if operation.name == "startTransactions":
                 owners = {
                     each.owner for each in msgspec.json.decode(body, type=_Batch).transactions
                 }
@@ -138,3 +172,7 @@ class Access:
             return  # the handler says what is wrong with it, and starts nothing
         if owners - {tenant}:
             raise ForeignTenant(f"the token is for {tenant!r}: give it as the owner")
+
+
+def _not_of_one(tenant: str) -> ForeignTenant:
+    return ForeignTenant(f"the token is for {tenant!r}, and this is not of one tenant")

@@ -92,6 +92,10 @@ async def compose(
         if bound is not None:
             bound.bind(ground)
         try:
+            if ground.tracing is not None:
+                from angarium.server.traced import traced
+
+                app = traced(app, ground.tracing)
             yield [cast("Service", module.build(ground, app)) for module in modules]
         finally:
             if bound is not None:

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import importlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -33,11 +34,23 @@ from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.core.sockets import listen
 from angarium.core.tokens import from_settings
-from angarium.core.web import Face, openapi, problem, problem_of, reply, routes
+from angarium.core.web import (
+    Face,
+    Handle,
+    Operation,
+    openapi,
+    problem,
+    problem_of,
+    reply,
+    routes,
+)
 from angarium.lake.filed import transactions_of
 from angarium.server.access import LOOK_S, Access, Unauthorized
+from angarium.server.connections import HEAD_BYTES_MAX, limited
 from angarium.server.dashboard.page import Files, index, wants_page
+from angarium.server.direct import Answer, Direct
 from angarium.server.process_metrics import ProcessMetrics
+from angarium.server.traced import traced_handle
 
 # Modules that add a room's operations to the API: each offers `face(ground, app)`.
 FACES: tuple[str, ...] = (
@@ -144,6 +157,11 @@ class Api(Service):
             self._socket.close()
             self._socket = None
 
+    def guarded(self, operation: Operation) -> Handle:
+        """Only for those who may, and with a span where there is a collector."""
+        handle, tracing = self.access.guarded(operation), self._ground.tracing
+        return handle if tracing is None else traced_handle(operation, handle, tracing)
+
     async def check_ready(self) -> None:
         """Raise unless we take work and Redis answers in time."""
         if not self.ready:
@@ -158,6 +176,8 @@ class Api(Service):
         assert self._socket is not None
         config = uvicorn.Config(
             self._app,
+            http=limited(self._ground.settings.limits.http_connections_max),
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             lifespan="off",
             ws="none",
             log_config=None,
@@ -200,7 +220,7 @@ class _Server(uvicorn.Server):
             raise
 
 
-def application(api: Api, faces: Sequence[Face]) -> Starlette:
+def application(api: Api, faces: Sequence[Face]) -> Direct:
     page = msgspec.json.encode(openapi(faces, angarium.__version__))
 
     files = Files()
@@ -224,28 +244,25 @@ def application(api: Api, faces: Sequence[Face]) -> Starlette:
         return reply({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
-        api.access.check(request, "read")
+        api.access.check_whole(request, "read")
         page = generate_latest() + generate_latest(api.reported)
         return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def openapi_page(_: Request) -> Response:
         return Response(page, media_type="application/json")
 
-    return Starlette(
+    behind = Starlette(
         routes=[
             Route("/", root),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             Route("/openapi.json", openapi_page),
-            *routes(faces, api.access.guarded),
+            *routes(faces, api.guarded),
         ],
-        exception_handlers={
-            HTTPException: _refused,
-            AngariumError: _failed,
-            Exception: _broken,
-        },
+        exception_handlers={**ERRORS},
     )
+    return Direct(behind, faces, api.guarded, ERRORS)
 
 
 def _refused(_: Request, error: Any) -> Response:
@@ -263,3 +280,8 @@ def _failed(_: Request, error: Any) -> Response:
 def _broken(_: Request, error: Any) -> Response:
     # What went wrong is in the log; a stranger learns nothing of our inside.
     return problem(500, "internal", "something went wrong; the log says what")
+
+
+ERRORS: Mapping[type[Exception], Answer] = MappingProxyType(
+    {HTTPException: _refused, AngariumError: _failed, Exception: _broken}
+)

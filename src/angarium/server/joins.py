@@ -19,6 +19,7 @@ import msgspec
 from angarium.conversations import instance
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
+from angarium.conversations.memory_queue import Task
 from angarium.conversations.model import Reply, SyncMessageOptions
 from angarium.core import keyspace as keys
 from angarium.core import log
@@ -29,6 +30,7 @@ from angarium.core.journal import EntryUnreadable, Journal, decode_entry
 from angarium.core.lease import Lease, LeaseKeys, Turn
 from angarium.core.service import Service
 from angarium.core.settings import Settings
+from angarium.core.trace import IN_HAND, InHand, Trace, current_trace, read_traceparent
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.letterbox import Address, Letter, Letterbox, is_letter_id, letter_id
 from angarium.pickup.mailbox import CANCELLED, DELIVERED
@@ -51,17 +53,26 @@ class PickupSender:
     def __init__(self, ground: Ground) -> None:
         self._box = Letterbox(ground)
         self._prefix = ground.settings.prefix
+        self._tracing = ground.tracing
 
     async def __call__(self, reply: Reply) -> str | None:
         """The id of the ACK to come; None for one that was put there before and is gone."""
         letter = self._letter(reply)
         try:
-            status = await self._box.put(letter)
+            status = await self._put(letter)
         except QueueFull as error:
             raise Recoverable(str(error)) from error
         except (InputInvalid, LimitExceeded) as error:
             raise Fatal(str(error)) from error
         return None if status == "removed" else letter.message_id
+
+    async def _put(self, letter: Letter) -> str:
+        trace = None if self._tracing is None else current_trace()
+        if self._tracing is None or trace is None:
+            return await self._box.put(letter)
+        values = {"angarium.connection_id": letter.connection_id, "angarium.id": letter.message_id}
+        with self._tracing.span("pickup add", trace, values, kind="producer"):
+            return await self._box.put(letter)
 
     def _letter(self, reply: Reply) -> Letter:
         try:
@@ -87,10 +98,19 @@ def reply_letter_id(prefix: str, conversation_id: str, response_id: str) -> str:
 
 
 @dataclass(frozen=True)
+class Removal:
+    """A letter that left the pickup room: what, when, and by whose hand."""
+
+    ack_id: str
+    at_ms: int
+    by: str
+
+
+@dataclass(frozen=True)
 class _Awaiting:
     """An ACK whose reply was not known when it was last looked for."""
 
-    ack_id: str
+    removal: Removal
     looks: int
     next_look_s: float
 
@@ -104,9 +124,9 @@ class AckFollower:
     """
 
     def __init__(
-        self, ground: Ground, partition: int, hear: Callable[[str], Awaitable[bool]]
+        self, ground: Ground, partition: int, hear: Callable[[Removal], Awaitable[bool]]
     ) -> None:
-        """`hear` gets the id of each ACK, and says whether anybody waited for it."""
+        """`hear` gets each ACK, and says whether anybody waited for it."""
         name = ground.keyspace.name
         self._ground = ground
         self._clock = ground.clock
@@ -169,20 +189,20 @@ class AckFollower:
         self._position = f"{max(0, now_ms - self._past_ms)}-0"
         self._awaiting = []
 
-    def _removed(self, entry: Sequence[Any]) -> list[str]:
-        """Ids of letters that left the pickup room with this entry."""
+    def _removed(self, entry: Sequence[Any]) -> list[Removal]:
+        """Letters that left the pickup room with this entry."""
         entry_id, fields = entry
         # The rows of other rooms are not even taken apart.
         if dict(zip(fields[::2], fields[1::2], strict=False)).get(b"room") != PICKUP.encode():
             return []
         try:
-            events = decode_entry(entry_id, fields).events
+            decoded = decode_entry(entry_id, fields)
         except EntryUnreadable as error:
             self._log.warning("entry_unreadable", error=str(error))
             return []
         return [
-            each.subject
-            for each in events
+            Removal(each.subject, decoded.at_ms, decoded.actor)
+            for each in decoded.events
             if each.event in (DELIVERED, CANCELLED) and is_letter_id(each.subject)
         ]
 
@@ -191,11 +211,11 @@ class AckFollower:
         unknown: list[_Awaiting] = []
         for start in range(0, len(awaiting), ACKS_AT_ONCE):
             part = awaiting[start : start + ACKS_AT_ONCE]
-            heard = await asyncio.gather(*(self._hear(each.ack_id) for each in part))
+            heard = await asyncio.gather(*(self._hear(each.removal) for each in part))
             unknown += [each for each, known in zip(part, heard, strict=True) if not known]
         now_s = self._clock.monotonic()
         return [
-            _Awaiting(each.ack_id, each.looks + 1, now_s + LOOKS_AFTER_S[each.looks + 1])
+            _Awaiting(each.removal, each.looks + 1, now_s + LOOKS_AFTER_S[each.looks + 1])
             for each in unknown
             if each.looks + 1 < len(LOOKS_AFTER_S)
         ]
@@ -221,14 +241,45 @@ class JoinedConversations(ConversationsInstance):
         for follower in self._followers:
             await follower.release()
 
-    async def hear_ack(self, ack_id: str) -> bool:
-        options = SyncMessageOptions(async_response_id=ack_id)
+    async def hear_ack(self, removal: Removal) -> bool:
+        options = SyncMessageOptions(async_response_id=removal.ack_id)
+        trace: Trace | None = None
         try:
+            if self._ground.tracing is not None:
+                trace = await self._trace_of(options)
             status = await self.manager.delete_conversation_message(options)
         except AckUnknown:
             return False
         self.acknowledged += status == "delivered"
+        if self._ground.tracing is not None and trace is not None and status == "delivered":
+            values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.by}
+            self._ground.tracing.record(
+                "pickup delivered", trace, removal.at_ms * 1_000_000, values, kind="consumer"
+            )
         return True
+
+    async def _trace_of(self, options: SyncMessageOptions) -> Trace | None:
+        """Asked for only where there is a collector: it is one more question to Redis."""
+        info = await self.manager.find(options)
+        reply = await self.store.read_reply(info.response_id, info.conversation_id)
+        return None if reply is None else read_traceparent(reply.corr)
+
+    async def _send(self, task: Task) -> float | None:
+        tracing = self._ground.tracing
+        trace = None if tracing is None else read_traceparent(task.corr)
+        if tracing is None or trace is None:
+            return await super()._send(task)
+        values = {"angarium.conversation_id": task.task_group, "angarium.id": task.task_id}
+        with tracing.span(
+            "conversations send", trace, values, kind="producer", current=True
+        ) as own:
+            in_hand = InHand(b"")
+            in_hand.works_under(own)
+            token = IN_HAND.set(in_hand)
+            try:
+                return await super()._send(task)
+            finally:
+                IN_HAND.reset(token)
 
 
 def check(settings: Settings, app: Angarium) -> None:

@@ -10,6 +10,7 @@ letter in the pickup room whose id follows from its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
@@ -26,6 +27,7 @@ from angarium.core.errors import AngariumError, InputInvalid, NotFound
 from angarium.core.ground import Ground
 from angarium.core.journal import EntryUnreadable, Event, decode_entry
 from angarium.core.service import Service
+from angarium.core.trace import Trace, carried_in, read_traceparent, trace_of_id
 from angarium.core.web import Face, Operation, Parameter, reply
 from angarium.dispatch.identity import is_message_id
 from angarium.dispatch.letters import DeadLetters, shown
@@ -81,9 +83,13 @@ class Related(msgspec.Struct, frozen=True):
 
 
 class SearchAnswer(msgspec.Struct, frozen=True):
-    """`complete`: the history reaches back to the beginning, as far as anybody knows."""
+    """`complete`: the history reaches back to the beginning, as far as anybody knows.
+
+    `trace_id` is that of W3C Trace Context, under which a collector has its spans.
+    """
 
     id: str
+    trace_id: str | None
     found: list[Found]
     related: list[Related]
     history: list[HistoryEvent]
@@ -126,9 +132,34 @@ class Search:
         history.sort(key=lambda each: each.at_ms)
         if not found and not history:
             raise NotFound(f"no room, no journal and no lake knows {id!r}")
+        trace = await self._trace(id, found, related)
         return SearchAnswer(
-            id, found, related.listed(), history[:EVENTS_MAX], lake, complete or lake == "joined"
+            id,
+            trace,
+            found,
+            related.listed(),
+            history[:EVENTS_MAX],
+            lake,
+            complete or lake == "joined",
         )
+
+    async def _trace(self, id: str, found: list[Found], related: _Related) -> str | None:
+        """The one that a room has noted, else the one that follows from the message's id."""
+        ids = related.of("message", "message or request") or [id]
+        if len(ids) > 1:
+            return None  # a conversation: each of its messages has its own
+        if not any(each.room == "transactions" for each in found):
+            found = [*found, *[each async for each in self._started_by(ids[0])]]
+        for each in found:
+            trace = _noted(each)
+            if trace is not None:
+                return trace.trace_id
+        own = trace_of_id(ids[0]) if is_message_id(ids[0].encode()) else None
+        return None if own is None else own.trace_id
+
+    async def _started_by(self, id: str) -> AsyncIterator[Found]:
+        with contextlib.suppress(NotFound, InputInvalid):
+            yield Found("transactions", "transaction", await self._external(id))
 
     # Redis
 
@@ -256,6 +287,9 @@ class _Related:
     def ids(self) -> list[str]:
         return list(self._kinds)
 
+    def of(self, *kinds: str) -> list[str]:
+        return [id for id, kind in self._kinds.items() if kind in kinds]
+
     def listed(self) -> list[Related]:
         return [Related(kind, id) for id, kind in self._kinds.items() if kind != "this"]
 
@@ -283,6 +317,17 @@ class _Related:
         if id and id not in self._kinds and len(self._kinds) < RELATED_MAX:
             self._kinds[id] = kind
             self._bytes.append(msgspec.json.encode(id)[1:-1])
+
+
+def _noted(found: Found) -> Trace | None:
+    """The trace that stands with a thing of a room."""
+    if found.room == "transactions":
+        metadata = bytes(found.state.metadata)
+        return carried_in(metadata) or trace_of_id(found.state.id)
+    if found.kind in ("request", "reply"):
+        return read_traceparent(found.state.corr)
+    letter = found.state.get("letter") if found.kind == "message" else None
+    return None if letter is None else carried_in((letter.payload or "").encode())
 
 
 def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryEvent]:

@@ -128,7 +128,13 @@ WEBHOOK_COUNTER = _transactions(
 TRANSACTIONS_NOTIFY = _transactions(
     "transactions:notify",
     "channel",
-    meaning="Every change of a transaction, for the long polls and event streams of each API",
+    meaning="Ends: a line for each kind, with the ids it happened to; for long polls",
+    scope=Scope.KEYSPACE,
+)
+TRANSACTIONS_EVENTS = _transactions(
+    "transactions:notify:events",
+    "channel",
+    meaning="The same for every change; heard by an API that has, or had, an event stream",
     scope=Scope.KEYSPACE,
 )
 TRANSACTIONS_WORK = _transactions(

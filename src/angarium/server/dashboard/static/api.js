@@ -52,7 +52,7 @@ async function refusal(response) {
   }
 }
 
-async function ask(method, path, body) {
+async function answer(method, path, body) {
   const sent = body === undefined ? {} : { body: JSON.stringify(body) };
   const kind = body === undefined ? {} : { "content-type": "application/json" };
   let response;
@@ -62,8 +62,21 @@ async function ask(method, path, body) {
     throw new ApiError(0, "unreachable", "the API does not answer");
   }
   if (!response.ok) throw await refusal(response);
-  if (response.status === 204) return null;
-  return response.json();
+  return response;
+}
+
+async function ask(method, path, body) {
+  const response = await answer(method, path, body);
+  return response.status === 204 ? null : response.json();
+}
+
+/** As a file: a plain link could not carry the token. */
+export async function download(path, name) {
+  const response = await answer("GET", path);
+  const url = URL.createObjectURL(await response.blob());
+  const link = Object.assign(document.createElement("a"), { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 export const get = (path, parameters) => ask("GET", path + query(parameters));

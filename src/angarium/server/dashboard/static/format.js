@@ -47,6 +47,8 @@ export const ago = (ms) => (ms ? `${duration(clock.now() - ms)} ago` : "never");
 export const ahead = (ms) =>
   ms > clock.now() ? `in ${duration(ms - clock.now())}` : "any moment";
 export const at = (ms) => (ms ? moment.format(ms) : "–");
+/** To the millisecond: a story's events are often less than a second apart. */
+export const exactly = (ms) => `${moment.format(ms)}.${String(ms % 1000).padStart(3, "0")}`;
 export const hourOf = (ms) => hour.format(ms);
 
 export function bytes(value) {

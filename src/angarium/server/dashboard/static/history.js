@@ -1,7 +1,7 @@
 // What happened, one line for each event of the journal, oldest first.
 
 import { h } from "./dom.js";
-import { at } from "./format.js";
+import { exactly } from "./format.js";
 import { ROOMS } from "./flow.js";
 
 const GOOD = new Set(["delivered", "completed", "acknowledged", "picked_up", "webhook_delivered"]);
@@ -23,10 +23,11 @@ function line(event, id) {
     event.status, event.pipeline && `pipeline ${event.pipeline}`, event.node && `at ${event.node}`,
     event.attempt && `no. ${event.attempt}`, event.key && `for ${event.key}`, event.detail,
   ].filter(Boolean).join(" · ");
-  return h("li", { class: tone(event) }, h("time", { datetime: new Date(event.at_ms).toISOString() }, at(event.at_ms)),
+  return h("li", { class: tone(event) }, h("time", { datetime: new Date(event.at_ms).toISOString() }, exactly(event.at_ms)),
     h("b", {}, event.event.replaceAll("_", " ")), h("span", { class: "room" }, ROOMS[event.room] ?? event.room),
     words ? h("span", { class: "soft wrap" }, words) : null,
-    event.subject === id ? null : h("span", { class: "faint mono wrap" }, event.subject));
+    event.subject === id ? null : h("span", { class: "faint mono wrap" }, event.subject),
+    event.source === "lake" ? h("span", { class: "faint" }, "from the lake") : null);
 }
 
 function tone(event) {

@@ -1,11 +1,11 @@
 // The lake: how far it is behind, its tables, the last audit, and how to get a report.
 
-import { get } from "../api.js";
+import { download, get } from "../api.js";
 import { h } from "../dom.js";
 import { ago, at, count, duration } from "../format.js";
 import { ROOMS } from "../flow.js";
 import { model } from "../model.js";
-import { badge, card, empty, heading, loading, table, tiles } from "../parts.js";
+import { act, badge, button, card, empty, heading, loading, table, tiles } from "../parts.js";
 
 export function page() {
   const own = { found: null, problem: null, audit: null, unaudited: "" };
@@ -82,6 +82,8 @@ function accounts(balances) {
   return [...sums.values()];
 }
 
-const report = () => card("Report", { body: [
-  h("p", { class: "soft" }, "Throughput, latency percentiles, retries, the slowest conversations and the busiest keys, as one HTML file."),
-  h("code", { class: "command" }, "angarium lake report")] });
+const report = () => card("Report", {
+  actions: button("Download the report", () => act(() => download("/v1/lake/report", "angarium-report.html"), () => "The report is made")),
+  body: [
+    h("p", { class: "soft" }, "Throughput, latency percentiles, retries, the slowest conversations and the busiest keys, as one HTML file."),
+    h("code", { class: "command" }, "angarium lake report")] });

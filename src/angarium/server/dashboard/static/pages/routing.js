@@ -9,11 +9,13 @@ import { paged } from "../paging.js";
 
 export function page({ redraw }) {
   const keys = paged("/v1/routing/keys", "keys", () => ({}), redraw);
-  const own = { instances: null, unowned: 0, dead: null, keys, shown: null, problem: "", redraw };
+  const own = { instances: null, unowned: 0, dead: null, inbound: null, keys, shown: null, problem: "", redraw };
   return {
     async load() {
-      const [instances, dead] = await Promise.all([get("/v1/routing/instances"), get("/v1/routing/dead"), keys.load()]);
-      [own.instances, own.unowned, own.dead] = [instances.instances, instances.keys_without_owner, dead.letters];
+      const [instances, dead, inbound] = await Promise.all([get("/v1/routing/instances"), get("/v1/routing/dead"),
+        get("/v1/routing/dead-inbound"), keys.load()]);
+      [own.instances, own.unowned] = [instances.instances, instances.keys_without_owner];
+      [own.dead, own.inbound] = [dead.letters, inbound.letters];
     },
     view: () => view(own),
   };
@@ -32,6 +34,7 @@ function view(own) {
     own.instances ? instances(own) : loading(),
     keyCard(own),
     deadDeliveries(own),
+    deadInbound(own),
   ];
 }
 
@@ -89,7 +92,19 @@ function deadDeliveries(own) {
       { label: "Receiver", cell: (row) => receiver(row.message), class: "wrap" },
       { label: "Reason", cell: (row) => row.reason, class: "wrap" },
       { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
+      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOne(own, row))) : null) },
     ], own.dead, (row) => row.id + row.at_ms + row.message.length) });
+}
+
+function deadInbound(own) {
+  if (!own.inbound?.length) return null;
+  return card("Inbound messages that no instance could handle", { note: "the oldest first; the log of the role inbox tells more",
+    table: table("Dead inbound messages", [
+      { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
+      { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
+      { label: "Reason", cell: (row) => row.reason, class: "wrap" },
+      { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
+    ], own.inbound, (row) => row.id + row.at_ms) });
 }
 
 function receiver(message) {
@@ -110,6 +125,11 @@ async function revive(own) {
   const sure = await confirm("Retry dead deliveries?", "They go back to the queue, the oldest first and up to a hundred, with all their tries before them.", "Retry");
   if (!sure) return;
   await act(() => post("/v1/routing/dead/revive"), (answer) => `${count(answer.revived)} queued again`);
+  await again(own);
+}
+
+async function reviveOne(own, row) {
+  await act(() => post(`/v1/routing/dead/${part(row.id)}/revive`), () => "Queued again");
   await again(own);
 }
 

@@ -41,7 +41,7 @@ function result(id, own) {
   if (own.problem)
     return card("Not found", { body: empty("search", own.problem.message, "Check the spelling. What ended long ago is known only if the lake has run.", "angarium lake run") });
   if (!own.found) return loading();
-  return [now(id, own.found), related(own.found), past(id, own.found)];
+  return [now(id, own.found), trace(own.found), related(own.found), past(id, own.found)];
 }
 
 function now(id, found) {
@@ -53,6 +53,12 @@ function now(id, found) {
       actions: place ? h("a", { class: "button", href: place }, "Open") : null,
       body: h("pre", {}, pretty(one.state)) });
   }));
+}
+
+function trace(found) {
+  if (!found.trace_id) return null;
+  return card("Trace", { note: "Its spans at your collector, if one is set (OTEL_EXPORTER_OTLP_ENDPOINT).",
+    body: h("p", { class: "mono wrap" }, found.trace_id) });
 }
 
 function related(found) {

@@ -1,0 +1,92 @@
+"""Spans around a user's functions (a worker's, a step's, an inbox's) and around API operations.
+
+Only where a collector is named (`core/tracing.py`): otherwise nothing is wrapped, and a call costs
+what it always did. What a function does in the other rooms hangs under its span, and so does what
+it measures itself by OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from angarium.core.application import Angarium, Handler
+from angarium.core.trace import IN_HAND, TRACEPARENT, InHand, read_traceparent
+from angarium.core.tracing import Tracing, Values
+from angarium.core.web import Handle, Operation
+from angarium.routing.items import Message as Routed
+
+NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routing inbox"}
+
+
+def traced(app: Angarium, tracing: Tracing) -> Angarium:
+    def wrap(handler: Handler) -> Callable[..., Any]:
+        if handler.kind not in NAMES:
+            return handler.function  # senders of replies: `joins.py` has the whole sending
+        return _wrapped(handler, tracing)
+
+    return app.wrapped(wrap)
+
+
+def _wrapped(handler: Handler, tracing: Tracing) -> Callable[..., Any]:
+    function = handler.function
+    name = NAMES[handler.kind]
+    if handler.kind == "step":
+        name = f"{name} {handler.name}"
+
+    if handler.is_async:
+
+        @functools.wraps(function)
+        async def call(given: Any) -> Any:
+            with _span(tracing, name, given):
+                return await function(given)
+
+    else:
+
+        @functools.wraps(function)
+        def call(given: Any) -> Any:
+            with _span(tracing, name, given):
+                return function(given)
+
+    return call
+
+
+@contextmanager
+def _span(tracing: Tracing, name: str, given: Any) -> Iterator[None]:
+    # The routing room has nothing in hand: a message's id is its trace there.
+    in_hand = InHand(given.id.encode()) if isinstance(given, Routed) else IN_HAND.get()
+    if in_hand is None:
+        yield
+        return
+    kept, token = in_hand.trace, IN_HAND.set(in_hand)
+    values: Values = {"angarium.id": in_hand.id}
+    try:
+        with tracing.span(name, in_hand.parent, values, kind="consumer", current=True) as own:
+            in_hand.works_under(own)
+            yield
+    finally:
+        in_hand.works_under(kept)
+        IN_HAND.reset(token)
+
+
+def traced_handle(operation: Operation, handle: Handle, tracing: Tracing) -> Handle:
+    """A caller that is in a trace gets a span of ours, and what it brings in hangs under that."""
+    if operation.scope == "read":
+        return handle
+
+    async def traced_one(request: Request) -> Response:
+        trace = read_traceparent(request.headers.get(TRACEPARENT))
+        if trace is None:
+            return await handle(request)
+        with tracing.span(f"api {operation.name}", trace, kind="server") as own:
+            name = TRACEPARENT.encode()
+            others = [pair for pair in request.scope["headers"] if pair[0] != name]
+            scope = {**request.scope, "headers": [*others, (name, own.header.encode())]}
+            return await handle(Request(scope, request.receive))
+
+    return traced_one

@@ -1,0 +1,112 @@
+"""What an operator asks of routing and pickup: one dead delivery, dead mail, an empty house."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from angarium.core import keyspace as keys
+from angarium.core.ground import Ground
+from angarium.core.scripts import status_of
+from angarium.pickup.archive import Archive
+from angarium.pickup.inspection import COUNT_S_MIN, Inspection
+from angarium.pickup.letterbox import Letter, Letterbox
+from angarium.pickup.mailbox import CHART_WAIT_S
+from angarium.pickup.model import Message
+from angarium.pickup.store import PickupStore
+from angarium.routing.outbound_store import REVIVE_LETTER, OutboundStore
+from tests.kit.clock import FakeClock
+from tests.kit.sample import sample_ground
+from tests.server.test_access import house
+
+
+async def _letters(ground: Ground) -> None:
+    name = ground.keyspace.name
+    dead, inbound = name(keys.OUTBOUND_DEAD), name(keys.INBOUND_DEAD)
+    await ground.redis.call(
+        "RPUSH",
+        dead,
+        b'{"id":"m1","reason":"500","message":"{\\"id\\":\\"m1\\",\\"retries\\": 5}","at_ms":1}',
+        b'{"id":"m2","reason":"answered 500","message":"{\\"retries\\":5}","at_ms":2}',
+        b'{"id":"m3","reason":"not an item","message":"nonsense","at_ms":3}',
+        b"no letter at all",
+        key=dead,
+    )
+    await ground.redis.call(
+        "RPUSH",
+        inbound,
+        b'{"id":"i1","recip_key":"did:key:z","reason":"ValueError: no","message":"{}","at_ms":4}',
+        key=inbound,
+    )
+
+
+async def test_one_dead_delivery_is_tried_again_and_the_others_stay(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url) as (ground, call):
+        await _letters(ground)
+        path = "/v1/routing/dead/{}/revive"
+        assert await call("POST", path.format("m2")) == (200, {"id": "m2", "status": "revived"})
+        status, problem = await call("POST", path.format("m2"))
+        assert (status, problem["code"]) == (404, "not_found")
+        assert (await call("POST", path.format("m3")))[0] == 409
+        (loan,) = await OutboundStore(ground, "native").take(0, 10)
+        assert loan.item == b'{"retries":0}'
+        left = ground.keyspace.name(keys.OUTBOUND_DEAD)
+        assert await ground.redis.call("LLEN", left, key=left) == 3
+        assert (await call("POST", path.format("m1")))[0] == 200
+        found = await ground.redis.call("XREVRANGE", ground.keyspace.name(keys.JOURNAL), "+", "-")
+        assert b'"e":"outbound_accepted","s":"m1"' in found[0][1][-1]
+
+
+async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> None:
+    async with sample_ground(redis_url) as ground:
+        await _letters(ground)
+        names = [ground.keyspace.name(key) for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)]
+        for most, wanted in ((1, "unknown"), (2, "revived"), (2, "unknown")):
+            reply = await ground.run(REVIVE_LETTER, 0, names, ("wake", 0, "m2", most))
+            assert status_of(reply) == wanted
+
+
+async def test_mail_that_no_instance_could_handle_is_listed(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url) as (ground, call):
+        assert await call("GET", "/v1/routing/dead-inbound") == (200, {"letters": []})
+        await _letters(ground)
+        status, found = await call("GET", "/v1/routing/dead-inbound")
+        (letter,) = found["letters"]
+        assert status == 200
+        assert (letter["recip_key"], letter["reason"]) == ("did:key:z", "ValueError: no")
+
+
+async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url) as (ground, call):
+        began_s = time.monotonic()
+        assert await call("DELETE", "/v1/pickup/connections/x") == (200, {"removed": 0})
+        await Letterbox(ground).put(Letter("x", b"{}", "r1"))
+        status, problem = await call("DELETE", "/v1/pickup/connections/x")
+        assert (status, problem["code"]) == (503, "database_unavailable")
+        assert "angarium serve gateway" in problem["detail"]
+        # It would have waited this long for each.
+        assert time.monotonic() - began_s < 2 * CHART_WAIT_S
+
+
+async def test_the_database_is_not_counted_at_each_look(redis_url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with sample_ground(redis_url, clock=clock) as ground:
+        archive = await Archive.open(f"sqlite:///{tmp_path}/pickup.db", ground.settings.prefix)
+        try:
+            inspection = Inspection(PickupStore(ground), archive)
+            assert (await inspection.overview()).archived == 0
+            message = Message("m1", 1, 1, "did:x", b"{}")
+            await archive.store(0, 1, {"default:anna": [message]})
+            assert (await inspection.overview()).archived == 0
+            await clock.advance(COUNT_S_MIN)
+            found = await inspection.overview()
+            assert found.archived == 1
+            assert found.archived_bytes > 0
+        finally:
+            await archive.close()

@@ -1,0 +1,231 @@
+"""One message through all rooms, in role processes of their own, is one trace at a collector."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from angarium.demo.app import PIPELINE, SWITCH
+from angarium.pickup.client import PickupClient
+from tests.kit.collector import Collector, Span
+from tests.kit.eventually import eventually
+from tests.kit.roles import RoleProcess
+
+PATIENCE_S = 60.0
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = "b7ad6b7169203331"
+APP = "angarium.demo.app:app"
+# What a message of the story leaves behind, and under what: the last word is the parent's name.
+WAY = {
+    "api enqueueMessages": "the caller",
+    "dispatch accept": "api enqueueMessages",
+    "dispatch send": "dispatch accept",
+    "dispatch work": "dispatch accept",
+    "conversations request": "dispatch work",
+    "transactions start": "dispatch work",
+    "transactions step greet": "transactions start",
+    "transactions step consult": "transactions start",
+    "conversations reply": "transactions step …",
+    "conversations send": "conversations reply",
+    "pickup add": "conversations send",
+    "pickup delivered": "conversations reply",
+}
+
+
+def environment(redis_url: str, collector: Collector, **more: str) -> dict[str, str]:
+    return {
+        "ANGARIUM_REDIS_URL": redis_url,
+        "ANGARIUM_PREFIX": f"t{secrets.token_hex(4)}:",
+        "ANGARIUM_HTTP__PORT": "0",
+        "ANGARIUM_PICKUP__PORT": "0",
+        "ANGARIUM_DISPATCH__ACK_PORT": "0",
+        "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
+        **collector.env,
+        **more,
+    }
+
+
+class Expert:
+    """Outside of the building: asked over HTTP, calls back by the API."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.url = ""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_post("/", self._hear)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _hear(self, request: web.Request) -> web.Response:
+        question = await request.json()
+        self.asked.append((question["transaction_id"], request.headers.get("traceparent")))
+        return web.json_response({})
+
+
+async def test_a_message_is_one_trace_from_the_caller_to_the_recipient(redis_url: str) -> None:
+    expert = Expert()
+    async with AsyncExitStack() as stack:
+        collector = await stack.enter_async_context(Collector())
+        await stack.enter_async_context(expert.open())
+        env = environment(redis_url, collector)
+        ports: dict[str, int] = {}
+        for roles in (
+            ["api"], ["dispatcher"], ["worker"], ["node", "webhooks"], ["conversations"],
+            ["gateway"],
+        ):  # fmt: skip
+            arguments = ["serve", *roles, "--app", APP]
+            role = RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=PATIENCE_S)
+            ports |= (await stack.enter_async_context(role)).ports
+        api = f"http://127.0.0.1:{ports['http']}"
+        session = await stack.enter_async_context(aiohttp.ClientSession(api))
+        message_id = await _play(session, expert, ports["gateway"])
+
+        async def whole() -> bool:
+            names = [each.name for each in collector.trace(TRACE)]
+            return set(names) >= set(WAY) and names.count("pickup delivered") == 2
+
+        await eventually(whole, PATIENCE_S)
+        async with session.get("/v1/search", params={"id": message_id}) as answer:
+            assert (await answer.json())["trace_id"] == TRACE
+    _check(collector.trace(TRACE), message_id)
+    # The expert was told under which span to go on.
+    asking = {each.span_id for each in collector.spans if each.name == "transactions step consult"}
+    assert {str(header).split("-")[2] for _, header in expert.asked} <= asking
+
+
+async def _play(session: aiohttp.ClientSession, expert: Expert, gateway: int) -> str:
+    """One question, from the caller to the recipient who removes both answers."""
+    async with session.put("/v1/pipelines/support", json=PIPELINE) as answer:
+        assert answer.status == 200, await answer.text()
+    payload = {"user": "anna", "number": 1, "expert": expert.url}
+    headers = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+    async with session.post("/v1/messages", json={"payload": payload}, headers=headers) as answer:
+        assert answer.status == 202, await answer.text()
+
+    async def was_asked() -> bool:
+        return bool(expert.asked)
+
+    await eventually(was_asked, PATIENCE_S)
+    transaction_id = expert.asked[0][0]
+    path = f"/v1/transactions/{transaction_id}"
+    async with session.get(path) as answer:
+        message_id = str((await answer.json())["external_id"])
+    async with session.put(f"{path}/switches/{SWITCH}", json={"value": "42"}) as answer:
+        assert answer.status == 200, await answer.text()
+    removed: set[str] = set()
+    async with PickupClient(f"ws://127.0.0.1:{gateway}/") as recipient:
+
+        async def took_both() -> bool:
+            found = await recipient.take_from_queue("anna")
+            ids = [each.id for each in found]
+            if ids:
+                await recipient.remove_messages("anna", ids)
+                removed.update(ids)
+            return len(removed) == 2
+
+        await eventually(took_both, PATIENCE_S)
+    return message_id
+
+
+def _check(spans: list[Span], message_id: str) -> None:
+    by_id = {each.span_id: each for each in spans}
+    for each in spans:
+        parent = by_id.get(each.parent_id)
+        name = parent.name if parent is not None else "the caller"
+        wanted = WAY.get(each.name)
+        assert wanted is not None, each
+        if wanted.endswith("…"):
+            assert name.startswith(wanted[:-1]), (each, name)
+        else:
+            assert name == wanted, (each, name)
+        assert each.end_ns >= each.start_ns
+        assert not each.failed
+        assert each.service == "angarium"
+    outermost = [each for each in spans if each.parent_id not in by_id]
+    assert {each.parent_id for each in outermost} == {CALLER}
+    # Each role has its own process.
+    assert len({each.instance for each in spans}) == 5
+    accepted = next(each for each in spans if each.name == "dispatch accept")
+    assert accepted.values["angarium.message_id"] == message_id
+
+
+async def test_without_a_callers_trace_the_message_and_the_transaction_begin_their_own(
+    redis_url: str,
+) -> None:
+    async with AsyncExitStack() as stack:
+        collector = await stack.enter_async_context(Collector())
+        env = environment(redis_url, collector)
+        roles = ["api", "dispatcher", "worker", "node"]
+        arguments = ["serve", *roles, "--app", "tests.dashboard.app:app"]
+        role = RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=PATIENCE_S)
+        ports = (await stack.enter_async_context(role)).ports
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(f"http://127.0.0.1:{ports['http']}")
+        )
+        pipeline = {"name": "one", "steps": [{"type": "ship"}]}
+        await _asked(session, "PUT", "/v1/pipelines/one", pipeline)
+        started = await _asked(session, "POST", "/v1/transactions", {"pipeline": "one"})
+        await _asked(session, "POST", "/v1/messages", {"payload": {"fail": "no luck"}})
+
+        async def there() -> bool:
+            names = {each.name for each in collector.spans}
+            return names >= {"dispatch work", "dispatch accept", "transactions step ship"}
+
+        await eventually(there, PATIENCE_S)
+    step = next(each for each in collector.spans if each.name == "transactions step ship")
+    start = next(each for each in collector.spans if each.name == "transactions start")
+    assert step.trace_id == start.trace_id == started["id"].replace("-", "")[:32]
+    assert (start.parent_id, step.parent_id) == ("", start.span_id)
+    accept = next(each for each in collector.spans if each.name == "dispatch accept")
+    work = next(each for each in collector.spans if each.name == "dispatch work")
+    assert accept.trace_id == accept.values["angarium.message_id"].replace("-", "")
+    assert (accept.parent_id, work.parent_id) == ("", accept.span_id)
+    assert work.failed == "ValueError: no luck"
+
+
+async def _asked(session: aiohttp.ClientSession, method: str, path: str, body: Any) -> Any:
+    async with session.request(method, path, json=body) as answer:
+        assert answer.status < 300, await answer.text()
+        return await answer.json()
+
+
+async def test_a_collector_that_is_away_or_a_trace_that_is_not_sampled_costs_nothing_but_spans(
+    redis_url: str,
+) -> None:
+    async with Collector() as collector:
+        away = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+        for endpoint, flags in ((away, "01"), (collector.env, "00")):
+            env = environment(redis_url, collector, **endpoint)
+            roles = ["api", "dispatcher", "worker"]
+            arguments = ["serve", *roles, "--app", "tests.dashboard.app:app"]
+            async with RoleProcess(arguments, env, ready_lines=3, deadline_s=PATIENCE_S) as role:
+                url = f"http://127.0.0.1:{role.ports['http']}"
+                async with aiohttp.ClientSession(url) as session:
+                    header = {"traceparent": f"00-{TRACE}-{CALLER}-{flags}"}
+                    for number in range(3):
+                        body = {"payload": {"n": number}}
+                        async with session.post("/v1/messages", json=body, headers=header) as sent:
+                            assert sent.status == 202
+
+                    async def all_done() -> bool:
+                        found = await _asked(session, "GET", "/v1/dispatch", None)
+                        return bool(found["partitions"][0]["processed"] == 3)
+
+                    await eventually(all_done, PATIENCE_S)
+                role.terminate()
+                assert role.returncode == 0, role.stderr()
+    assert collector.spans == []
