@@ -43,7 +43,7 @@ check: ## lint, format, types, import layers, generated docs, security
 	step python tools/audit.py; \
 	if [ -n "$$failed" ]; then echo "check failed:$$failed" >&2; exit 1; fi
 
-bench: ## the benchmarks; ONLY=name runs one
+bench: ## the benchmarks, half an hour; writes docs/benchmarks.md; ONLY=name,name runs some
 	@tools/bootstrap --extras "$(EXTRAS)" --groups bench
 	@ONLY="$(ONLY)" $(BIN)/python -m benchmarks $(ARGS)
 
