@@ -36,7 +36,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     "beginning",
     [
         b"",
-        b"GET /healthz HT",
+        b"GET /healthz",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ",
         b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
         b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"

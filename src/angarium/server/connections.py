@@ -2,17 +2,18 @@
 
 uvicorn alone waits for ever for the rest of a request, and for a peer to read its answer: a few
 thousand silent connections would take the API from everybody else. Here a request has to be there
-in time, an answer has to be read, and connections over the limit are told so and closed. h11 is
-named, not chosen by what is installed: it bounds the head of a request, httptools does not.
+in time, its head has a size, an answer has to be read, and connections over the limit are told so
+and closed. httptools is named, not chosen by what is installed: with it a long poll costs the API
+half of what it costs with h11 (0096).
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
-import h11
 import msgspec
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from angarium.core.web import PROBLEM, Problem
 
@@ -22,11 +23,9 @@ REQUEST_S_MAX = 60.0
 # A peer that has not read for this long, though there is something, is gone.
 UNREAD_S_MAX = 30.0
 HEAD_BYTES_MAX = 64 * 1024
-# What a peer says when it waits for more of a request.
-INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """One connection; a class for each API is made by `limited`, with limits of its own."""
 
     connections_max = 0
@@ -35,11 +34,13 @@ class Connection(H11Protocol):
 
     _request: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.connections_max:
-            transport.write(OVERLOADED)
+            transport.write(_problem(503, "too many connections; try again", "overloaded"))
             transport.close()
             return
         self._watch()
@@ -52,8 +53,21 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return  # it was told so; the rest of what it says is nobody's
+        if self._in_head:
+            self._head_bytes += len(data)
         super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self.send_400_response(f"the head of a request has at most {HEAD_BYTES_MAX} bytes")
+            return
         self._watch()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head, self._head_bytes = True, 0
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -70,22 +84,15 @@ class Connection(H11Protocol):
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        body = msgspec.json.encode(Problem("Bad Request", 400, msg, "bad_request"))
-        headers = [
-            (b"content-type", PROBLEM.encode()),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
-        for event in (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event))
+        self.transport.write(_problem(400, msg, "bad_request"))
         self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: who asks for another protocol gets this one, as HTTP has it."""
+
     def _watch(self) -> None:
-        if self.conn.their_state not in INCOMPLETE:
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
             self._request_is_here()
         elif self._request is None:
             self._request = self.loop.call_later(self.request_s_max, self._give_up)
@@ -117,14 +124,11 @@ def limited(
     return type("LimitedConnection", (Connection,), limits)
 
 
-def _overloaded() -> bytes:
-    told = Problem("Service Unavailable", 503, "too many connections; try again", "overloaded")
-    body = msgspec.json.encode(told)
+def _problem(status: int, detail: str, code: str) -> bytes:
+    phrase = HTTPStatus(status).phrase
+    body = msgspec.json.encode(Problem(phrase, status, detail, code))
     head = (
-        "HTTP/1.1 503 Service Unavailable\r\n"
+        f"HTTP/1.1 {status} {phrase}\r\n"
         f"content-type: {PROBLEM}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
-
-
-OVERLOADED = _overloaded()

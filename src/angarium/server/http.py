@@ -46,7 +46,7 @@ from angarium.core.web import (
 )
 from angarium.lake.filed import transactions_of
 from angarium.server.access import LOOK_S, Access, Unauthorized
-from angarium.server.connections import HEAD_BYTES_MAX, limited
+from angarium.server.connections import limited
 from angarium.server.dashboard.page import Files, index, wants_page
 from angarium.server.direct import Answer, Direct
 from angarium.server.process_metrics import ProcessMetrics
@@ -177,7 +177,6 @@ class Api(Service):
         config = uvicorn.Config(
             self._app,
             http=limited(self._ground.settings.limits.http_connections_max),
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             lifespan="off",
             ws="none",
             log_config=None,
