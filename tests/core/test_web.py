@@ -403,7 +403,7 @@ async def connected(
 
 
 def head(method: str, path: str, *lines: str) -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: x", *lines, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *lines, "", ""]).encode()
 
 
 async def ask(port: int, method: str, path: str, body: bytes = b"") -> tuple[int, str, bytes]:

@@ -405,7 +405,7 @@ async def test_a_message_in_several_frames_counts_as_one(redis_url: str, tmp_pat
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.ports["gateway"])
         writer.write(
-            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await reader.readuntil(b"\r\n\r\n")
@@ -434,7 +434,7 @@ async def test_frames_that_belong_to_no_message_close_with_1002(
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.ports["gateway"])
         writer.write(
-            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await reader.readuntil(b"\r\n\r\n")
@@ -469,7 +469,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
             "127.0.0.1", service.ports["gateway"], limit=1024
         )
         deaf.write(
-            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await deaf_reader.readuntil(b"\r\n\r\n")

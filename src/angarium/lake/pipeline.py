@@ -313,7 +313,10 @@ def reason_of(text: str) -> str:
     for pattern in _REASONS:
         found = pattern.findall(text)
         if found:
-            return str(found[-1]).partition(". Consider setting")[0]
+            reason = str(found[-1]).partition(". Consider setting")[0]
+            # Spark's own files (checkpoints, shuffles) fill a disk as well as the tables do.
+            full = reason.endswith("No space left on device")
+            return "its disk is full; free some space and start again" if full else reason
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else "without a word"
 
