@@ -27,7 +27,7 @@ demo: ## the story: a support chat through every room, with kills, and the balan
 
 test: ## all tests, on servers they start themselves; ARGS="-k word" picks some
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev --browser
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 # Runs every step even when one fails, so that one run shows everything there is to mend.
 check: ## lint, format, types, import layers, generated docs, security

@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -36,12 +37,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run by several processes (`-n`), a file stays in one, and all of Spark in another: what a
-    file shares is made once, and one Spark at a time is enough for a machine."""
-    for item in items:
-        group = "spark" if "lake" in item.nodeid else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With several processes (`-n`), what must not meet stays in one of them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid.partition("::")[0])
+
+    return Groups(config, log)
+
+
+def group_of(file: str) -> str:
+    """A file's fixtures are made once, and one Spark at a time is enough for a machine."""
+    return "Spark" if "lake" in file else file
 
 
 @pytest.fixture(scope="session")

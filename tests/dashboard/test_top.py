@@ -51,10 +51,17 @@ async def test_top_prints_once_for_pipes_and_programs(redis_url: str) -> None:
         assert len(sample["rooms"]) == 5
 
 
+def with_control_c() -> None:
+    """As at a terminal; what a shell starts in the background is deaf to it, and so are we then."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_top_stays_on_a_terminal_and_ends_with_control_c(redis_url: str) -> None:
     ours, theirs = pty.openpty()
     env = environment(redis_url, "top:")
-    process = subprocess.Popen([COMMAND, "top"], env=env, stdin=theirs, stdout=theirs)
+    process = subprocess.Popen(
+        [COMMAND, "top"], env=env, stdin=theirs, stdout=theirs, preexec_fn=with_control_c
+    )
     os.close(theirs)
     os.set_blocking(ours, False)
     seen = ""

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_deploy import ANY_PORT, DEPLOY, documents
+from tests.deploy.test_deploy import DEPLOY, documents
 from tests.kit.cluster import ClusterProcess
 from tests.kit.postgres import PostgresProcess
-from tests.kit.roles import ROOT, RoleProcess
+from tests.kit.roles import ANY_PORT, ROOT, RoleProcess
 from tests.kit.server import ServerProcess
 
 START_S_MAX = 90.0

@@ -19,12 +19,6 @@ from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 
 DEPLOY = ROOT / "deploy"
-ANY_PORT = {
-    "ANGARIUM_HTTP__PORT": "0",
-    "ANGARIUM_PICKUP__PORT": "0",
-    "ANGARIUM_DISPATCH__ACK_PORT": "0",
-    "ANGARIUM_ROUTING__INBOUND": '[["http","127.0.0.1","0"],["ws","127.0.0.1","0"]]',
-}
 
 
 def documents(path: Path) -> list[Any]:
@@ -86,7 +80,7 @@ def figures() -> set[str]:
 async def test_every_figure_is_one_that_the_roles_show() -> None:
     wanted = figures()
     assert len(wanted) > 20
-    async with RoleProcess(["up", "tests.deploy.application:app", "--json"], ANY_PORT) as role:
+    async with RoleProcess(["up", "tests.deploy.application:app", "--json"]) as role:
         page = f"http://127.0.0.1:{role.ports['http']}/metrics"
 
         def missing() -> set[str]:

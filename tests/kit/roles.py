@@ -27,6 +27,13 @@ READY_DEADLINE_S = 30.0
 TERMINATE_DEADLINE_S = 15.0
 TAIL_LINES = 40
 ROOT = Path(__file__).parents[2]
+# Two runs on one machine must not meet.
+ANY_PORT = {
+    "ANGARIUM_HTTP__PORT": "0",
+    "ANGARIUM_PICKUP__PORT": "0",
+    "ANGARIUM_DISPATCH__ACK_PORT": "0",
+    "ANGARIUM_ROUTING__INBOUND": '[["http","127.0.0.1","0"],["ws","127.0.0.1","0"]]',
+}
 
 
 class RoleFailed(Exception):
@@ -189,6 +196,7 @@ class RoleProcess:
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(ROOT),
             "ANGARIUM_HOME": f"{self._scratch}/home",
+            **ANY_PORT,
             **self._env,
         }
 
