@@ -261,6 +261,14 @@ def test_any_id_is_found_with_its_history(furnished: Furnished, chrome: Browser)
         expect(page.get_by_role("heading", name="Not found")).to_be_visible()
 
 
+@pytest.mark.parametrize("name", ["nowhere", "constructor"])
+def test_an_address_that_nobody_knows_leads_to_the_overview(
+    furnished: Furnished, chrome: Browser, name: str
+) -> None:
+    with opened(chrome, f"{furnished.url}/#/{name}") as page:
+        expect(page.locator("main").get_by_text("Processes", exact=True).first).to_be_visible()
+
+
 def test_the_theme_is_chosen_and_remembered(furnished: Furnished, chrome: Browser) -> None:
     with opened(chrome, furnished.url, theme="light") as page:
         page.get_by_role("button", name="Theme: as the system").click()

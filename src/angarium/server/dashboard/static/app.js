@@ -32,7 +32,7 @@ const state = { page: null, name: "", away: null, problem: null, gate: "", visit
 function address() {
   const [path, parameters] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  const page = PAGES[name] && name ? name : "overview";
+  const page = Object.hasOwn(PAGES, name) ? name : "overview";
   return { name: page, rest: rest.map(decode), parameters: new URLSearchParams(parameters ?? "") };
 }
 
