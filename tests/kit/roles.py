@@ -196,7 +196,7 @@ class RoleProcess:
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(ROOT),
             "ANGARIUM_HOME": f"{self._scratch}/home",
-            **ANY_PORT,
+            **(ANY_PORT if "INBOUND_TRANSPORT_CONFIG" not in self._env else {}),
             **self._env,
         }
 

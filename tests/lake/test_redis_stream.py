@@ -34,8 +34,8 @@ def test_the_journal_becomes_a_table_and_every_event_is_there_once(
     assert sorted(row["subject"] for row in good) == sorted(f"m{n}" for n in range(total))
     assert all(row["sequence"] == int(row["subject"][1:]) + 1 for row in good)
     assert [row["reject"] for row in rows if row["reject"]] == ["not a journal entry"]
-    # What has been stored no longer stays in Redis, but for a node of the stream.
-    assert client.xlen(key) < 110
+    # What was stored before the last batch no longer stays in Redis, but for a node of the stream.
+    assert client.xlen(key) < 300
     more = fill_journal(client, key, entries=1, events=10, first=total)
     run_once(frame, "delta", str(table), checkpoint, partitionBy="room")
     assert rows_of(table).num_rows == more + 1

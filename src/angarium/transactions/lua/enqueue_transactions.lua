@@ -64,7 +64,8 @@ local function refusal(id, state, external_key, kind)
   if status then return status == 'queued' and 'already_queued' or 'exists' end
   if not external_key then return nil end
   local first = redis.call('GET', external_key)
-  if first and first ~= id then return { 'duplicate', first } end
+  -- Its own id and no state: it has ended, and is in the archive.
+  if first then return { 'duplicate', first } end
 end
 
 -- The fields that few have, in the same call; true if it is administrative.
