@@ -17,7 +17,7 @@ from angarium.transactions.errors import (
     TransactionUnknown,
 )
 from angarium.transactions.model import Start, Taken
-from angarium.transactions.store import Held
+from angarium.transactions.store import Held, life
 from angarium.transactions.store.life import ENQUEUE
 from tests.kit.clock import FakeClock
 from tests.transactions.room import room
@@ -62,6 +62,21 @@ async def test_a_repeated_external_id_answers_with_the_first_transaction(
         assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
         assert not other.duplicate
         assert [each.event for each in await here.events()].count("started") == 2
+
+
+async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothing(
+    any_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with room(any_redis_url) as here:
+        first = await here.store.start(Start("one", external_id="x"))
+        # As after a lost reply: the same call once more, when the state is no longer in Redis.
+        monkeypatch.setattr(life, "new_transaction_id", lambda *_: first.transaction_id)
+        places = here.store.places
+        state = places.state(places.partition_of(first.transaction_id), first.transaction_id)
+        await here.ground.redis.call("DEL", state, key=state)
+        again = await here.store.start(Start("one", external_id="x"))
+        assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
+        assert [each.event for each in await here.events()].count("started") == 1
 
 
 async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
