@@ -154,81 +154,87 @@ class RoutingFace:
 
 def face(ground: Ground, app: Angarium) -> Face:
     room = RoutingFace(ground)
+    return Face("routing", (*_about_keys(room), *_about_deliveries(room)))
+
+
+def _about_keys(room: RoutingFace) -> tuple[Operation, ...]:
     key = Parameter("recip_key", "path", description="A recipient key, or several with commas.")
+    return (
+        Operation(
+            "GET",
+            "/v1/routing/keys/{recip_key:path}",
+            "show_recipient_key",
+            "Who owns a recipient key, and what waits for it",
+            room.show,
+            answers={200: KeyShown},
+            parameters=(key,),
+        ),
+        Operation(
+            "GET",
+            "/v1/routing/instances",
+            "list_routing_instances",
+            "Every instance with its keys and the time since it was last heard of",
+            room.instances,
+            answers={200: InstancesShown},
+        ),
+        Operation(
+            "POST",
+            "/v1/routing/rebalance",
+            "rebalance_recipient_keys",
+            "Move keys without mail to instances that own fewer",
+            room.rebalance,
+            answers={200: Rebalanced},
+            scope="write",
+        ),
+    )
+
+
+def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
     letter = Parameter("id", "path", {"type": "string", "minLength": 1}, "As the list has it.")
-    return Face(
-        "routing",
-        (
-            Operation(
-                "GET",
-                "/v1/routing/keys/{recip_key:path}",
-                "show_recipient_key",
-                "Who owns a recipient key, and what waits for it",
-                room.show,
-                answers={200: KeyShown},
-                parameters=(key,),
-            ),
-            Operation(
-                "GET",
-                "/v1/routing/instances",
-                "list_routing_instances",
-                "Every instance with its keys and the time since it was last heard of",
-                room.instances,
-                answers={200: InstancesShown},
-            ),
-            Operation(
-                "POST",
-                "/v1/routing/rebalance",
-                "rebalance_recipient_keys",
-                "Move keys without mail to instances that own fewer",
-                room.rebalance,
-                answers={200: Rebalanced},
-                scope="write",
-            ),
-            Operation(
-                "POST",
-                "/v1/routing/deliveries",
-                "queue_delivery",
-                "Queue a message for the deliverer",
-                room.deliver,
-                body=NewDelivery,
-                answers={202: Queued},
-                scope="write",
-            ),
-            Operation(
-                "GET",
-                "/v1/routing/dead",
-                "list_dead_deliveries",
-                "The oldest messages that could not be delivered, with the reasons",
-                room.dead,
-                answers={200: DeadLetters},
-            ),
-            Operation(
-                "GET",
-                "/v1/routing/dead-inbound",
-                "list_dead_inbound",
-                "The oldest messages that no instance could handle, with the reasons",
-                room.dead_inbound,
-                answers={200: DeadInbounds},
-            ),
-            Operation(
-                "POST",
-                "/v1/routing/dead/{id}/revive",
-                "revive_dead_delivery",
-                "Queue one dead delivery again",
-                room.revive_one,
-                answers={200: RevivedLetter},
-                parameters=(letter,),
-                scope="write",
-            ),
-            Operation(
-                "POST",
-                "/v1/routing/dead/revive",
-                "revive_dead_deliveries",
-                "Queue dead deliveries again, the oldest first",
-                room.revive,
-                answers={200: Revived},
-                scope="write",
-            ),
+    return (
+        Operation(
+            "POST",
+            "/v1/routing/deliveries",
+            "queue_delivery",
+            "Queue a message for the deliverer",
+            room.deliver,
+            body=NewDelivery,
+            answers={202: Queued},
+            scope="write",
+        ),
+        Operation(
+            "GET",
+            "/v1/routing/dead",
+            "list_dead_deliveries",
+            "The oldest messages that could not be delivered, with the reasons",
+            room.dead,
+            answers={200: DeadLetters},
+        ),
+        Operation(
+            "GET",
+            "/v1/routing/dead-inbound",
+            "list_dead_inbound",
+            "The oldest messages that no instance could handle, with the reasons",
+            room.dead_inbound,
+            answers={200: DeadInbounds},
+        ),
+        Operation(
+            "POST",
+            "/v1/routing/dead/{id}/revive",
+            "revive_dead_delivery",
+            "Queue one dead delivery again",
+            room.revive_one,
+            answers={200: RevivedLetter},
+            parameters=(letter,),
+            scope="write",
+        ),
+        Operation(
+            "POST",
+            "/v1/routing/dead/revive",
+            "revive_dead_deliveries",
+            "Queue dead deliveries again, the oldest first",
+            room.revive,
+            answers={200: Revived},
+            scope="write",
         ),
     )
