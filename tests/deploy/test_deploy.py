@@ -81,7 +81,7 @@ async def test_every_figure_is_one_that_the_roles_show() -> None:
     wanted = figures()
     assert len(wanted) > 20
     async with RoleProcess(["up", "tests.deploy.application:app", "--json"]) as role:
-        page = f"http://127.0.0.1:{role.ports['http']}/metrics"
+        page = f"http://127.0.0.1:{role.port_of('api', 'http')}/metrics"
 
         def missing() -> set[str]:
             with urllib.request.urlopen(page) as answer:

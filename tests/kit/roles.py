@@ -109,8 +109,22 @@ class RoleProcess:
 
     @property
     def ports(self) -> dict[str, int]:
-        """By name, from all readiness lines."""
-        return {name: port for line in self.readiness() for name, port in line["ports"].items()}
+        """By name, from all readiness lines. The one to come last would win where two roles
+        have a port of one name, as `api` and `relay` have: `port_of` tells them apart."""
+        found: dict[str, int] = {}
+        for line in self.readiness():
+            for name, port in line["ports"].items():
+                if found.setdefault(name, port) != port:
+                    raise RoleFailed(f"two roles have a port {name!r}: ask port_of(role, {name!r})")
+        return found
+
+    def port_of(self, role: str, name: str) -> int:
+        """A port of one role, where several run in the process."""
+        return next(
+            line["ports"][name]
+            for line in self.readiness()
+            if line["role"] == role and name in line["ports"]
+        )
 
     def lines(self) -> list[str]:
         """The last lines of stdout."""

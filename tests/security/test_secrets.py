@@ -84,9 +84,9 @@ async def test_roles_that_run_and_fail_show_no_secret_anywhere() -> None:
         async with failing_receiver() as (receiver, asked):
             command = [*DEBUG, "up", "tests.deploy.application:app", "--json"]
             async with RoleProcess(
-                command, settings_of(server, receiver), deadline_s=PATIENCE_S
+                command, settings_of(server, receiver), ready_lines=12, deadline_s=PATIENCE_S
             ) as role:
-                url = f"http://127.0.0.1:{role.ports['http']}"
+                url = f"http://127.0.0.1:{role.port_of('api', 'http')}"
                 answers = await _provoke(url, role, receiver, asked)
                 server.kill()
                 async with aiohttp.ClientSession(headers=ADMIN) as session:
@@ -130,7 +130,7 @@ async def _provoke(url: str, role: RoleProcess, receiver: int, asked: list[str])
 
 
 async def _add_offline(role: RoleProcess) -> None:
-    port = next(line["ports"]["gateway"] for line in role.readiness() if "gateway" in line["ports"])
+    port = role.port_of("gateway", "gateway")
     async with PickupClient(f"ws://127.0.0.1:{port}/", token=WORDS["gateway"]) as client:
         await client.add_message("c", ["did:a"], {"x": 1}, push=PushToken("device"))
 
