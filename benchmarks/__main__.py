@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.kit.leash import LeashedProcess
 
 from benchmarks import page, targets
-from benchmarks.measure import _cpu_times, _steal_since
+from benchmarks.measure import cpu_times, steal_since
 from benchmarks.parts import BY_NAME, NAMES, PARTS
 from benchmarks.printed import read_sections
 from benchmarks.result import RESULTS, Result, save, settings, versions
@@ -61,7 +61,7 @@ def main() -> int:
 
 def run(name: str) -> Result | None:
     """One part, shown while it runs. None when it failed."""
-    stolen, began_s = _cpu_times(), time.monotonic()
+    stolen, began_s = cpu_times(), time.monotonic()
     code = f"import benchmarks.{name} as part; part.main()"
     with tempfile.TemporaryFile() as errors:
         process = LeashedProcess(
@@ -89,7 +89,7 @@ def run(name: str) -> Result | None:
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         f"make bench ONLY={name}{' ' + given if given else ''}",
         round(time.monotonic() - began_s, 1),
-        round(_steal_since(stolen), 4),
+        round(steal_since(stolen), 4),
         os.cpu_count() or 1,
         versions(name),
         read_sections(lines),

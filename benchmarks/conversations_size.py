@@ -26,9 +26,9 @@ from benchmarks.measure import (
     ATTEMPTS_MAX,
     STEAL_MAX,
     Contender,
-    _cpu_times,
-    _redis_figures,
-    _steal_since,
+    cpu_times,
+    redis_figures,
+    steal_since,
 )
 from benchmarks.sizes import count, rounds, sizes
 
@@ -99,10 +99,10 @@ async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> _Bed:
 
 async def _cost(replies: Contender, witness: Any) -> float:
     for _ in range(ATTEMPTS_MAX):
-        before, stolen = _redis_figures(witness), _cpu_times()
+        before, stolen = redis_figures(witness), cpu_times()
         await replies(REPLIES)
-        cost = (_redis_figures(witness)[1] - before[1]) * 1e6 / REPLIES
-        if _steal_since(stolen) <= STEAL_MAX:
+        cost = (redis_figures(witness)[1] - before[1]) * 1e6 / REPLIES
+        if steal_since(stolen) <= STEAL_MAX:
             break
     return cost
 

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from angarium.core.database import Database, insert_once
 from angarium.core.ids import time_ordered_id
-from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _steal_since
+from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, cpu_times, steal_since
 from benchmarks.sizes import count, rounds
 
 ROUNDS = rounds(5)
@@ -58,12 +58,12 @@ class Contender:
         """One round; one from which too much CPU time was stolen is repeated."""
         for _ in range(ATTEMPTS_MAX):
             batches = [self._batch(batch_rows) for _ in range(rows // batch_rows)]
-            before, began = _cpu_times(), time.perf_counter()
+            before, began = cpu_times(), time.perf_counter()
             for batch in batches:
                 async with self.database.begin() as connection:
                     await insert_once(connection, ROWS, batch)
             seconds = time.perf_counter() - began
-            if _steal_since(before) <= STEAL_MAX:
+            if steal_since(before) <= STEAL_MAX:
                 break
         self.rates.setdefault(batch_rows, []).append(rows / seconds)
 

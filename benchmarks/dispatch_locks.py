@@ -30,7 +30,7 @@ from tests.kit.server import ServerProcess
 
 from benchmarks.end_to_end import wait_for
 from benchmarks.fabric import DEADLINE_S, Fabric
-from benchmarks.measure import _cpu_times, _steal_since
+from benchmarks.measure import cpu_times, steal_since
 
 LOCKS_MS = (500, 1_000, 2_000, 3_000, 5_000)
 KILLS = 6
@@ -69,7 +69,7 @@ class Row:
 
 
 def measure(lock_ms: int) -> Row:
-    stolen = _cpu_times()
+    stolen = cpu_times()
     settings = {"ANGARIUM_DISPATCH__LOCK_MS": str(lock_ms)}
     with (
         ServerProcess() as server,
@@ -85,7 +85,7 @@ def measure(lock_ms: int) -> Row:
         leader = [_paused(fabric, witness, each) for each in PAUSES_S]
         redis = [_paused(fabric, witness, each, server) for each in PAUSES_S]
         calls = _idle_calls(witness)
-    return Row(lock_ms, killed, heavy, starved, leader, redis, calls, _steal_since(stolen))
+    return Row(lock_ms, killed, heavy, starved, leader, redis, calls, steal_since(stolen))
 
 
 def _kill(fabric: Fabric, witness: Any, lock_ms: int) -> Killed:

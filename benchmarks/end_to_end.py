@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _steal_since
+from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, cpu_times, steal_since
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -73,11 +73,11 @@ def in_turn(systems: Mapping[System, int], witness: Any, rounds: int) -> dict[st
 def measured(system: System, messages: int, witness: Any) -> Round:
     for _ in range(ATTEMPTS_MAX):
         system.reset()
-        before, roles_before, stolen = _redis(witness), _roles(system), _cpu_times()
+        before, roles_before, stolen = _redis(witness), _roles(system), cpu_times()
         began = time.perf_counter()
         system.run(messages)
         seconds = time.perf_counter() - began
-        after, roles_after, steal = _redis(witness), _roles(system), _steal_since(stolen)
+        after, roles_after, steal = _redis(witness), _roles(system), steal_since(stolen)
         if steal <= STEAL_MAX:
             break
     commands, scripts, cpu_s = (b - a for a, b in zip(before, after, strict=True))

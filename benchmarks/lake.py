@@ -34,7 +34,8 @@ import angarium.lake
 from angarium.core.settings import Settings
 from angarium.lake.copying import copy_journal
 from benchmarks import lake_tables
-from benchmarks.measure import STEAL_MAX, _cpu_times, _steal_since
+from benchmarks.measure import STEAL_MAX, cpu_times, steal_since
+from benchmarks.processes import family
 
 EVENTS = int(os.environ.get("LAKE_EVENTS", "1000000"))
 ROUNDS = int(os.environ.get("LAKE_ROUNDS", "3"))
@@ -146,12 +147,12 @@ def _stored(place: Path) -> int:
 
 def _measure(run: Callable[[], int], events: int) -> float:
     for _ in range(10):
-        before = _cpu_times()
+        before = cpu_times()
         began = time.perf_counter()
         found = run()
         seconds = time.perf_counter() - began
         assert found == events, (found, events)
-        if _steal_since(before) <= STEAL_MAX:
+        if steal_since(before) <= STEAL_MAX:
             break
     return events / seconds
 
@@ -184,27 +185,8 @@ def _throughput(lake: Lake, client: Any) -> None:
 
 def _peak_mib() -> int:
     """The most that any Python worker of Spark's held; they are children of its JVM."""
-    parents: dict[int, int] = {}
-    peaks: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-            command = (status.parent / "cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue  # it has ended
-        pid = int(status.parent.name)
-        parents[pid] = int(lines["PPid"])
-        if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
-            peaks[pid] = int(lines.get("VmHWM", "0 kB").split()[0]) // 1024
-    return max((peak for pid, peak in peaks.items() if _ours(pid, parents)), default=0)
-
-
-def _ours(pid: int, parents: dict[int, int]) -> bool:
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = parents.get(pid, 0)
-    return False
+    workers = (each for each in family() if b"pyspark" in each.command and each.name != "java")
+    return max((each.peak_mib for each in workers), default=0)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from angarium.lake.jobs.events import position_of
 from angarium.lake.pipeline import JOURNAL_TABLES, Pipeline
 from angarium.lake.query import ask
 from angarium.lake.tables import Lake
+from benchmarks.processes import family
 from benchmarks.sizes import sizes
 
 EVENTS_PER_ENTRY = 200
@@ -235,29 +236,8 @@ def _look_ms(lake: Lake, number: int) -> float:
 def _resident_mib(server_pid: int) -> dict[str, int]:
     """What the processes of this run hold now."""
     found = {"jvm": 0, "workers": 0, "driver": 0, "redis": 0}
-    parents: dict[int, int] = {}
-    held: dict[int, tuple[str, int]] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except (OSError, ValueError):
-            continue  # it has ended
-        pid = int(status.parent.name)
-        parents[pid] = int(lines["PPid"])
-        held[pid] = lines["Name"].strip(), int(lines.get("VmRSS", "0 kB").split()[0]) // 1024
-    for pid, (name, mib) in held.items():
-        if pid == server_pid:
-            found["redis"] += mib
-        elif pid == os.getpid():
-            found["driver"] += mib
-        elif _ours(pid, parents):
-            found["jvm" if name == "java" else "workers"] += mib
+    kinds = {server_pid: "redis", os.getpid(): "driver"}
+    for each in family():
+        usual = "jvm" if each.name == "java" else "workers"
+        found[kinds.get(each.pid, usual)] += each.resident_mib
     return found
-
-
-def _ours(pid: int, parents: dict[int, int]) -> bool:
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = parents.get(pid, 0)
-    return False

@@ -58,11 +58,11 @@ async def compare(
 async def _round(contender: Contender, witness: Any, items: int) -> Round:
     for _ in range(ATTEMPTS_MAX):
         witness.flushall()  # every round finds the same, empty server
-        before, stolen = _redis_figures(witness), _cpu_times()
+        before, stolen = redis_figures(witness), cpu_times()
         began = time.perf_counter()
         await contender(items)
         seconds = time.perf_counter() - began
-        after, steal = _redis_figures(witness), _steal_since(stolen)
+        after, steal = redis_figures(witness), steal_since(stolen)
         if steal <= STEAL_MAX:
             break
     return Round(
@@ -86,7 +86,7 @@ def _row(name: str, measured: Sequence[Round], base: Sequence[float]) -> Row:
     )
 
 
-def _redis_figures(witness: Any) -> tuple[int, float]:
+def redis_figures(witness: Any) -> tuple[int, float]:
     """Calls that clients made (not those inside scripts), and CPU seconds of the server."""
     calls = sum(
         int(figures["calls"])
@@ -98,13 +98,13 @@ def _redis_figures(witness: Any) -> tuple[int, float]:
     return calls, float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
 
-def _cpu_times() -> tuple[int, int]:
+def cpu_times() -> tuple[int, int]:
     fields = [int(part) for part in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
     return fields[7], sum(fields)
 
 
-def _steal_since(before: tuple[int, int]) -> float:
-    stolen, total = _cpu_times()
+def steal_since(before: tuple[int, int]) -> float:
+    stolen, total = cpu_times()
     return (stolen - before[0]) / max(1, total - before[1])
 
 

@@ -19,6 +19,7 @@ class Part:
 
 PARTS: Sequence[Part] = (
     Part("batching", "Gathering concurrent calls"),
+    Part("reach", "What a large Redis costs by itself"),
     Part("dispatch", "Dispatch: from the publisher into the stream"),
     Part("routing", "Routing: from a POST to the handler"),
     Part("conversations", "Conversations: replies in order"),

@@ -22,7 +22,7 @@ from typing import Any
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 
-from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _redis_figures, _steal_since
+from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, cpu_times, redis_figures, steal_since
 from benchmarks.sizes import count, rounds, sizes
 
 ROUNDS = rounds(3)
@@ -108,10 +108,10 @@ def _drive(role: RoleProcess, name: str, options: Mapping[str, Any]) -> dict[str
 def _measure(case: Case, server: ServerProcess, role: RoleProcess) -> None:
     witness = server.client()
     for _ in range(ATTEMPTS_MAX):
-        before, cpu, stolen = _redis_figures(witness), _process_s(role.pid), _cpu_times()
+        before, cpu, stolen = redis_figures(witness), _process_s(role.pid), cpu_times()
         found = _drive(role, case.name, case.options)
-        after, cpu_after = _redis_figures(witness), _process_s(role.pid)
-        if _steal_since(stolen) <= STEAL_MAX:
+        after, cpu_after = redis_figures(witness), _process_s(role.pid)
+        if steal_since(stolen) <= STEAL_MAX:
             break
     messages = case.options["messages"]
     case.rates.append(found["rate"])
@@ -167,9 +167,9 @@ def _print_latency(role: RoleProcess) -> None:
 def _undisturbed(role: RoleProcess, options: Mapping[str, Any]) -> dict[str, Any]:
     """One stall of another machine would be the whole of a p99."""
     for _ in range(ATTEMPTS_MAX):
-        stolen = _cpu_times()
+        stolen = cpu_times()
         found = _drive(role, "latency", options)
-        if _steal_since(stolen) <= STEAL_MAX:
+        if steal_since(stolen) <= STEAL_MAX:
             break
     return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import uvloop
 from tests.kit.ports import free_port
 
-from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, _cpu_times, _steal_since
+from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, cpu_times, steal_since
 from benchmarks.pickup_driver import Wire, add_params, connect
 from benchmarks.sizes import rounds
 
@@ -105,9 +105,9 @@ def _round(python: str, source: str, arguments: list[str]) -> tuple[float, float
     with subprocess.Popen([python, "-c", source, str(port), *arguments]) as server:
         try:
             for _ in range(ATTEMPTS_MAX):
-                stolen = _cpu_times()
+                stolen = cpu_times()
                 rate, cpu_us = uvloop.run(_drive(port, server.pid))
-                if _steal_since(stolen) <= STEAL_MAX:
+                if steal_since(stolen) <= STEAL_MAX:
                     break
         finally:
             server.kill()

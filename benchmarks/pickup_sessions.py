@@ -24,9 +24,9 @@ from angarium.pickup.store import PickupStore
 from benchmarks.measure import (
     ATTEMPTS_MAX,
     STEAL_MAX,
-    _cpu_times,
-    _redis_figures,
-    _steal_since,
+    cpu_times,
+    redis_figures,
+    steal_since,
 )
 from benchmarks.sizes import count, rounds, sizes
 
@@ -94,10 +94,10 @@ async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> Bed:
 
 async def _cost(bed: Bed) -> float:
     for _ in range(ATTEMPTS_MAX):
-        before, stolen = _redis_figures(bed.witness), _cpu_times()
+        before, stolen = redis_figures(bed.witness), cpu_times()
         await _through(bed)
-        cost = (_redis_figures(bed.witness)[1] - before[1]) * 1e6 / MESSAGES
-        if _steal_since(stolen) <= STEAL_MAX:
+        cost = (redis_figures(bed.witness)[1] - before[1]) * 1e6 / MESSAGES
+        if steal_since(stolen) <= STEAL_MAX:
             break
     return cost
 

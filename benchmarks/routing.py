@@ -80,11 +80,11 @@ async def _alternate(contenders: dict[str, Contender]) -> None:
 
 async def _round(each: Contender) -> Round:
     for _ in range(measure.ATTEMPTS_MAX):
-        before, stolen = _figures(each), measure._cpu_times()
+        before, stolen = _figures(each), measure.cpu_times()
         began = time.perf_counter()
         await each.run(each.items)
         seconds = time.perf_counter() - began
-        after, steal = _figures(each), measure._steal_since(stolen)
+        after, steal = _figures(each), measure.steal_since(stolen)
         if steal <= measure.STEAL_MAX:
             break
     return Round(

@@ -133,7 +133,7 @@ QUEUES = "Start to completion"
 FASTER = ("ours is × as fast", "spread")
 GATEWAY = "One gateway"
 LATENCY = "Added → received"
-ALLOCATOR = "the same commands at every size; likely memory that no cache of the CPU holds"
+ALLOCATOR = "the same commands at every size; a bare script grows, too (part «reach»)"
 
 TARGETS: Sequence[Target] = (
     Target(

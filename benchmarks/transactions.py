@@ -33,7 +33,7 @@ from angarium.transactions.store import (
     TransactionStore,
 )
 from benchmarks.end_to_end import _redis
-from benchmarks.measure import STEAL_MAX, _cpu_times, _redis_figures, _steal_since
+from benchmarks.measure import STEAL_MAX, cpu_times, redis_figures, steal_since
 from benchmarks.sizes import count, rounds, sizes
 from benchmarks.transactions_peer import (
     PYTHON_QUEUES,
@@ -69,11 +69,11 @@ class Measured:
 
     async def round(self) -> None:
         for _ in range(ATTEMPTS_MAX):
-            before, stolen, began = _redis(self.witness), _cpu_times(), time.perf_counter()
+            before, stolen, began = _redis(self.witness), cpu_times(), time.perf_counter()
             await self.run(self.items)
             seconds = time.perf_counter() - began
             after = _redis(self.witness)
-            steal = _steal_since(stolen)
+            steal = steal_since(stolen)
             if steal <= STEAL_MAX:
                 break
         self.steals.append(steal)
@@ -212,9 +212,9 @@ async def _http() -> None:
                 port, witness = api.ports["http"], server.client()
                 await _load(port, 10, 1.0)
                 for connections in CONNECTIONS:
-                    before = _redis_figures(witness)
+                    before = redis_figures(witness)
                     times_ms = sorted(await _load(port, connections, HTTP_S))
-                    cpu_s = _redis_figures(witness)[1] - before[1]
+                    cpu_s = redis_figures(witness)[1] - before[1]
                     print(
                         f"| {connections} | {len(times_ms) / HTTP_S:,.0f} "
                         f"| {times_ms[len(times_ms) // 2]:.1f} "

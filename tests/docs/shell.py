@@ -34,8 +34,16 @@ print(redis.Redis(port=port).execute_command(*words))
 class Reader:
     """Use as an async context manager."""
 
-    def __init__(self, folder: Path, server: ServerProcess, **settings: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: ServerProcess,
+        command_s_max: float = COMMAND_S_MAX,
+        /,
+        **settings: str,
+    ) -> None:
         self.folder = folder
+        self._command_s_max = command_s_max
         self._server = server
         self._roles = AsyncExitStack()
         self._ports: dict[str, int] = {"6379": server.port}
@@ -97,7 +105,7 @@ class Reader:
         path = f"{self.folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
         kept = {k: v for k, v in os.environ.items() if not k.startswith("ANGARIUM_")}
         ended = subprocess.run(
-            command, cwd=self.folder, timeout=COMMAND_S_MAX, check=False, text=True,
+            command, cwd=self.folder, timeout=self._command_s_max, check=False, text=True,
             input="y\n", capture_output=True,  # what asks whether it is meant is told so
             env={**kept, **self._settings, "PATH": path, "CURL_HOME": str(self.folder)},
         )  # fmt: skip

@@ -24,8 +24,8 @@ SKIPPED = {
     "README.md": "tests/docs/test_commands.py runs the first five minutes; make is what runs it",
     "docs/index.md": "make, which runs the tests",
     "docs/demo.md": "tests/story plays it",
-    "docs/lake/index.md": "tests/lake/test_cli.py and test_pipeline.py run them, with Spark",
-    "docs/lake/cookbook.md": "tests/lake/test_cli.py and test_replay.py run them, with Spark",
+    "docs/lake/index.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
+    "docs/lake/cookbook.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
     "docs/faults.md": "runs of several minutes, which `make faults` and tests/faults are for",
 }
 SKIPPED_COMMANDS = {
@@ -39,8 +39,8 @@ RUN = {
 # Python that is compiled only, by words in it.
 SKIPPED_PYTHON = {
     "import polars": "Polars is not among our dependencies",
-    "import duckdb": "tests/lake/test_query.py reads the same files",
-    "session()": "tests/lake/test_jobs.py and test_session.py run these functions on a session",
+    "import duckdb": "tests/docs/test_lake_pages.py runs it",
+    "session()": "tests/docs/test_lake_pages.py runs it; of sources.md, tests/lake/test_session.py",
     "readStream": "tests/lake/test_redis_stream_example.py runs the same on a session",
     "copy_journal": "tests/lake/test_redis_stream_copy.py runs it",
     "writeStream": "tests/lake/test_redis_stream.py runs the sink",

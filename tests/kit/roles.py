@@ -121,7 +121,7 @@ class RoleProcess:
     def port_of(self, role: str, name: str) -> int:
         """A port of one role, where several run in the process."""
         return next(
-            line["ports"][name]
+            int(line["ports"][name])
             for line in self.readiness()
             if line["role"] == role and name in line["ports"]
         )

@@ -117,10 +117,10 @@ class Broken(Exception):
 class BreaksAt(Lake):
     """Ends in the middle of a batch, as a process that is killed there would."""
 
-    def add_files(self, name: str, files: Any, positions: Any) -> None:
+    def add_files(self, name: str, table: Any, files: Any, positions: Any) -> None:
         if name == "stats_medium":
             raise Broken
-        super().add_files(name, files, positions)
+        super().add_files(name, table, files, positions)
 
 
 async def test_batches_that_are_repeated_cut_short_or_overlap_change_nothing(
@@ -164,6 +164,22 @@ def test_a_lost_checkpoint_and_a_second_run_add_nothing(
     assert compact(lake)["events"] == (before, 1)
     assert lake.rows("events") == 250
     assert lake.positions("events", "journal")[0] > 0
+
+
+def test_many_short_runs_leave_few_files(
+    redis_url: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("angarium.lake.pipeline.COMMITS_PER_COMPACTION", 3)
+    settings = settings_of(redis_url, tmp_path)
+    lake, files, runs = Lake.of(settings), [], 5
+    for number in range(runs):
+        key = f"{settings.prefix}journal"
+        fill_journal(client_of(redis_url), key, entries=2, events=10, first=20 * number)
+        store_once(spark, settings)
+        files.append((len(lake.files("events")), len(lake.files("messages"))))
+    assert min(files[3:]) < files[2]  # fewer than before, though a run has added some
+    assert ask(lake, "select count(*), sum(accepts) from messages").rows == [(100, 100)]
+    assert lake.rows("events") == 100
 
 
 async def test_strange_newer_and_dropped_entries_are_kept_aside_and_named(

@@ -15,7 +15,6 @@ import json
 import re
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from angarium.lake.tables import Lake, positions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -43,7 +43,7 @@ READER = "lake"
 JOURNAL, RESULTS, ARCHIVE = "journal", "processed", "archive"
 JOURNAL_TABLES = ("events", "rejects", *parts.PARTS)
 # Small files cost every reader; at a batch in half a second, this is about a minute's worth.
-BATCHES_PER_COMPACTION = 120
+COMMITS_PER_COMPACTION = 120
 # Our own error, else that of a Python worker, else what became of the task.
 _REASONS = (
     re.compile(r"^(?:angarium\.)[\w.]+: (.+)$", re.MULTILINE),
@@ -94,7 +94,7 @@ class Pipeline:
         self._url = url
         self._keyspace = Keyspace.from_settings(settings)
         self._queries: list[StreamingQuery] = []
-        self._batches: Counter[str] = Counter()
+        self._versions: dict[str, int] = {}
         self._tidier = ThreadPoolExecutor(1, "angarium-tidier")
         self._tidying: dict[str, Future[Any]] = {}
         self.lake = Lake.of(settings)
@@ -207,15 +207,16 @@ class Pipeline:
         from angarium.lake.sources.files import written_by
 
         written = written_by(frame.collect())
-        for name in ("rejects", "events"):
-            if name in written.files:
+        if "rejects" in written.files:
+            self._keep("rejects", JOURNAL, written)
+        if "events" in written.files:
+            version = self._keep("events", JOURNAL, written)
+            for name in parts.PARTS:
                 self._keep(name, JOURNAL, written)
-        for name in parts.PARTS if "events" in written.files else ():
-            self._keep(name, JOURNAL, written)
+            self._tidy(version, *JOURNAL_TABLES)
         events, rejects = (written.files.get(name, []) for name in ("events", "rejects"))
         if written.files:
             self.figures.add(newest_ms(events), events=rows_in(events), rejects=rows_in(rejects))
-        self._tidy(*JOURNAL_TABLES)
 
     # The results
 
@@ -223,9 +224,9 @@ class Pipeline:
         """One batch of the workers' results."""
         written = self._write("processed", journal_jobs.processed(rows))
         if written.files:
-            self._keep("processed", RESULTS, written)
+            version = self._keep("processed", RESULTS, written)
             self.figures.add(results=rows_in(written.files["processed"]))
-            self._tidy("processed")
+            self._tidy(version, "processed")
 
     # The archive
 
@@ -233,30 +234,32 @@ class Pipeline:
         """Ended transactions, each once by its id; Redis is told when this has returned."""
         found = rows.toArrow()
         if found.num_rows:
-            self.lake.insert("transactions", found)
+            version = self.lake.insert("transactions", found)
             self.figures.add(transactions=found.num_rows)
-            self._tidy("transactions")
+            self._tidy(version, "transactions")
 
     # Shared
 
-    def _keep(self, name: str, stream: str, written: Written) -> None:
-        """Make files part of their table, without rows that it has already."""
-        source = "events" if name in parts.PARTS else name
+    def _keep(self, name: str, stream: str, written: Written) -> int:
+        """Make files part of their table, without rows that it has already; its version before."""
+        source, table = "events" if name in parts.PARTS else name, self.lake.ensure(name)
         files, spans = written.files.get(name, []), written.spans[source]
-        stored = self._inside(name, stream, spans)
+        stored = self._inside(table, stream, spans)
         if stored:
             # This batch, or its like, came before: after a crash, or with a new checkpoint.
             if all(stored.get(each, -1) >= last for each, (_, last) in spans.items()):
-                return
+                return table.version()
             rows = self._lacking(source, written, stored)
             lacking = parts.part(name, rows) if name in parts.PARTS else rows
             files = self._write(name, lacking).files.get(name, [])
+        version = table.version()  # the handle's own may move with the commit
         ends = ((each, max(last, stored.get(each, -1))) for each, (_, last) in spans.items())
-        self.lake.add_files(name, files, positions_of(stream, ends))
+        self.lake.add_files(name, table, files, positions_of(stream, ends))
+        return version
 
-    def _inside(self, name: str, stream: str, spans: Spans) -> dict[int, int]:
+    def _inside(self, table: DeltaTable, stream: str, spans: Spans) -> dict[int, int]:
         """How far the table has come, for partitions of which it has some of this batch."""
-        stored = self.lake.positions(name, stream)
+        stored = self.lake.positions_in(table, stream)
         return {each: stored[each] for each, (first, _) in spans.items() if stored[each] >= first}
 
     def _lacking(self, name: str, written: Written, stored: Mapping[int, int]) -> DataFrame:
@@ -285,11 +288,15 @@ class Pipeline:
         reader = self._spark.read.schema(table.ddl()).option("basePath", root)
         return reader.parquet(*(f"{root}/{each.path}" for each in files)).select(*table.names)
 
-    def _tidy(self, *tables: str) -> None:
-        """Beside the batches, one at a time: freshness does not wait for it."""
+    def _tidy(self, version: int, *tables: str) -> None:
+        """Beside the batches, one at a time: freshness does not wait for it.
+
+        It is due by the first table's version, so that the many short runs of `--once` have their
+        turn, too."""
         name = tables[0]
-        self._batches[name] += 1
-        if self._batches[name] % BATCHES_PER_COMPACTION:
+        last = self._versions.get(name, max(0, version - 1))
+        self._versions[name] = version
+        if version // COMMITS_PER_COMPACTION == last // COMMITS_PER_COMPACTION:
             return
         before = self._tidying.get(name)
         if before is not None:

@@ -183,15 +183,19 @@ class Lake:
 
     def positions(self, name: str, stream: str) -> dict[int, int]:
         """Partition -> how far this table has come with the stream; -1 before its first entry."""
-        found = self.open(name)
+        return self.positions_in(self.open(name), stream)
+
+    def positions_in(self, table: DeltaTable | None, stream: str) -> dict[int, int]:
+        """The same of a table that was opened already."""
         return {
-            partition: _version(found, f"{stream}:{partition}")
+            partition: _version(table, f"{stream}:{partition}")
             for partition in range(self.partitions)
         }
 
-    def add_files(self, name: str, files: Sequence[DataFile], positions: Positions) -> None:
-        """Make files that stand in the table's folder part of it."""
-        table = self.ensure(name)
+    def add_files(
+        self, name: str, table: DeltaTable, files: Sequence[DataFile], positions: Positions
+    ) -> None:
+        """Make files that stand in the table's folder part of it, as it was opened or later."""
         table.create_write_transaction(
             [each.action() for each in files],
             "append",
@@ -213,16 +217,15 @@ class Lake:
             commit_properties=commit_properties(positions or {}),
         )
 
-    def insert(self, name: str, rows: pa.Table) -> None:
-        """Add rows whose key the table does not have."""
-        if rows.num_rows == 0:
-            return
-        table = TABLES[name]
-        match = " and ".join(f't."{key}" = s."{key}"' for key in table.key)
-        merge = self.ensure(name).merge(
-            rows.cast(table.arrow()), match, "s", "t", commit_properties=commit_properties({})
+    def insert(self, name: str, rows: pa.Table) -> int:
+        """Add rows whose key the table does not have; its version then."""
+        about, table = TABLES[name], self.ensure(name)
+        match = " and ".join(f't."{key}" = s."{key}"' for key in about.key)
+        merge = table.merge(
+            rows.cast(about.arrow()), match, "s", "t", commit_properties=commit_properties({})
         )
         merge.when_not_matched_insert_all().execute()
+        return table.version()
 
     def _property(self) -> str:
         return json.dumps(
