@@ -19,7 +19,17 @@ app = Angarium()
 @app.worker()
 async def work(message):
     return message
+
+@app.step("charge")
+async def charge(step):
+    return step.failed("no such card")
 """
+PIPELINE = 'name = "pay"\n[[steps]]\ntype = "charge"\n'
+# Ended transactions go into the lake, and at once.
+ARCHIVED = {
+    "ANGARIUM_LAKE__ARCHIVE": "true",
+    "ANGARIUM_TRANSACTIONS__DELAY_BEFORE_ARCHIVING": "0",
+}
 # Another test installs the wheel; a cluster is what tests/faults/test_lake_cluster.py starts.
 ELSEWHERE = ("pip install", "angarium lake run --master")
 
@@ -37,17 +47,21 @@ def python_of(page: str, words: str) -> Block:
 @pytest.mark.timeout(900)
 async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
     with ServerProcess(aof=True) as server:
-        async with Reader(tmp_path, server, SPARK_S_MAX) as reader:
+        async with Reader(tmp_path, server, SPARK_S_MAX, **ARCHIVED) as reader:
             reader.write("module.py", MODULE)
+            reader.write("pay.toml", PIPELINE)
             await reader.type("angarium serve dispatcher")
             await reader.type("angarium serve worker --app module:app")
             await reader.type("angarium publish --durable --key order-17 '{\"order\": 17}'")
+            await reader.type("angarium pipeline load pay.toml")
+            await reader.type("angarium serve node --app module:app")
+            assert "failed" in await reader.type("angarium tx start pay --wait-s 60")
             for _ in range(60):
                 if "1" in await reader.type("redis-cli -p 6379 XLEN messages:processed"):
                     break
 
             run, audit, report, query = typed_here("docs/lake/index.md")
-            assert "1 results" in await reader.type(run)
+            assert "1 results and 1 transactions" in await reader.type(run)
             assert "nothing is unexplained" in await reader.type(audit)
             await reader.type(report)
             assert "<html" in (tmp_path / "report.html").read_text()
@@ -56,7 +70,7 @@ async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
             shown, sent, again = typed_here("docs/lake/cookbook.md")
             assert "nothing was sent" in await reader.type(shown)
             await reader.type(sent)
-            await reader.type(again)
+            assert "sent 1," in await reader.type(again)
 
             for words in ("import duckdb", "session()"):
                 await reader.python(python_of("docs/lake/cookbook.md", words).text)
