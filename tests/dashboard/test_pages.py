@@ -61,11 +61,16 @@ def test_each_page_fits_the_screen_and_can_be_read(
             page.goto(f"{furnished.url}/{place(furnished, name)}")
             expect(page.locator("main").get_by_text(seen, exact=True).first).to_be_visible()
             assert page.evaluate(WIDER) <= 0, f"{name} is wider than the screen"
+            assert page.evaluate(CUT) <= 0, f"the link to {name} is not quite on the screen"
             assert page.evaluate(UNREADABLE) == [], name
             assert page.screenshot().startswith(b"\x89PNG")
 
 
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+CUT = """() => {
+  const link = document.querySelector(".nav [aria-current]")?.getBoundingClientRect();
+  return link ? Math.max(-link.left, link.right - innerWidth) : 0;
+}"""
 # Every text against the nearest ground behind it: a contrast below 4.5 (3 for large letters).
 UNREADABLE = """() => {
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });

@@ -56,7 +56,7 @@ function open() {
   document.title = `${NAMES[where.name] ?? "Search"} · Angarium`;
   draw();
   // On a small screen the navigation is a strip that may have scrolled past the open page.
-  document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   void refresh();
 }
 

@@ -133,7 +133,7 @@ function drawFloor([x, y, width, height], model, narrow) {
     s("g", { class: "floor room" },
       s("rect", { class: "box", x, y, width, height, rx: 12 }),
       s("text", { class: "name", x: x + 18, y: y + (narrow ? 23 : 33) }, "Journal"),
-      s("text", { class: "small", x: x + (narrow ? 84 : 92), y: y + (narrow ? 23 : 32.5) }, written),
+      s("text", { class: "small", x: x + 92, y: y + (narrow ? 23 : 32.5) }, written),
       s("text", { class: "small", x: narrow ? x + 18 : x + width - 18, y: y + (narrow ? 42 : 32.5),
         "text-anchor": narrow ? "start" : "end" }, `Lake: ${lake}`)));
 }
