@@ -37,7 +37,7 @@ READ_S = 0.5
 DRAIN_S_MAX = 120.0
 REPORTED_S_MAX = 60.0
 # About a core of two for all roles, Redis and the load together.
-HALF_LOAD = Pace(users=60, senders=15, keys=150, pause_s=0.8)
+HALF_LOAD = Pace(users=180, senders=45, keys=450, pause_s=0.8)
 KEPT = {
     "ANGARIUM_DURABILITY": "local",
     "ANGARIUM_DISPATCH__STREAM_ENTRIES_MAX": "2000",
