@@ -19,7 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
-    parser.add_argument("--users", type=int, default=HALF_LOAD.users, help="180 are half of 2 cores")
+    parser.add_argument("--users", type=int, default=HALF_LOAD.users, help="180: half of 2 cores")
     parser.add_argument("--pause", type=float, default=HALF_LOAD.pause_s, help="of a user, seconds")
     parser.add_argument("--keep", type=Path, help="folder for logs and all samples, kept")
     options = parser.parse_args()
