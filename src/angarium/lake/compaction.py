@@ -121,6 +121,8 @@ def _written(lake: Lake, name: str, files: Sequence[_Stored]) -> Iterator[DataFi
         own_connection() as connection,
     ):
         connection.execute(f"set temp_directory = '{scratch}/spill'")
+        # In a notebook it would draw over what is there.
+        connection.execute("set enable_progress_bar = false")
         connection.register("stored", lake.dataset(name, [each.path for each in files]))
         for rows in _portions(connection, TABLES[name], portions, Path(scratch)):
             # Each portion has files of its own, so that none grows without bound.

@@ -321,8 +321,8 @@ def reason_of(text: str) -> str:
         found = pattern.findall(text)
         if found:
             reason = str(found[-1]).partition(". Consider setting")[0]
-            # Spark's own files (checkpoints, shuffles) fill a disk as well as the tables do.
-            full = reason.endswith("No space left on device")
+            # Spark's own files and checkpoints of tables fill a disk as well as the tables do.
+            full = "No space left on device" in reason or "(os error 28)" in reason
             return "its disk is full; free some space and start again" if full else reason
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else "without a word"
