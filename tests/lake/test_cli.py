@@ -221,6 +221,10 @@ def test_a_folder_of_another_layout_is_refused_by_every_command(
             "x\njava.io.IOException: No space left on device\n\tat java.io.FileOutputStream",
             "its disk is full; free some space and start again",
         ),
+        (
+            "OSError: Kernel error -> Generic error\n  ↳ Unable to copy\n  ↳ No space left on device (os error 28)",
+            "its disk is full; free some space and start again",
+        ),
     ],
 )
 def test_of_a_page_of_stack_one_line_is_told(error: str, reason: str) -> None:

@@ -317,13 +317,13 @@ def newest_ms(files: Sequence[DataFile]) -> int:
 
 def reason_of(text: str) -> str:
     """The one line of a Spark error that is for people, if there is one."""
+    # Told in many ways: by Spark's own files and shuffles, by tables, by the log of a table.
+    if "No space left on device" in text or "(os error 28)" in text:
+        return "its disk is full; free some space and start again"
     for pattern in _REASONS:
         found = pattern.findall(text)
         if found:
-            reason = str(found[-1]).partition(". Consider setting")[0]
-            # Spark's own files and checkpoints of tables fill a disk as well as the tables do.
-            full = "No space left on device" in reason or "(os error 28)" in reason
-            return "its disk is full; free some space and start again" if full else reason
+            return str(found[-1]).partition(". Consider setting")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else "without a word"
 
