@@ -222,7 +222,7 @@ def test_a_folder_of_another_layout_is_refused_by_every_command(
             "its disk is full; free some space and start again",
         ),
         (
-            "OSError: Kernel error -> Generic error\n  ↳ Unable to copy\n  ↳ No space left on device (os error 28)",
+            "OSError: Kernel error -> Generic error\n  ↳ No space left on device (os error 28)",
             "its disk is full; free some space and start again",
         ),
     ],
