@@ -103,7 +103,8 @@ def _shown(process: LeashedProcess) -> list[str]:
         for raw in stdout:
             line = raw.decode(errors="replace").rstrip("\n")
             print(line, flush=True)
-            lines.append(line)
+            if "▕" not in line:  # a bar of DuckDB's, which takes `python -c` for a person
+                lines.append(line)
     return lines
 
 
