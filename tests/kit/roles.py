@@ -119,12 +119,15 @@ class RoleProcess:
         return found
 
     def port_of(self, role: str, name: str) -> int:
-        """A port of one role, where several run in the process."""
-        return next(
-            int(line["ports"][name])
-            for line in self.readiness()
-            if line["role"] == role and name in line["ports"]
-        )
+        """A port of one role, where several run in the process; waits until that one is ready."""
+
+        def found(lines: Sequence[str]) -> list[int]:
+            ready = (line for line in _readiness(lines) if line["role"] == role)
+            return [int(line["ports"][name]) for line in ready if name in line["ports"]]
+
+        if not self._wait_for(lambda lines: bool(found(lines)), self._deadline_s):
+            raise RoleFailed(self._story(f"{role} has no port {name!r}"))
+        return found(self.lines())[0]
 
     def lines(self) -> list[str]:
         """The last lines of stdout."""

@@ -71,7 +71,7 @@ async def test_an_empty_environment_with_the_wheel_comes_up(wheel: Path, tmp_pat
     async with RoleProcess(
         ["-c", UP, str(python.with_name("angarium"))], settings, ready_lines=1, deadline_s=60
     ) as role:
-        page = f"http://127.0.0.1:{role.ports['http']}/readyz"
+        page = f"http://127.0.0.1:{role.port_of('api', 'http')}/readyz"
         with urllib.request.urlopen(page) as answer:
             assert answer.status == 200
 
