@@ -9,7 +9,7 @@ import re
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.browser import SIZES, Theme, opened
 from tests.dashboard.building import MARKUP
@@ -232,11 +232,17 @@ def test_a_transaction_shows_its_life_and_a_switch_wakes_it(
         )
         expect(life).to_be_visible()
         expect(page.get_by_text(f"order-{MARKUP}")).to_be_visible()
+        expect(page.get_by_role("definition").filter(has_text=own_trace(page))).to_be_visible()
         expect(page.get_by_label("Switch", exact=True)).to_have_value("bank")
         page.get_by_label("Value").fill(MARKUP)
         page.get_by_role("button", name="Set it").click()
         expect(page.locator("main .badge", has_text="success").first).to_be_visible()
         expect(page.locator(".steps .done")).to_have_count(3)
+
+
+def own_trace(page: Page) -> re.Pattern[str]:
+    """What a transaction that nobody's trace began has: the first digits of its id."""
+    return re.compile(f"^{page.url.rsplit('/', 1)[1][:32]}$")
 
 
 def test_a_transaction_that_sleeps_is_cancelled(furnished: Furnished, chrome: Browser) -> None:

@@ -15,6 +15,7 @@ from angarium.pickup.client import PickupClient
 from tests.kit.collector import Collector, Span
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
+from tests.routing.kit import envelope
 
 PATIENCE_S = 60.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -195,6 +196,61 @@ async def test_without_a_callers_trace_the_message_and_the_transaction_begin_the
     assert accept.trace_id == accept.values["angarium.message_id"].replace("-", "")
     assert (accept.parent_id, work.parent_id) == ("", accept.span_id)
     assert work.failed == "ValueError: no luck"
+
+
+async def test_what_relay_deliverer_and_gateway_do_for_a_message_is_in_its_trace(
+    redis_url: str,
+) -> None:
+    receiver = Expert()
+    async with AsyncExitStack() as stack:
+        collector = await stack.enter_async_context(Collector())
+        await stack.enter_async_context(receiver.open())
+        env = environment(redis_url, collector)
+        ports: dict[str, int] = {}
+        for name in ("relay", "inbox", "deliverer", "gateway", "api"):
+            arguments = ["serve", name, "--app", "tests.dashboard.app:app"]
+            role = RoleProcess(arguments, env, deadline_s=PATIENCE_S)
+            await stack.enter_async_context(role)
+            ports |= {f"{name} {port}": number for port, number in role.ports.items()}
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(f"http://127.0.0.1:{ports['api http']}")
+        )
+        relay = f"http://127.0.0.1:{ports['relay http']}/"
+        async with session.post(relay, data=envelope("key-of-bob")) as answer:
+            assert answer.status == 200
+        delivery = {"url": receiver.url, "payload": "eyJ0cmFuc2FjdGlvbl9pZCI6ICJuIn0"}
+        headers = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+        async with session.post("/v1/routing/deliveries", json=delivery, headers=headers) as answer:
+            assert answer.status == 202
+        async with PickupClient(f"ws://127.0.0.1:{ports['gateway gateway']}/") as mediator:
+            letter = await mediator.add_message("anna", ["did:anna"], {"hello": "anna"})
+            assert [each.id for each in await mediator.take_from_queue("anna")] == [letter]
+            await mediator.remove_messages("anna", [letter])
+        wanted = {f"routing {each}" for each in ("accept", "inbox", "send", "deliver")}
+        wanted |= {f"pickup {each}" for each in ("add", "send", "delivered")}
+        wanted.add("api queue_delivery")
+
+        async def whole() -> bool:
+            return {each.name for each in collector.spans} >= wanted
+
+        await eventually(whole, PATIENCE_S)
+        async with session.get("/v1/search", params={"id": letter}) as answer:
+            assert (await answer.json())["trace_id"] == letter
+    spans = {each.name: each for each in collector.spans}
+    assert len(collector.spans) == len(wanted)
+    for name, parent in (
+        ("routing inbox", "routing accept"), ("routing deliver", "routing send"),
+        ("routing send", "api queue_delivery"), ("pickup send", "pickup add"),
+        ("pickup delivered", "pickup add"),
+    ):  # fmt: skip
+        assert spans[name].parent_id == spans[parent].span_id, name
+        assert spans[name].trace_id == spans[parent].trace_id, name
+        assert not spans[name].failed
+    assert spans["routing accept"].parent_id == spans["pickup add"].parent_id == ""
+    assert spans["pickup add"].trace_id == letter
+    assert spans["api queue_delivery"].parent_id == CALLER
+    ((_, told),) = receiver.asked
+    assert str(told).split("-")[1] == TRACE
 
 
 async def _asked(session: aiohttp.ClientSession, method: str, path: str, body: Any) -> Any:

@@ -80,6 +80,15 @@ def trace_of_id(id: str) -> Trace | None:
     return Trace(digits, digits[16:], None)
 
 
+def first_span(id: str, carried: Trace | None = None) -> Trace | None:
+    """The span that a message begins with, in the trace it was brought in or in its own: whoever
+    goes on with the message knows it without having been told."""
+    own = trace_of_id(id)
+    if own is None or carried is None:
+        return own
+    return Trace(carried.trace_id, own.span_id, carried.sampled)
+
+
 class InHand:
     """A message or a step while a function of the user's works on it."""
 

@@ -13,13 +13,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from angarium.core import log
-from angarium.core.trace import Trace, carried_in, trace_of_id
+from angarium.core.trace import Trace, carried_in, first_span, trace_of_id
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -129,11 +129,10 @@ class Tracing:
         own, so that the next ones need not be told whose children they are."""
         for message_id, payload in messages:
             id = message_id.decode()
-            own, carried = trace_of_id(id), carried_in(payload)
+            carried = carried_in(payload)
+            own = first_span(id, carried)
             if own is None:
                 continue
-            if carried is not None:
-                own = Trace(carried.trace_id, own.span_id, carried.sampled)
             named = {"angarium.message_id": id, **values}
             if first:
                 self.record(name, carried, began_ns, named, own=own, kind="consumer")
@@ -145,6 +144,32 @@ class Tracing:
         own = trace_of_id(id)
         if own is not None:
             self.record(what, None, began_ns, values, own=own, kind="producer")
+
+    def when_queued(
+        self, id: str, what: str, future: asyncio.Future[Any], carried: Trace | None = None
+    ) -> None:
+        """What begins with being queued: over when the future is."""
+        began_ns, own = time.time_ns(), first_span(id, carried)
+        if own is None:
+            return
+
+        def done(future: asyncio.Future[Any]) -> None:
+            error = None if future.cancelled() else future.exception()
+            problem = "cancelled" if future.cancelled() else "" if error is None else repr(error)
+            values = {"angarium.id": id}
+            self.record(what, carried, began_ns, values, own=own, kind="producer", problem=problem)
+
+        future.add_done_callback(done)
+
+    def follow(
+        self, ids: Iterable[str], what: str, values: Values = NO_VALUES, *, kind: Kind = "internal"
+    ) -> None:
+        """What happens now to things whose traces follow from their ids."""
+        now_ns = time.time_ns()
+        for id in ids:
+            parent = trace_of_id(id)
+            if parent is not None:
+                self.record(what, parent, now_ns, {"angarium.id": id, **values}, kind=kind)
 
     async def close(self) -> None:
         """Send what is left, for a moment at the most."""

@@ -9,6 +9,7 @@ with the tenant. Payloads are passed on as the bytes they came in, and are never
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ from angarium.pickup.errors import (
 )
 from angarium.pickup.jsonrpc import Call, Refusal, parse
 from angarium.pickup.mailbox import DELIVERED, Mailbox
-from angarium.pickup.model import Message, encode_message, queue_name
+from angarium.pickup.model import Message, connection_of, encode_message, queue_name
 from angarium.pickup.push import Pushes
 from angarium.pickup.sessions import Sessions
 from angarium.pickup.store import PickupStore
@@ -64,6 +65,7 @@ class Desk:
         self._spawn = spawn
         self._limits: Limits = store.ground.settings.limits
         self._loop = asyncio.get_running_loop()
+        self._tracing = store.ground.tracing
         self._log = log.logger("angarium.pickup")
         self.sessions = Sessions(store, mailbox, spawn)
         self.clients: set[ClientSocket] = set()
@@ -177,11 +179,17 @@ class Desk:
             push = self._pushes.note_for(add.push_token, add.notification_uri, message_id)
         dids, payload = " ".join(add.dids), bytes(add.payload)
         message = Message(message_id, 0, 0, dids, payload)
+        began_ns = 0 if self._tracing is None else time.time_ns()
         future = self._store.add(queue, message_id, dids, payload, push)
-        future.add_done_callback(partial(self._added, answer, queue, message))
+        future.add_done_callback(partial(self._added, answer, queue, message, began_ns))
 
     def _added(
-        self, answer: Answer, queue: str, message: Message, future: asyncio.Future[Any]
+        self,
+        answer: Answer,
+        queue: str,
+        message: Message,
+        began_ns: int,
+        future: asyncio.Future[Any],
     ) -> None:
         if future.cancelled():
             answer.failure(OutcomeUnknown("the gateway stopped"))
@@ -199,6 +207,9 @@ class Desk:
             return
         self.added += 1
         answer.result(b'{"messageId":"%b"}' % message.id.encode())
+        if self._tracing is not None:
+            values = {"angarium.id": message.id, "angarium.connection_id": connection_of(queue)}
+            self._tracing.started(message.id, "pickup add", began_ns, values)
         if isinstance(status, list):
             self.sessions.sent(queue, message, *status[1:])
         elif status == b"here":
@@ -260,6 +271,9 @@ class Desk:
         self, answer: Answer, queue: str, removed: int, ids: Sequence[str] = ()
     ) -> None:
         self.removed += removed
+        # Of fewer than were named, nobody here knows which; the journal does.
+        if self._tracing is not None and removed == len(ids):
+            self._tracing.follow(ids, "pickup delivered", kind="consumer")
         self.sessions.acknowledged(queue, ids)
         answer.result(TRUE)
 
@@ -274,11 +288,16 @@ class Desk:
             bytes_max = min(take.limit_bytes, bytes_max)
         taken = await self._mailbox.take(queue, take.did, messages_max, bytes_max)
         answer.result(b"[" + b",".join(map(encode_message, taken)) + b"]")
+        if self._tracing is not None:
+            self._tracing.follow([each.id for each in taken], "pickup send", kind="producer")
         if take.delete_messages and taken and client.open:
             # Only when the answer is on its way: a gateway that dies in between has lost nothing,
             # nor has a client that left while we looked.
             ids = [each.id for each in taken]
-            self.removed += await self._remove_taken(queue, ids)
+            removed = await self._remove_taken(queue, ids)
+            self.removed += removed
+            if self._tracing is not None and removed == len(ids):
+                self._tracing.follow(ids, "pickup delivered", kind="consumer")
 
     async def _remove_taken(self, queue: str, ids: Sequence[str]) -> int:
         try:

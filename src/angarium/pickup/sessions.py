@@ -85,6 +85,7 @@ class Sessions:
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
         self._log = log.logger("angarium.pickup")
+        self._tracing = store.ground.tracing
         self.delivered = 0
 
     def __len__(self) -> int:
@@ -375,6 +376,8 @@ class Sessions:
         connection = msgspec.json.encode(session.connection)
         number = next(self._numbers)
         encoded = [encode_message(each) for each in messages]
+        if self._tracing is not None:
+            self._tracing.follow([each.id for each in messages], "pickup send", kind="producer")
         if "messageReceived" in client.events and "messagesReceived" not in client.events:
             for each in encoded:
                 params = b'{"connectionId":%b,"message":%b,"id":"%d"}' % (connection, each, number)

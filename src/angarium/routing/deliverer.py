@@ -23,6 +23,8 @@ from angarium.core.ground import Ground
 from angarium.core.outbound import AddressRefused, Outbound, OutboundFailed
 from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
+from angarium.core.trace import TRACEPARENT, first_span, read_traceparent
+from angarium.core.tracing import Values
 from angarium.routing import items
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.lanes import Lanes
@@ -218,6 +220,17 @@ class Deliverer(Service):
 
     async def _send(self, item: items.Outbound, payload: bytes) -> None:
         headers = {str(name): str(value) for name, value in (item.headers or {}).items()}
+        tracing = self._ground.tracing
+        if tracing is None:
+            await self._post(item, payload, headers)
+            return
+        name = items.name_of(item)
+        parent = first_span(name, read_traceparent(headers.get(TRACEPARENT)))
+        values: Values = {"angarium.id": name, "angarium.attempt": item.failures + 1}
+        with tracing.span("routing deliver", parent, values, kind="client"):
+            await self._post(item, payload, headers)
+
+    async def _post(self, item: items.Outbound, payload: bytes, headers: dict[str, str]) -> None:
         if item.url.startswith(("ws:", "wss:")):
             await self._send_websocket(item.url, payload, headers)
             return

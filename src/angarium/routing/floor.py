@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from angarium.core import keyspace as keys
 from angarium.core.backoff import Backoff
@@ -31,6 +31,9 @@ from angarium.core.scripts import Script, load_script, status_of
 from angarium.core.subscription import Subscription
 from angarium.core.topology import Cluster, Node, Single, Topology, always_at
 from angarium.core.wire import Argument, Command, Credentials, ReplyError, Wire
+
+if TYPE_CHECKING:
+    from angarium.core.tracing import Tracing
 
 CLAIM_LAYOUT = load_script("angarium.core", "claim_layout")
 CALL_TIMEOUT_S = 5.0
@@ -58,6 +61,9 @@ class Floor(Protocol):
 
     @property
     def redis(self) -> Connection: ...
+
+    @property
+    def tracing(self) -> Tracing | None: ...
 
     async def run(
         self,
@@ -104,6 +110,7 @@ class PlainFloor:
     def __init__(self, settings: PlainSettings, topology: Topology) -> None:
         self.keyspace = settings.keyspace()
         self.actor = settings.actor
+        self.tracing: Tracing | None = None  # spans are of our own processes
         self._settings = settings
         self._topology = topology
         self._journal_keys = [

@@ -10,7 +10,17 @@ from angarium.core.application import Angarium
 from angarium.core.errors import Conflict, InputInvalid, NotFound
 from angarium.core.ground import Ground
 from angarium.core.outbound import check_url
-from angarium.core.web import Face, Operation, Parameter, decode, read_bytes, reply
+from angarium.core.trace import TRACEPARENT
+from angarium.core.web import (
+    TRACE,
+    Face,
+    Operation,
+    Parameter,
+    decode,
+    read_bytes,
+    reply,
+    traceparent_of,
+)
 from angarium.routing.envelope import decode_base64url
 from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
@@ -122,7 +132,10 @@ class RoutingFace:
             payload = decode_base64url(wanted.payload)
         except ValueError as error:
             raise InputInvalid(f"`payload` is not base64url: {error}") from None
-        await self._outbound.push(wanted.url, payload, wanted.headers)
+        headers, trace = wanted.headers, traceparent_of(request)
+        if trace:
+            headers = {TRACEPARENT: trace, **headers}
+        await self._outbound.push(wanted.url, payload, headers)
         return reply(Queued("queued"), 202)
 
     async def dead(self, _: Request) -> Response:
@@ -200,6 +213,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             room.deliver,
             body=NewDelivery,
             answers={202: Queued},
+            parameters=[TRACE],
             scope="write",
         ),
         Operation(

@@ -15,6 +15,7 @@ from angarium.core import keyspace as keys
 from angarium.core.ids import time_ordered_id
 from angarium.core.scripts import load_script, status_of
 from angarium.core.subscription import Subscription
+from angarium.core.trace import TRACEPARENT, read_traceparent
 from angarium.core.urls import redacted
 from angarium.core.wire import Argument
 from angarium.routing.floor import Floor
@@ -81,7 +82,11 @@ class OutboundStore:
         encoded = encode_outbound(item)
         partition = self._floor.keyspace.partition_of(name_of(item))
         entry = ((), (message_id, shown_url(url), encoded))
-        return self._push[partition].submit(partition, entry, None, len(encoded))
+        queued = self._push[partition].submit(partition, entry, None, len(encoded))
+        if self._floor.tracing is not None:
+            carried = read_traceparent(headers.get(TRACEPARENT))
+            self._floor.tracing.when_queued(name_of(item), "routing send", queued, carried)
+        return queued
 
     async def take(self, partition: int, messages_max: int) -> list[Loan]:
         name = self._floor.keyspace.name

@@ -161,7 +161,10 @@ class RoutingStore:
             item = encode_inbound(payload, transport_type, txn_id, message_id)
         name = self._floor.keyspace.name(keys.INBOUND, partition, recip_key)
         entry = ((name,), (recip_key, message_id, item))
-        return self._process[partition].submit(partition, entry, recip_key, len(item))
+        queued = self._process[partition].submit(partition, entry, recip_key, len(item))
+        if self._floor.tracing is not None:
+            self._floor.tracing.when_queued(message_id, "routing accept", queued)
+        return queued
 
     def partition_of(self, recip_key: str) -> int:
         return self._floor.keyspace.partition_of(recip_key)

@@ -132,7 +132,7 @@ class Search:
         history.sort(key=lambda each: each.at_ms)
         if not found and not history:
             raise NotFound(f"no room, no journal and no lake knows {id!r}")
-        trace = await self._trace(id, found, related)
+        trace = await self._trace(id, found, related, history)
         return SearchAnswer(
             id,
             trace,
@@ -143,7 +143,9 @@ class Search:
             complete or lake == "joined",
         )
 
-    async def _trace(self, id: str, found: list[Found], related: _Related) -> str | None:
+    async def _trace(
+        self, id: str, found: list[Found], related: _Related, history: list[HistoryEvent]
+    ) -> str | None:
         """The one that a room has noted, else the one that follows from the message's id."""
         ids = related.of("message", "message or request") or [id]
         if len(ids) > 1:
@@ -154,7 +156,10 @@ class Search:
             trace = _noted(each)
             if trace is not None:
                 return trace.trace_id
-        own = trace_of_id(ids[0]) if is_message_id(ids[0].encode()) else None
+        begun_here = is_message_id(ids[0].encode()) or any(
+            each.subject == id and each.room in ("routing", "pickup") for each in history
+        )
+        own = trace_of_id(ids[0]) if begun_here else None
         return None if own is None else own.trace_id
 
     async def _started_by(self, id: str) -> AsyncIterator[Found]:

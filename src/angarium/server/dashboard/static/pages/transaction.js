@@ -40,6 +40,7 @@ async function load(own) {
   const versions = await get(`/v1/pipelines/${part(pipeline)}`).catch(() => ({ pipelines: [] }));
   own.steps = versions.pipelines.find((one) => one.version === version)?.steps ?? null;
   const story = await get("/v1/search", { id: own.id }).catch(() => null);
+  own.trace = story?.trace_id;
   own.events = story ? story.history.filter((event) => event.subject === own.id) : [];
 }
 
@@ -56,7 +57,7 @@ function view(own) {
       back, moving ? button("Cancel", () => cancel(own), "danger") : null),
     own.steps ? steps(own.steps, found, moving) : null,
     life(own),
-    h("div", { class: "grid", key: "details" }, state(found), moving ? switches(own) : null, webhook(found)),
+    h("div", { class: "grid", key: "details" }, state(own), moving ? switches(own) : null, webhook(found)),
     h("div", { class: "grid", key: "data" }, data("Data", found.data), data("Progress", found.progress), data("Output", found.output)),
     own.events?.length ? card("Events", { body: history(own.events, own.id) }) : null,
   ];
@@ -80,7 +81,7 @@ function life(own) {
     body: timeline(own.found, own.events) });
 }
 
-function state(found) {
+function state({ found, trace }) {
   return card("State", { body: facts(
     ["Status", statusBadge(found.status)], ["Owner", found.owner], ["External id", found.external_id],
     ["Node group", found.node_group], ["Node", found.node], ["Run", found.run ? count(found.run) : null],
@@ -88,7 +89,8 @@ function state(found) {
     ["Waits for switch", found.switch], ["Children left", found.children_left ?? null],
     ["Parent", found.parent ? h("a", { class: "mono", href: `#/transactions/${encodeURIComponent(found.parent)}` }, found.parent) : null],
     ["Started", at(found.created_ms)], ["Changed", at(found.updated_ms)], ["Ended", found.completed_ms ? at(found.completed_ms) : null],
-    ["Client told", found.notified_ms ? at(found.notified_ms) : null], ["Note", found.note]) });
+    ["Client told", found.notified_ms ? at(found.notified_ms) : null], ["Note", found.note],
+    ["Trace", trace ? h("span", { class: "mono wrap" }, trace) : null]) });
 }
 
 function switches(own) {
