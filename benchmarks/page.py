@@ -18,6 +18,9 @@ from benchmarks.result import RESULTS, ROOT, Result, load
 
 DOCS = ROOT / "docs"
 NOTES = ROOT / "benchmarks" / "notes"
+README = ROOT / "README.md"
+# What stands between these two lines of the README is written here.
+BEGIN, END = "<!-- by `make bench` -->\n", "<!-- until here -->\n"
 
 
 def write(results_folder: Path, docs: Path) -> str:
@@ -26,7 +29,17 @@ def write(results_folder: Path, docs: Path) -> str:
     drawn = plots.write(results, docs / "img")
     text = page(results, drawn)
     (docs / "benchmarks.md").write_text(text)
+    if docs == DOCS:
+        README.write_text(readme(README.read_text(), results))
     return text
+
+
+def readme(text: str, results: Mapping[str, Result]) -> str:
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    titles = ["", "beside", "times as fast", "spread"]
+    rows = [titles, ["---", "---", "---:", "---:"], *targets.readme_rows(results)]
+    return f"{head}{BEGIN}\n{lines(rows)}\n\n{END}{tail}"
 
 
 def page(results: Mapping[str, Result], drawn: Mapping[str, Sequence[plots.Plot]]) -> str:

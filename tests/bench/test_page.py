@@ -166,6 +166,13 @@ def test_the_committed_page_is_what_the_committed_results_say(tmp_path: Path) ->
         assert (page.DOCS / "img" / picture.name).read_bytes() == picture.read_bytes()
 
 
+def test_the_readme_says_what_the_committed_results_say() -> None:
+    results = {name: found for name in NAMES if (found := load(name, RESULTS))}
+    text = page.README.read_text()
+    assert page.readme(text, results) == text
+    assert len(targets.readme_rows(results)) == sum(bool(each.readme) for each in targets.TARGETS)
+
+
 def test_every_part_has_a_note_and_every_note_a_part() -> None:
     notes = {path.stem for path in page.NOTES.glob("*.md")}
     assert notes == {part.name for part in PARTS} | {"_intro", "_targets"}
