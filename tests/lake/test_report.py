@@ -75,9 +75,23 @@ def test_a_lake_in_which_nothing_was_accepted_says_so_and_shows_what_there_is(
     assert "transactions · pipeline_put" in page
 
 
+def test_a_single_bar_stands_in_the_time_of_the_whole_page() -> None:
+    drawn = stacked_bars({"dispatch": [(30_000.0, 7.0)]}, "x", str, (0, 60_000), 1_000)
+    (width,) = re.findall(r'<rect class="bar c0" .*?width="([\d.]+)"', drawn)
+    assert float(width) < 20
+    times = ["00:00:00", "00:00:15", "00:00:30", "00:00:45", "00:01:00"]
+    assert re.findall(r">(00:0\d:\d\d)<", drawn) == times
+
+
+def test_a_plot_of_two_seconds_does_not_say_a_time_twice() -> None:
+    drawn = line_chart({"dispatch": [(0.0, 7.0), (1_000.0, 8.0)]}, "x", str, (0, 2_000))
+    assert re.findall(r">(00:00:0\d)<", drawn) == ["00:00:00", "00:00:01", "00:00:02"]
+
+
 def test_a_plot_of_nothing_says_so() -> None:
+    span = (0.0, 1.0)
     for drawn in (
-        line_chart({}, "x", str), stacked_bars({}, "x", str, 1), row_bars([], "x", str),
+        line_chart({}, "x", str, span), stacked_bars({}, "x", str, span, 1), row_bars([], "x", str),
     ):  # fmt: skip
         assert "Nothing of this kind" in drawn
 

@@ -19,6 +19,8 @@ LABEL_LETTERS_MAX = 24
 
 Points = Sequence[tuple[float, float]]
 Series = Mapping[str, Points]
+Span = tuple[float, float]
+"""From when to when: the same for all plots of a page, so that they can be compared."""
 Say = Callable[[float], str]
 
 
@@ -40,14 +42,15 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
-def line_chart(series: Series, about: str, say: Say, *, logarithmic: bool = False) -> str:
+def line_chart(
+    series: Series, about: str, say: Say, span: Span, *, logarithmic: bool = False
+) -> str:
     """One line for each name, over time in ms."""
     values = [value for points in series.values() for _, value in points]
     if not values:
         return nothing()
-    times = [time for points in series.values() for time, _ in points]
     ticks = _powers(values) if logarithmic else nice_ticks(max(values))
-    x, y = _time_scale(times), Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP, logarithmic)
+    x, y = _time_scale(span), Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP, logarithmic)
     parts = [_frame(x, y, ticks, say)]
     for number, (name, points) in enumerate(series.items()):
         path = " ".join(f"{x.at(time):.1f},{y.at(value):.1f}" for time, value in points)
@@ -62,7 +65,7 @@ def line_chart(series: Series, about: str, say: Say, *, logarithmic: bool = Fals
     return _svg(HEIGHT, parts, about) + legend(series)
 
 
-def stacked_bars(series: Series, about: str, say: Say, step: float) -> str:
+def stacked_bars(series: Series, about: str, say: Say, span: Span, step: float) -> str:
     """Bars over time in ms, `step` ms wide, the names on top of one another."""
     heights: dict[float, float] = {}
     for points in series.values():
@@ -71,9 +74,9 @@ def stacked_bars(series: Series, about: str, say: Say, step: float) -> str:
     if not heights:
         return nothing()
     ticks = nice_ticks(max(heights.values()))
-    x = _time_scale([*heights, max(heights) + step])
+    x = _time_scale(span)
     y = Scale(0.0, ticks[-1], HEIGHT - BOTTOM, TOP)
-    wide = max(1.0, x.at(x.low + step) - x.at(x.low) - 1)
+    wide = max(2.0, x.at(x.low + step) - x.at(x.low) - 1)
     parts, bases = [_frame(x, y, ticks, say)], dict.fromkeys(heights, 0.0)
     for number, (name, points) in enumerate(series.items()):
         for time, value in points:
@@ -153,8 +156,8 @@ def _powers(values: Sequence[float]) -> list[float]:
     return [10.0**power for power in range(low, high + 1)]
 
 
-def _time_scale(times: Sequence[float]) -> Scale:
-    low, high = min(times), max(times)
+def _time_scale(span: Span) -> Scale:
+    low, high = span
     return Scale(low, high if high > low else low + 1, LEFT, WIDTH - RIGHT)
 
 
@@ -168,10 +171,14 @@ def _frame(x: Scale, y: Scale, ticks: Sequence[float], say: Say) -> str:
     ]
     days = (x.high - x.low) > 36 * 3600 * 1000
     form = "%d %b %H:%M" if days else "%H:%M:%S" if x.high - x.low < 600_000 else "%H:%M"
+    told = ""
     for number in range(5):
         time = x.low + (x.high - x.low) * number / 4
         anchor = ("start", "middle", "middle", "middle", "end")[number]
         text = datetime.fromtimestamp(time / 1000, UTC).strftime(form)
+        if text == told:
+            continue  # a span of a few seconds
+        told = text
         lines.append(
             f'<text class="tick" x="{x.at(time):.1f}" y="{HEIGHT - 8}" '
             f'text-anchor="{anchor}">{text}</text>'

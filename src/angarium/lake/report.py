@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from angarium.lake.audit import Balance, last_audit
 from angarium.lake.jobs.lifecycles import CATALOGUE
-from angarium.lake.plots import clock, line_chart, row_bars, stacked_bars
+from angarium.lake.plots import Span, clock, line_chart, row_bars, stacked_bars
 from angarium.lake.query import connect, run
 from angarium.lake.tables import Lake
 
@@ -51,10 +51,12 @@ def report(lake: Lake, *, title: str = "Angarium") -> str:
             connection, "select min(at_ms), max(at_ms), count(*) from events"
         ).rows[0]
         step_ms = step_of(first or 0, last or 0)
+        # Whole steps, so that the first bar and the last are not cut.
+        span = (first or 0) // step_ms * step_ms, ((last or 0) // step_ms + 1) * step_ms
         sections = [
-            _throughput(connection, step_ms),
-            _latency(connection, step_ms),
-            _retries(connection, step_ms),
+            _throughput(connection, span, step_ms),
+            _latency(connection, span, step_ms),
+            _retries(connection, span, step_ms),
             _conversations(connection),
             _keys(connection),
             _webhooks(connection),
@@ -64,8 +66,8 @@ def report(lake: Lake, *, title: str = "Angarium") -> str:
         if not lives:
             sections = [_names(connection)]
     balance = _balance(last_audit(lake)) if lives else NOTHING_ACCEPTED
-    span = f"{clock(first)} – {clock(last)} UTC" if first else "no events"
-    return _page(title, span, figures, balance, sections)
+    period = f"{clock(first)} – {clock(last)} UTC" if first else "no events"
+    return _page(title, period, figures, balance, sections)
 
 
 def step_of(first_ms: int, last_ms: int) -> int:
@@ -77,7 +79,7 @@ def step_of(first_ms: int, last_ms: int) -> int:
 # The sections
 
 
-def _throughput(connection: duckdb.DuckDBPyConnection, step_ms: int) -> Section:
+def _throughput(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
     rows = run(
         connection,
         "select room, (ended_last_ms // ?) * ? as at, count(*) * 1000.0 / ? from messages "
@@ -85,10 +87,12 @@ def _throughput(connection: duckdb.DuckDBPyConnection, step_ms: int) -> Section:
         [step_ms, step_ms, step_ms],
     ).rows
     about = f"Messages, replies and transactions that ended, per second, by room ({_step(step_ms)})"
-    return Section("Throughput", about, line_chart(_filled(rows, step_ms), about, _number), True)
+    return Section(
+        "Throughput", about, line_chart(_filled(rows, step_ms), about, _number, span), True
+    )
 
 
-def _latency(connection: duckdb.DuckDBPyConnection, step_ms: int) -> Section:
+def _latency(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
     rows = run(
         connection,
         "select (ended_last_ms // ?) * ? as at, "
@@ -101,11 +105,11 @@ def _latency(connection: duckdb.DuckDBPyConnection, step_ms: int) -> Section:
         for index, name in enumerate(("median", "95 of 100", "99 of 100"))
     }
     about = "From acceptance to the end, by when it ended; so many took at most this long"
-    drawn = line_chart(series if rows else {}, about, _ms, logarithmic=True)
+    drawn = line_chart(series if rows else {}, about, _ms, span, logarithmic=True)
     return Section("Latency", about, drawn, True)
 
 
-def _retries(connection: duckdb.DuckDBPyConnection, step_ms: int) -> Section:
+def _retries(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
     rows = run(
         connection,
         "select room, (at_ms // ?) * ? as at, count(*) from events "
@@ -116,7 +120,7 @@ def _retries(connection: duckdb.DuckDBPyConnection, step_ms: int) -> Section:
     for room, at, count in rows:
         series.setdefault(room, []).append((float(at), float(count)))
     about = f"What had to be done again: redelivered, awaited, recovered, … ({_step(step_ms)})"
-    return Section("Retries", about, stacked_bars(series, about, _number, step_ms), True)
+    return Section("Retries", about, stacked_bars(series, about, _number, span, step_ms), True)
 
 
 def _conversations(connection: duckdb.DuckDBPyConnection) -> Section:
