@@ -8,6 +8,7 @@ from typing import Any
 from angarium import Angarium
 from angarium.conversations.errors import Recoverable
 from angarium.conversations.model import Reply
+from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import Message
 from angarium.transactions import Outcome, Step
 
@@ -52,6 +53,11 @@ async def chat(reply: Reply) -> str | None:
     return payload.get("ack")
 
 
+refused: set[str] = set()
+
+
 @app.inbox()
 async def handle(message: Message) -> None:
-    await asyncio.sleep(0)
+    if b"refused" in message.payload and message.id not in refused:
+        refused.add(message.id)
+        raise ItemInvalid("no wallet for this key")

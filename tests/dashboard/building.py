@@ -158,13 +158,14 @@ async def furnish(here: Building) -> Story:
         async def settled() -> bool:
             letters = (await api.get("/v1/dispatch/dead"))["letters"]
             given_up = (await api.get("/v1/routing/dead"))["letters"]
+            not_handled = (await api.get("/v1/routing/dead-inbound"))["letters"]
             ended = await api.get(f"/v1/transactions/{ids['ended']}")
             hook = await api.get(f"/v1/transactions/{ids['hooked']}")
             asleep = await api.get(f"/v1/transactions/{ids['sleeping']}")
             path = f"/v1/conversations/{urllib.parse.quote(conversation, safe='')}"
             shown = {each["reason"]["why"] for each in (await api.get(path))["replies"]}
             return (
-                (len(letters), len(given_up)) == (3, 1)
+                (len(letters), len(given_up), len(not_handled)) == (3, 1, 2)
                 and ended["status"] == "success"
                 and hook.get("webhook_error") is not None
                 and asleep["status"] == "sleeping"
@@ -198,7 +199,8 @@ async def _mail(session: aiohttp.ClientSession, here: Building) -> str:
     url = f"http://127.0.0.1:{here.port('relay', 'http')}/"
     for number in range(12):
         key = f"key-{number}-{MARKUP}"
-        async with session.post(url, data=envelope(key)) as answer:
+        text = "refused" if number < 2 else "hello"
+        async with session.post(url, data=envelope(key, text=text)) as answer:
             assert answer.status < 300, await answer.text()
     return key
 

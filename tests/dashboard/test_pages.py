@@ -170,9 +170,27 @@ def test_keys_their_owners_and_dead_deliveries_are_shown_and_retried(
         ).to_be_visible()
         page.get_by_role("button", name="Rebalance keys").click()
         expect(page.get_by_text("spread evenly already")).to_be_visible()
-        page.get_by_role("button", name="Retry all shown").click()
+        deliveries = page.get_by_role("region", name="Dead deliveries", exact=True).first
+        deliveries.get_by_role("button", name="Retry all shown").click()
         page.get_by_role("dialog").get_by_role("button", name="Retry").click()
         expect(page.get_by_text("1 queued again")).to_be_visible()
+
+
+def test_mail_that_no_instance_could_handle_is_handed_out_again(
+    furnished: Furnished, chrome: Browser
+) -> None:
+    with opened(chrome, f"{furnished.url}/#/routing") as page:
+        title = "Inbound messages that no instance could handle"
+        mail = page.get_by_role("region", name=title, exact=True).first
+        rows = mail.get_by_role("row").filter(has_text="no wallet for this key")
+        expect(rows).to_have_count(2)
+        rows.first.get_by_role("button", name="Retry").click()
+        expect(page.get_by_text("Queued again")).to_be_visible()
+        expect(rows).to_have_count(1)
+        mail.get_by_role("button", name="Retry all shown").click()
+        page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+        expect(page.get_by_text("1 queued again")).to_be_visible()
+        expect(page.get_by_text(title)).to_have_count(0)
 
 
 def test_what_is_being_typed_survives_every_refresh(furnished: Furnished, chrome: Browser) -> None:

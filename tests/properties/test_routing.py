@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 from collections import defaultdict
 from typing import Any
 
@@ -20,7 +22,8 @@ from hypothesis.stateful import (
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
 from angarium.routing.items import decode_inbound, id_of
-from angarium.routing.store import Finished, RoutingStore
+from angarium.routing.listing_store import RoutingListing
+from angarium.routing.store import DeadMessage, Finished, RoutingStore
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.routing.kit import STALE_MS, events, routing
@@ -51,6 +54,9 @@ class Routing(RuleBasedStateMachine):
         self.finished: dict[str, list[str]] = defaultdict(list)
         self.handled: dict[str, list[str]] = defaultdict(list)
         self.in_hand: dict[str, dict[str, list[bytes]]] = defaultdict(dict)
+        self.dead: dict[str, list[str]] = defaultdict(list)
+        self.names = itertools.count()
+        self.buried = 0
         self.disturbed = False
         self.rebalanced = 0
 
@@ -65,7 +71,7 @@ class Routing(RuleBasedStateMachine):
 
     @rule(key=KEYS, count=st.integers(1, 3))
     def message(self, key: str, count: int) -> None:
-        payloads = [f"{key}-{len(self.sent[key]) + n}".encode() for n in range(count)]
+        payloads = [f"{key}-{next(self.names)}".encode() for _ in range(count)]
 
         async def send() -> list[bytes]:
             calls = [self.store.process_payload_recip_key(key, each) for each in payloads]
@@ -117,10 +123,49 @@ class Routing(RuleBasedStateMachine):
             Routing.late += 1
             self.disturbed = True
         else:
-            new = [self._text(key, item) for item in done]
-            self.finished[key] += [text for text in new if text not in self.finished[key]]
+            for item in done:
+                self._ended(key, item)
         if len(done) < len(items):
             self.disturbed = True  # given back: it will be handled again
+
+    def _ended(self, key: str, item: bytes) -> bool:
+        """Whether it was the next of its key; whatever else is named has ended before."""
+        text, next_one = self._text(key, item), len(self.finished[key])
+        if self.sent[key][next_one : next_one + 1] != [text]:
+            return False
+        self.finished[key].append(text)
+        return True
+
+    @rule(which=st.integers(0, 99))
+    def bury(self, which: int) -> None:
+        """The first of what is in hand is given up, the rest goes back."""
+        found = self._pick(which)
+        if found is None:
+            return
+        uid, key = found
+        item = self.in_hand[uid].pop(key)[0]
+        ends = Finished(key, [(id_of(item), "no wallet")])
+        (status,) = self.do(self.store.finish(uid, self.store.partition_of(key), [ends]))
+        self.disturbed = True
+        Routing.late += status == "not_owner"
+        if status != "not_owner" and self._ended(key, item):
+            text = self.finished[key].pop()
+            self.sent[key].remove(text)
+            self.dead[key].append(text)
+            self.buried += 1
+
+    @rule()
+    def revive(self) -> None:
+        self.do(self._revive())
+
+    async def _revive(self) -> None:
+        raw = await RoutingListing(self.ground).dead_inbound(1_000)
+        read = [(json.loads(each), each) for each in raw]
+        letters = [DeadMessage(each["id"], each["recip_key"], raw) for each, raw in read]
+        assert {*await self.store.revive(letters)} <= {"queued", "kept"}
+        for key, texts in self.dead.items():
+            self.sent[key] += texts
+        self.dead.clear()
 
     @rule(which=st.integers(0, 99))
     def finish_twice(self, which: int) -> None:
@@ -154,6 +199,16 @@ class Routing(RuleBasedStateMachine):
             self.take(each, again=False)
         self.silence(16)
         self.touch(uid)
+
+    @rule(uid=UIDS, key=KEYS)
+    def one_that_fell_silent_comes_back_late(self, uid: str, key: str) -> None:
+        self.all_but_one_fall_silent(uid, key)
+        self.sweep()
+        pairs = sorted((who, key) for who, held in self.in_hand.items() for key in held)
+        for which, (who, _) in enumerate(pairs):
+            if who != uid:
+                self.finish(which, 2)
+                return
 
     @rule()
     def sweep(self) -> None:
@@ -215,6 +270,7 @@ class Routing(RuleBasedStateMachine):
         await self.clock.advance(2 * STALE_MS / 1000)
         # What anybody had in hand is handled again: they are gone, or have lost track.
         self.disturbed |= any(self.in_hand.values())
+        await self._revive()
         for _ in range(20):
             if all(self.finished[key] == sent for key, sent in self.sent.items()):
                 break
@@ -234,6 +290,7 @@ class Routing(RuleBasedStateMachine):
         for key, sent in self.sent.items():
             assert self.finished[key] == sent, "each once, and in order"
             assert set(self.handled[key]) == set(sent)
+            assert len(sent) == len(set(sent))
             if not self.disturbed:
                 assert self.handled[key] == sent, "without faults exactly once"
 
@@ -242,7 +299,9 @@ class Routing(RuleBasedStateMachine):
         found = await events(self.ground)
         names = [event.event for event in found]
         total = sum(map(len, self.sent.values()))
-        assert names.count("accepted") == names.count("handled") == total
+        assert names.count("handled") == total == next(self.names)
+        assert names.count("dead") == self.buried
+        assert names.count("accepted") == total + self.buried
         moves = [event for event in found if event.event == "reassigned"]
         for event in moves:
             if event.detail != "rebalance":

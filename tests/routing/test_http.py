@@ -89,4 +89,4 @@ def test_every_operation_keeps_to_the_page_whatever_it_is_asked(redis_url: str) 
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 8
+        assert len(names) == 10

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from angarium.core import keyspace as keys
 from angarium.core.errors import OutcomeUnknown, RedisUnavailable
 from angarium.core.ground import Ground
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.floor import PlainFloor, PlainSettings
-from angarium.routing.items import Message, decode_response
+from angarium.routing.items import Message, decode_response, encode_inbound
+from angarium.routing.listing_store import RoutingListing
 from angarium.routing.mailbox import Handle, Mailbox, MailboxOptions
-from angarium.routing.store import RoutingStore, Rules
+from angarium.routing.store import DeadMessage, RoutingStore, Rules
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
 from tests.routing.kit import counts, events, owner, post, routing, subjects
@@ -83,6 +86,48 @@ async def test_poison_is_buried_and_the_rest_goes_on(any_redis_url: str) -> None
         assert "not yet" in str(dead.detail)
         names = [event.event for event in await events(ground)]
         assert names.count("accepted") == names.count("handled") + names.count("dead") == 3
+
+
+@pytest.mark.parametrize("layout", ["native", "acapy"])
+async def test_the_dead_are_handled_when_the_handler_was_mended(
+    redis_url: str, layout: str
+) -> None:
+    async with routing(redis_url, layout=layout) as (ground, store):
+        take = Taking({b"poison": 2, b"venom": 2})
+        listing = RoutingListing(ground)
+        async with mailbox(store, take, attempts_max=2) as box:
+            await post(store, "k", b"poison", b"1", b"venom")
+            await eventually(lambda: box.figures.dead == 2, DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+            raw = await listing.dead_inbound(10)
+            letters = [DeadMessage(json.loads(each)["id"], "k", each) for each in raw]
+            # Two operators at once, and one more after them.
+            both = await asyncio.gather(store.revive(letters), store.revive(letters))
+            assert sorted(map(tuple, both)) == [("queued", "queued"), ("unknown", "unknown")]
+            assert await store.revive(letters) == ["unknown", "unknown"]
+            await eventually(lambda: take.got == [b"1", b"poison", b"venom"], DEADLINE_S)
+            await eventually(lambda: settled(ground), DEADLINE_S)
+        assert await listing.dead_inbound(10) == []
+        names = [event.event for event in await events(ground)]
+        assert (names.count("accepted"), names.count("handled"), names.count("dead")) == (5, 3, 2)
+
+
+async def test_the_dead_wait_for_an_instance_like_any_message(redis_url: str) -> None:
+    async with routing(redis_url) as (ground, store):
+        name = ground.keyspace.name(keys.INBOUND_DEAD)
+        item = encode_inbound(b"late", "http", None, "0" * 32)
+        letter = {"id": "0" * 32, "recip_key": "k", "reason": "no", "message": item, "at_ms": 1}
+        dead = [DeadMessage("0" * 32, "k", json.dumps(letter).encode())]
+        for message in ("damaged", None):
+            raw = json.dumps({**letter, "message": message}).encode()
+            dead.append(DeadMessage("0" * 32, "k", raw))
+        dead.append(DeadMessage("0" * 32, "other", dead[0].raw))
+        await ground.redis.call("RPUSH", name, *(each.raw for each in dead[:3]), key=name)
+        assert await store.revive(dead) == ["unreadable" if at else "kept" for at in range(4)]
+        assert await ground.redis.call("LLEN", name, key=name) == 2
+        take = Taking()
+        async with mailbox(store, take):
+            await eventually(lambda: take.got == [b"late"], DEADLINE_S)
 
 
 async def test_what_a_handler_can_not_read_is_not_tried_again(redis_url: str) -> None:

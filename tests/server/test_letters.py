@@ -80,6 +80,29 @@ async def test_mail_that_no_instance_could_handle_is_listed(
         assert (letter["recip_key"], letter["reason"]) == ("did:key:z", "ValueError: no")
 
 
+async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
+    redis_url: str, no_settings: object
+) -> None:
+    async with house(redis_url) as (ground, call):
+        await _letters(ground)
+        inbound = ground.keyspace.name(keys.INBOUND_DEAD)
+        for letter in (
+            b"\xff",
+            b'{"id":"i2","recip_key":"k","message":"{}","reason":"","at_ms":5}',
+        ):
+            await ground.redis.call("RPUSH", inbound, letter, key=inbound)
+        path = "/v1/routing/dead-inbound"
+        status, found = await call("GET", path)
+        assert (status, [each["id"] for each in found["letters"]]) == (200, ["i1", "", "i2"])
+        assert (await call("GET", "/v1/routing/dead"))[0] == 200
+        revived = await call("POST", f"{path}/i1/revive")
+        assert revived == (200, {"id": "i1", "status": "kept"})
+        assert (await call("POST", f"{path}/i1/revive"))[0] == 404
+        assert await call("POST", f"{path}/revive") == (200, {"revived": 1})
+        assert await call("POST", f"{path}/revive") == (200, {"revived": 0})
+        assert await ground.redis.call("LRANGE", inbound, 0, -1, key=inbound) == [b"\xff"]
+
+
 async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
     redis_url: str, no_settings: object
 ) -> None:

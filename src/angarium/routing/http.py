@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +27,7 @@ from angarium.routing.envelope import decode_base64url
 from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.outbound_store import OutboundStore
-from angarium.routing.store import RoutingStore
+from angarium.routing.store import DeadMessage, RoutingStore
 
 # A page of dead letters; each may be as large as a message.
 LETTERS_MAX = 100
@@ -68,18 +70,17 @@ class DeadLetter(msgspec.Struct, frozen=True):
     id: str = ""
 
 
+Letter = TypeVar("Letter", bound=DeadLetter)
+
+
 class DeadLetters(msgspec.Struct, frozen=True):
     letters: list[DeadLetter]
 
 
-class DeadInbound(msgspec.Struct, frozen=True):
+class DeadInbound(DeadLetter, frozen=True):
     """A message that no instance could handle; `message` is the item as it stood in the list."""
 
-    id: str
-    recip_key: str
-    reason: str
-    message: str
-    at_ms: float
+    recip_key: str = ""
 
 
 class DeadInbounds(msgspec.Struct, frozen=True):
@@ -139,18 +140,33 @@ class RoutingFace:
         return reply(Queued("queued"), 202)
 
     async def dead(self, _: Request) -> Response:
-        letters = [
-            msgspec.json.decode(letter, type=DeadLetter)
-            for letter in await self._outbound.dead(LETTERS_MAX)
-        ]
-        return reply(DeadLetters(letters))
+        found = await self._outbound.dead(LETTERS_MAX)
+        return reply(DeadLetters([_read_letter(each, DeadLetter) for each in found]))
 
     async def dead_inbound(self, _: Request) -> Response:
-        letters = [
-            msgspec.json.decode(letter, type=DeadInbound)
-            for letter in await self._listing.dead_inbound(LETTERS_MAX)
-        ]
-        return reply(DeadInbounds(letters))
+        found = await self._listing.dead_inbound(LETTERS_MAX)
+        return reply(DeadInbounds([_read_letter(each, DeadInbound) for each in found]))
+
+    async def revive_inbound(self, request: Request) -> Response:
+        id: str = request.path_params["id"]
+        letters = [each for each in await self._dead_messages() if each.id == id]
+        status = (await self._store.revive(letters[:1]) or ["unknown"])[0]
+        if status == "unknown":
+            raise NotFound(f"there is no dead message {id!r} among the oldest {LETTERS_MAX}")
+        if status == "unreadable":
+            raise Conflict("the message can't be read, so it can't be handled either")
+        return reply(RevivedLetter(id, status))
+
+    async def revive_all_inbound(self, _: Request) -> Response:
+        statuses = await self._store.revive(await self._dead_messages())
+        return reply(Revived(sum(each in ("queued", "kept") for each in statuses)))
+
+    async def _dead_messages(self) -> list[DeadMessage]:
+        found = []
+        for raw in await self._listing.dead_inbound(LETTERS_MAX):
+            letter = _read_letter(raw, DeadInbound)
+            found.append(DeadMessage(letter.id, letter.recip_key, raw))
+        return found
 
     async def revive_one(self, request: Request) -> Response:
         id: str = request.path_params["id"]
@@ -163,6 +179,15 @@ class RoutingFace:
 
     async def revive(self, _: Request) -> Response:
         return reply(Revived(await self._outbound.revive(LETTERS_MAX)))
+
+
+def _read_letter(raw: bytes, kind: type[Letter]) -> Letter:
+    """One that somebody else wrote is shown too, or a page of letters could not be had for it."""
+    text = raw.decode(errors="replace")
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError:
+        return kind(reason="this letter can't be read", message=text, at_ms=0)
 
 
 def face(ground: Ground, app: Angarium) -> Face:
@@ -231,6 +256,25 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "The oldest messages that no instance could handle, with the reasons",
             room.dead_inbound,
             answers={200: DeadInbounds},
+        ),
+        Operation(
+            "POST",
+            "/v1/routing/dead-inbound/{id}/revive",
+            "revive_dead_inbound",
+            "Give one message that no instance could handle to its key's instance again",
+            room.revive_inbound,
+            answers={200: RevivedLetter},
+            parameters=(letter,),
+            scope="write",
+        ),
+        Operation(
+            "POST",
+            "/v1/routing/dead-inbound/revive",
+            "revive_all_dead_inbound",
+            "Give messages that no instance could handle to their keys' instances again",
+            room.revive_all_inbound,
+            answers={200: Revived},
+            scope="write",
         ),
         Operation(
             "POST",

@@ -39,6 +39,7 @@ POST_RESPONSES = load_script(_PACKAGE, "post_responses")
 TAKE_RESPONSES = load_script(_PACKAGE, "take_responses")
 LIST_UIDS = load_script(_PACKAGE, "list_uids")
 SHOW_KEYS = load_script(_PACKAGE, "show_keys")
+REVIVE_INBOUND = load_script(_PACKAGE, "revive_inbound")
 REBALANCE_KEYS = load_script(_PACKAGE, "rebalance_keys")
 
 ACAPY = "acapy"
@@ -107,6 +108,15 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class DeadMessage:
+    """A message that no instance could handle; `raw` is the letter as it stands in Redis."""
+
+    id: str
+    recip_key: str
+    raw: bytes
+
+
+@dataclass(frozen=True)
 class Finished:
     """A key that an instance is done with: messages by id, with the reason of those given up."""
 
@@ -165,6 +175,27 @@ class RoutingStore:
         if self._floor.tracing is not None:
             self._floor.tracing.when_queued(message_id, "routing accept", queued)
         return queued
+
+    async def revive(self, letters: Sequence[DeadMessage]) -> list[str]:
+        """Dead messages back to their keys: per letter `queued`, `kept`, `unknown`, `unreadable`.
+
+        Each goes behind what its key got in the meantime.
+        """
+        statuses = [""] * len(letters)
+        places: dict[int, list[int]] = {}
+        for place, letter in enumerate(letters):
+            places.setdefault(self.partition_of(letter.recip_key), []).append(place)
+        name = self._floor.keyspace.name
+        for partition, mine in places.items():
+            names = [*self._maps[partition], name(keys.INBOUND_DEAD, partition)]
+            args: list[Argument] = [*self._book(partition), len(mine)]
+            for letter in (letters[place] for place in mine):
+                names.append(name(keys.INBOUND, partition, letter.recip_key))
+                args += (letter.recip_key, letter.id, letter.raw)
+            replies = await self._floor.run(REVIVE_INBOUND, partition, names, args)
+            for place, reply in zip(mine, replies, strict=True):
+                statuses[place] = status_of(reply)
+        return statuses
 
     def partition_of(self, recip_key: str) -> int:
         return self._floor.keyspace.partition_of(recip_key)

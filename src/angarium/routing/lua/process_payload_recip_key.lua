@@ -9,4 +9,5 @@
 -- include: transition
 -- include: native
 -- include: keys
+-- include: put
 -- include: process

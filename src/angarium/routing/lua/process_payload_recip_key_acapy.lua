@@ -10,4 +10,5 @@
 -- include: native
 -- include: acapy
 -- include: keys
+-- include: put
 -- include: process

@@ -99,11 +99,13 @@ function deadDeliveries(own) {
 function deadInbound(own) {
   if (!own.inbound?.length) return null;
   return card("Inbound messages that no instance could handle", { note: "the oldest first; the log of the role inbox tells more",
+    actions: button("Retry all shown", () => reviveInbound(own)),
     table: table("Dead inbound messages", [
       { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
       { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
       { label: "Reason", cell: (row) => row.reason, class: "wrap" },
       { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
+      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOneInbound(own, row))) : null) },
     ], own.inbound, (row) => row.id + row.at_ms) });
 }
 
@@ -133,8 +135,21 @@ async function reviveOne(own, row) {
   await again(own);
 }
 
+async function reviveInbound(own) {
+  const sure = await confirm("Retry dead messages?", "Each goes to the instance that has its key now, behind what came in the meantime; up to a hundred.", "Retry");
+  if (!sure) return;
+  await act(() => post("/v1/routing/dead-inbound/revive"), (answer) => `${count(answer.revived)} queued again`);
+  await again(own);
+}
+
+async function reviveOneInbound(own, row) {
+  await act(() => post(`/v1/routing/dead-inbound/${part(row.id)}/revive`), () => "Queued again");
+  await again(own);
+}
+
 async function again(own) {
-  const dead = await get("/v1/routing/dead").catch(() => null);
+  const [dead, inbound] = await Promise.all(["dead", "dead-inbound"].map((list) => get(`/v1/routing/${list}`).catch(() => null)));
   if (dead) own.dead = dead.letters;
+  if (inbound) own.inbound = inbound.letters;
   own.redraw();
 }
