@@ -22,6 +22,8 @@ LOOK_S_MAX = 30.0
 
 
 class TableFigures(msgspec.Struct, frozen=True):
+    """`rows` as they are stored: parts of one life are made one when they are read."""
+
     name: str
     rows: int
     files: int

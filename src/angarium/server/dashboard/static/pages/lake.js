@@ -38,7 +38,7 @@ function figures({ found, audit }) {
   const rows = found.tables.reduce((sum, one) => sum + (one.rows ?? 0), 0);
   return tiles(["Behind the journal", found.behind_ms === null ? "–" : duration(found.behind_ms)],
     ["Role", found.running ? "running" : "not running", found.running ? null : "angarium serve lake"],
-    ["Rows", found.tables.length ? count(rows) : "–"], ["Journal", count(model.journal.events), "events ever written"],
+    ["Rows stored", found.tables.length ? count(rows) : "–"], ["Journal", count(model.journal.events), "events ever written"],
     ["Dropped", count(model.journal.dropped), "before a reader came", model.journal.dropped ? "warn" : ""],
     audit ? ["Last audit", audit.wrong ? count(audit.wrong) : "clean", ago(audit.audited_ms), audit.wrong ? "bad" : ""] : null);
 }
@@ -50,7 +50,7 @@ const neverRan = (found) => card("Nothing there yet", { body: empty("lake", "The
 function tables(found) {
   return card("Tables", { note: found.url, table: table("Tables", [
     { label: "Table", cell: (row) => h("span", { class: "mono" }, row.name) },
-    { label: "Rows", cell: (row) => count(row.rows), number: true },
+    { label: "Rows stored", cell: (row) => count(row.rows), number: true },
     { label: "Files", cell: (row) => count(row.files), number: true },
     { label: "What it holds", cell: (row) => row.meaning, class: "wrap soft" },
   ], found.tables, (row) => row.name) });
