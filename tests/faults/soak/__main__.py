@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -28,7 +29,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         senders = max(1, options.users // 4)
         pace = Pace(options.users, senders, keys=10 * senders, pause_s=options.pause)
-        soak = Soak(options.minutes, options.every, pace, folder)
+        soak = Soak(options.minutes, options.every, pace, folder, partial(print, file=sys.stderr))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = runner.run(soak.run())
         (folder / "samples.json").write_text(json.dumps(report.samples))

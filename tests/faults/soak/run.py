@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,22 @@ class SoakLoad(Load):
 
 
 class Soak:
-    def __init__(self, minutes: float, every_s: float, pace: Pace, folder: Path) -> None:
+    def __init__(
+        self,
+        minutes: float,
+        every_s: float,
+        pace: Pace,
+        folder: Path,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._seconds = minutes * 60
         self._every_s = every_s
         self._pace = pace
         self._folder = folder
+        self._tell = tell
         self._balance = Balance()
         self._samples: list[tuple[float, Sample]] = []
+        self._samples_per_minute = max(2, round(60 / every_s))
         self._before: dict[str, Kind] = {}
         self._position = "0-0"
 
@@ -131,6 +140,9 @@ class Soak:
         began_s, looked = time.monotonic(), False
         while (at_s := time.monotonic() - began_s) <= self._seconds:
             self._samples.append((at_s, await self._sample()))
+            if len(self._samples) % self._samples_per_minute == 1:
+                sent, open_lives = len(self._load.sent.messages), self._balance.open_lives
+                self._tell(f"{at_s / 60:.0f} min: {sent:,} sent, {open_lives:,} under way")
             if not looked and at_s >= self._seconds / 3:
                 looked = True
                 self._before = await asyncio.to_thread(kinds, self._witness)
