@@ -39,6 +39,7 @@ from angarium.pickup import jsonrpc, methods
 from angarium.routing import items
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
+from angarium.routing.http import DeadInbound, read_letter
 from angarium.routing.http1 import Refused, RequestReader
 from angarium.server.dashboard.marks import numbers_of
 from angarium.transactions.datp import StartRequest
@@ -99,6 +100,7 @@ def routing_items(data: bytes) -> None:
         outbound, _ = items.decode_outbound(data)
         items.name_of(outbound)
         items.decode_outbound(items.encode_outbound(items.retried(outbound)))
+    msgspec.json.encode(read_letter(data, DeadInbound))
 
 
 def json_rpc(data: bytes) -> None:
@@ -207,6 +209,7 @@ TARGETS: Mapping[str, Target] = {
             items.encode_inbound(b"payload", "ws", "t.1").encode(),
             b'{"service":{"url":"http://a/"},"payload":"aGk=","retries":2}',
             b'{"txn_id":"a","response_data":{"content_type":"b","payload":"aGk="}}',
+            b'{"id":"a","recip_key":"b","reason":"c","message":"{}","at_ms":1}',
         ),
     ),
     "json_rpc": Target(

@@ -141,11 +141,11 @@ class RoutingFace:
 
     async def dead(self, _: Request) -> Response:
         found = await self._outbound.dead(LETTERS_MAX)
-        return reply(DeadLetters([_read_letter(each, DeadLetter) for each in found]))
+        return reply(DeadLetters([read_letter(each, DeadLetter) for each in found]))
 
     async def dead_inbound(self, _: Request) -> Response:
         found = await self._listing.dead_inbound(LETTERS_MAX)
-        return reply(DeadInbounds([_read_letter(each, DeadInbound) for each in found]))
+        return reply(DeadInbounds([read_letter(each, DeadInbound) for each in found]))
 
     async def revive_inbound(self, request: Request) -> Response:
         id: str = request.path_params["id"]
@@ -164,7 +164,7 @@ class RoutingFace:
     async def _dead_messages(self) -> list[DeadMessage]:
         found = []
         for raw in await self._listing.dead_inbound(LETTERS_MAX):
-            letter = _read_letter(raw, DeadInbound)
+            letter = read_letter(raw, DeadInbound)
             found.append(DeadMessage(letter.id, letter.recip_key, raw))
         return found
 
@@ -181,12 +181,12 @@ class RoutingFace:
         return reply(Revived(await self._outbound.revive(LETTERS_MAX)))
 
 
-def _read_letter(raw: bytes, kind: type[Letter]) -> Letter:
+def read_letter(raw: bytes, kind: type[Letter]) -> Letter:
     """One that somebody else wrote is shown too, or a page of letters could not be had for it."""
     text = raw.decode(errors="replace")
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return kind(reason="this letter can't be read", message=text, at_ms=0)
 
 
