@@ -27,7 +27,7 @@ from tests.kit.server import ServerProcess
 
 from benchmarks.end_to_end import Round, Spread, System, in_turn, measured, table, wait_for
 from benchmarks.fabric import DEADLINE_S, Fabric
-from benchmarks.node import Peer, prepare
+from benchmarks.node import BULLMQ, Peer, prepare
 from benchmarks.plain_stream import PlainStream
 from benchmarks.sizes import count, peers, rounds, sizes
 
@@ -123,7 +123,7 @@ def _peer() -> Peer | None:
     if chosen is not None and "bullmq" not in chosen:
         return None
     try:
-        return prepare(Path(__file__).with_name("bullmq") / "peer.mjs", "bullmq", 5)
+        return prepare(Path(__file__).with_name("bullmq") / "peer.mjs", "bullmq", BULLMQ)
     except SystemExit as error:
         print(f"(BullMQ can't be installed, and is left out: {error})\n")
         return None

@@ -34,7 +34,7 @@ from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
 from benchmarks.end_to_end import wait_for
 from benchmarks.fabric import DEADLINE_S, ORDERS
-from benchmarks.node import prepare
+from benchmarks.node import BULLMQ, prepare
 from benchmarks.publisher import payload
 from benchmarks.sizes import count, peers
 
@@ -85,7 +85,7 @@ def _plain() -> tuple[float, float, float]:
 
 
 def _bullmq() -> tuple[float, float, float]:
-    peer = prepare(Path(__file__).with_name("bullmq") / "peer.mjs", "bullmq", 5)
+    peer = prepare(Path(__file__).with_name("bullmq") / "peer.mjs", "bullmq", BULLMQ)
     with ServerProcess() as server, ExitStack() as stack:
         witness = server.client(decode_responses=True)
         argv = [*peer.argv, "producer", str(server.port), "orders", "done"]

@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 INSTALL_TIMEOUT_S = 300
+# The major version that all parts run beside.
+BULLMQ = 5
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Peer:
 
 def prepare(script: Path, package: str, major: int) -> Peer:
     node, npm = _node()
-    folder = CACHE / package
+    folder = CACHE / f"{package}-{major}"
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / "node_modules" / package / "package.json"
     if not manifest.exists():

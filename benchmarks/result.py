@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from angarium.core.embedded import find_server
+from benchmarks.node import BULLMQ
 from benchmarks.printed import Section
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +73,7 @@ def _server() -> dict[str, str]:
 def _peers() -> dict[str, str]:
     """Of those that were installed at some run; each has a folder of its own."""
     found = {}
-    manifest = CACHE / "bullmq" / "node_modules" / "bullmq" / "package.json"
+    manifest = CACHE / f"bullmq-{BULLMQ}" / "node_modules" / "bullmq" / "package.json"
     if manifest.exists():
         found["BullMQ"] = json.loads(manifest.read_text())["version"]
     for folder in sorted((CACHE / "python-queues").glob("*/")):

@@ -8,6 +8,7 @@ with their input. So nothing outlives a benchmark, however it ends.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import subprocess
@@ -20,9 +21,10 @@ from pathlib import Path
 from tests.kit.leash import LeashedProcess
 from tests.kit.server import ServerProcess
 
+from benchmarks.node import BULLMQ, prepare
+
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
-NODE_FOLDER = ROOT / ".cache" / "bullmq"
 PYTHON_FOLDER = ROOT / ".cache" / "python-queues"
 PYTHON_QUEUES = ("taskiq", "streaq", "arq", "dramatiq", "celery", "rq")
 # Not one environment for all: they do not agree on a version of redis-py.
@@ -35,14 +37,9 @@ class PeerFailed(Exception):
     """It did not start, or did not finish its round."""
 
 
-def install_bullmq() -> None:
-    NODE_FOLDER.mkdir(parents=True, exist_ok=True)
-    if not (NODE_FOLDER / "node_modules" / "bullmq").exists():
-        subprocess.run(["npm", "init", "-y"], cwd=NODE_FOLDER, check=True, capture_output=True)
-        install = ["npm", "install", "--no-audit", "--no-fund", "bullmq"]
-        subprocess.run(install, cwd=NODE_FOLDER, check=True, capture_output=True)
-    # Node looks for packages beside the script.
-    shutil.copy(PEERS / "transactions_bullmq.mjs", NODE_FOLDER / "run.mjs")
+@functools.cache
+def bullmq() -> Sequence[str]:
+    return prepare(PEERS / "transactions_bullmq.mjs", "bullmq", BULLMQ).argv
 
 
 def install_python_queue(name: str) -> None:
@@ -57,7 +54,7 @@ def install(name: str) -> bool:
     """Whether it is there now; what can't be had is left out, and said."""
     try:
         if name == "bullmq":
-            install_bullmq()
+            bullmq()
         else:
             install_python_queue(name)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -122,7 +119,7 @@ class Peer:
 
     def _command(self, role: str) -> Sequence[str]:
         if self.name == "bullmq":
-            return ("node", str(NODE_FOLDER / "run.mjs"), role, str(self.server.port))
+            return (*bullmq(), role, str(self.server.port))
         python = str(PYTHON_FOLDER / self.name / "bin" / "python")
         return (python, str(PEERS / "transactions_queues.py"), role)
 
