@@ -87,6 +87,7 @@ def _peers() -> dict[str, str]:
 
 def settings() -> str:
     """How the run was called, so that it can be repeated."""
-    names = ("ROUNDS", "SCALE", "PEERS", "PARTS", "LAKE_EVENTS", "LAKE_ROUNDS", "LAKE_PARTS")
+    names = ("ROUNDS", "SCALE", "PEERS", "PARTS", "SERVER_PRELOAD", "LAKE_EVENTS", "LAKE_ROUNDS",
+             "LAKE_PARTS")  # fmt: skip
     given = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
     return " ".join(given)

@@ -134,7 +134,7 @@ QUEUES = "Start to completion"
 FASTER = ("ours is × as fast", "spread")
 GATEWAY = "One gateway"
 LATENCY = "Added → received"
-ALLOCATOR = "the same commands at every size; a bare script grows, too (part «reach»)"
+ALLOCATOR = "libc's allocator; with jemalloc less (part «reach»)"
 
 TARGETS: Sequence[Target] = (
     Target(

@@ -88,16 +88,20 @@ def test_too_few_samples_say_nothing() -> None:
     assert fit([(0.0, 1.0)]).error_per_h == math.inf
 
 
-def report_of(leak_mb_per_h: float, **more: int) -> SoakReport:
+def report_of(leak_mb_per_h: float, in_use_mb: float = 5.0, **more: int) -> SoakReport:
+    """`in_use_mb`: of libc's heap at the beginning; it grows as the whole does, or not at all."""
     samples = [
         (
             at_s,
             {
                 "node 1: tasks": 14.0,
                 "node 1: MB": mb,
+                "node 1: MB in use": mb if in_use_mb == 0 else in_use_mb,
+                "node 1: blocks": 300_000.0,
                 "node 1: files": 20.0,
                 "node 1: CPU s": at_s / 100,
                 "redis: MB": 5.0,
+                "redis: resident MB": 20.0 + leak_mb_per_h * at_s / 360,
                 "redis: lasting keys": 60.0,
                 "redis: expiring keys": at_s,
                 "redis: connections": 90.0,
@@ -112,14 +116,17 @@ def report_of(leak_mb_per_h: float, **more: int) -> SoakReport:
 
 
 def test_a_report_names_what_leaks_and_what_grew_in_redis() -> None:
-    good, bad = report_of(0.0), report_of(6.0)
+    good, bad = report_of(0.0), report_of(6.0, in_use_mb=0)
     assert good.ok
     assert good.leaks == [], "expiring keys are as many as come in"
     assert "| node 1 |" in str(good)
     assert "verdict: flat" in str(good)
     assert not bad.ok
-    assert bad.leaks == ["node 1: MB"]
+    assert bad.leaks == ["node 1: MB", "node 1: MB in use"]
     assert "leaking: node 1: MB" in str(bad)
     assert "grown in Redis: messages:#: 0 → 2,000 keys" in str(bad)
+    holes = report_of(6.0)
+    assert holes.ok, "what is in use does not grow, neither there nor in Redis"
+    assert [line[-9:] for line in str(holes).splitlines() if "holes" in line] == ["| holes |"] * 2
     assert not report_of(0.0, unfinished=1).ok
     assert not report_of(0.0, sent=0).ok

@@ -8,6 +8,7 @@ parallel do not collide. `client` is redis-py on purpose: an independent witness
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -219,6 +220,7 @@ class ServerProcess:
         with (self.folder / "server.log").open("ab") as log:
             self._process = LeashedProcess(
                 [str(find_server().path), str(self.folder / "server.conf"), *flags],
+                env=_environment(),
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
@@ -281,6 +283,12 @@ class ServerProcess:
 
     def _story(self, problem: str) -> str:
         return f"{problem} (port {self._port}); its log ends:\n{self.log_tail()}"
+
+
+def _environment() -> dict[str, str] | None:
+    """`SERVER_PRELOAD=libjemalloc.so.2` gives the servers another allocator than libc's."""
+    preload = os.environ.get("SERVER_PRELOAD")
+    return {**os.environ, "LD_PRELOAD": preload} if preload else None
 
 
 @contextlib.contextmanager

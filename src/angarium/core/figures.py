@@ -19,6 +19,7 @@ from prometheus_client import Gauge
 
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
+from angarium.core.held import heap_bytes, python_blocks
 from angarium.core.scripts import load_script
 
 REPORT_PROCESS = load_script("angarium.core", "report_process")
@@ -51,6 +52,8 @@ class ProcessFigures(msgspec.Struct, frozen=True):
     figures: dict[str, float | str]
     at_ms: int = 0
     tasks: int = 0
+    heap_bytes: int = 0
+    python_blocks: int = 0
 
 
 class Figures:
@@ -76,6 +79,8 @@ class Figures:
             os.getpid(),
             sayable,
             tasks=tasks_running(),
+            heap_bytes=heap_bytes(),
+            python_blocks=python_blocks(),
         )
         await self._send(msgspec.json.encode(report))
 

@@ -27,7 +27,7 @@ from tests.faults.campaign.load import Load, Pace, Recipients
 from tests.faults.campaign.outside import Outside
 from tests.faults.campaign.run import SETTINGS
 from tests.faults.soak.report import SoakReport
-from tests.faults.soak.samples import Kind, Sample, kinds, of_process, of_redis, tasks
+from tests.faults.soak.samples import Kind, Sample, kinds, of_process, of_redis, reported
 from tests.kit.history import History
 from tests.kit.server import ServerProcess
 
@@ -152,14 +152,15 @@ class Soak:
     async def _all_reported(self) -> None:
         """Every process has told its figures once, so that a series has no holes."""
         async with asyncio.timeout(REPORTED_S_MAX):
-            while len(await self._tasks()) < len(self._fleet.members):
+            members = self._fleet.members
+            while not {f"{each.name}: tasks" for each in members} <= (await self._told()).keys():
                 await asyncio.sleep(READ_S)
 
-    async def _tasks(self) -> dict[str, float]:
-        return await tasks(self._fleet.members, self._client.ground, self._api_url)
+    async def _told(self) -> dict[str, float]:
+        return await reported(self._fleet.members, self._client.ground, self._api_url)
 
     async def _sample(self) -> Sample:
-        found = await self._tasks()
+        found = await self._told()
         for member in self._fleet.members:
             found |= of_process(member.name, member.pid)
         found["redis: CPU s"] = of_process("redis", self._server.pid)["redis: CPU s"]

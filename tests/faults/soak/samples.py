@@ -53,16 +53,27 @@ def of_process(name: str, pid: int) -> dict[str, float]:
     }
 
 
-async def tasks(members: list[Member], ground: Ground, api_url: str) -> dict[str, float]:
-    reported = {each.pid: each.tasks for each in await read_processes(ground)}
-    found: dict[str, float] = {
-        f"{each.name}: tasks": reported[each.pid] for each in members if each.pid in reported
-    }
+async def reported(members: list[Member], ground: Ground, api_url: str) -> dict[str, float]:
+    """What processes say of themselves: tasks, and memory in use."""
+    by_pid = {each.pid: each for each in await read_processes(ground)}
+    found: dict[str, float] = {}
+    for each in members:
+        if each.pid in by_pid:
+            told = by_pid[each.pid]
+            found |= _inside(each.name, told.tasks, told.heap_bytes, told.python_blocks)
     async with aiohttp.ClientSession() as session, session.get(f"{api_url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    (line,) = (each for each in lines if each.startswith("angarium_tasks "))
-    found["api 1: tasks"] = float(line.split()[1])
-    return found
+    metrics = dict(each.split(" ", 1) for each in lines if each.startswith("angarium_"))
+    names = ("angarium_tasks", "angarium_heap_bytes", "angarium_python_blocks")
+    return found | _inside("api 1", *(float(metrics[name]) for name in names))
+
+
+def _inside(name: str, tasks: float, heap_bytes: float, blocks: float) -> dict[str, float]:
+    return {
+        f"{name}: tasks": tasks,
+        f"{name}: MB in use": heap_bytes / MIB,
+        f"{name}: blocks": blocks,
+    }
 
 
 def of_redis(witness: Any) -> dict[str, float]:
