@@ -23,6 +23,7 @@ export function page({ redraw }) {
 
 function view(own) {
   const figures = model.facts.routing;
+  const dead = figures.dead_outbound + figures.dead_inbound;
   return [
     heading("Routing", "Each recipient key belongs to one instance; its mail waits there, in order, until it was handled.",
       button("Rebalance keys", () => rebalance(own))),
@@ -30,7 +31,7 @@ function view(own) {
       ["Keys", count(figures.keys)], ["Keys with mail", count(figures.keys_with_mail)],
       ["Without owner", count(figures.unowned), null, figures.unowned ? "bad" : ""],
       ["To deliver", count(figures.outbound + figures.in_hand), figures.retrying ? `${count(figures.retrying)} to retry` : null],
-      ["Given up", count(figures.dead_outbound), null, figures.dead_outbound ? "warn" : ""]),
+      ["Given up", count(dead), figures.dead_inbound ? `${count(figures.dead_inbound)} of them inbound` : null, dead ? "warn" : ""]),
     own.instances ? instances(own) : loading(),
     keyCard(own),
     deadDeliveries(own),
