@@ -13,7 +13,9 @@ from tests.faults.soak.trend import Trend, judge
 ALLOWED: Mapping[str, tuple[float, float]] = {
     "MB": (0.5, 0.01),
     "MB in use": (0.5, 0.01),
-    "blocks": (5_000.0, 0.02),
+    # Python keeps what it frees for reuse until a full collection, which hardly ever comes: up to
+    # 2,000 tuples of each of twenty sizes.
+    "blocks": (40_000.0, 0.02),
     "resident MB": (2.0, 0.05),
     "lasting keys": (50.0, 0.01),
     "expiring keys": (math.inf, 0.0),  # as many as come in while one of them lives
