@@ -187,10 +187,10 @@ class RoutingStore:
             places.setdefault(self.partition_of(letter.recip_key), []).append(place)
         name = self._floor.keyspace.name
         for partition, mine in places.items():
-            names = [*self._maps[partition], name(keys.INBOUND_DEAD, partition)]
+            names, dead = [*self._maps[partition]], name(keys.INBOUND_DEAD, partition)
             args: list[Argument] = [*self._book(partition), len(mine)]
             for letter in (letters[place] for place in mine):
-                names.append(name(keys.INBOUND, partition, letter.recip_key))
+                names += (name(keys.INBOUND, partition, letter.recip_key), dead)
                 args += (letter.recip_key, letter.id, letter.raw)
             replies = await self._floor.run(REVIVE_INBOUND, partition, names, args)
             for place, reply in zip(mine, replies, strict=True):

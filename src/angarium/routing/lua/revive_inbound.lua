@@ -1,8 +1,8 @@
 #!lua
 -- Guarantee: a dead message stands at the end of its key's list as a new one would and is dead no
 -- longer, or nothing has changed.
--- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail, 9 dead letters;
--- per item: list
+-- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail; per item: list,
+-- dead letters
 -- ARGV: 4-8 as in the book; 9 number of items; per item: key, message id, letter as it stands
 -- Returns: per item 'queued' | 'kept', which waits until an instance registers | 'unknown', when it
 -- is dead no longer | 'unreadable', which stays where it is
@@ -27,10 +27,10 @@ for item = 1, tonumber(ARGV[9]) do
   local message = message_in(letter, key)
   if not message then
     statuses[item] = 'unreadable'
-  elseif redis.call('LREM', KEYS[9], 1, letter) == 0 then
+  elseif redis.call('LREM', KEYS[8 + 2 * item], 1, letter) == 0 then
     statuses[item] = 'unknown'
   else
-    local uid = put(key, KEYS[9 + item], message)
+    local uid = put(key, KEYS[7 + 2 * item], message)
     -- One of a foreign relay is noted when it ends, as it was the first time.
     if not acapy_layout or string.sub(message, 1, 12) == '{"payload":"' then
       note('accepted', id, { k = key, o = uid, d = 'revived' })
