@@ -160,6 +160,7 @@ TARGETS: Sequence[Target] = (
     Target(
         "dispatch", "Redis CPU per message",
         cell(END_TO_END, "Angarium", "Redis CPU µs", "CPU spread"), most=15, unit=" µs",
+        why="less than the spread of a shared machine",
     ),
     Target(
         "dispatch", "two leaders against one",
@@ -223,6 +224,7 @@ TARGETS: Sequence[Target] = (
         highest(LATENCY, ("1 session, 100/s", "100 sessions, 100/s", "1,000 sessions, 100/s"),
                 "p99 ms"),
         most=5, unit=" ms",
+        why="a thousand sockets, their clients and Redis wake one another on two cores",
     ),
     Target(
         "pickup", "p99 at 5,000 messages/s over 100 sessions",
@@ -274,6 +276,7 @@ TARGETS: Sequence[Target] = (
     Target(
         "transactions", "the same, Redis CPU (a quarter of the known 350 µs)",
         cell("PUT start", "100", "Redis CPU µs each"), most=87.5, unit=" µs",
+        why="a call's fixed cost is shared by few: more connections make it less",
     ),
     Target(
         "lake", "events into Delta, against a redis-py loop that only reads",
