@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, Self, TypeVar
 
-from angarium.core.errors import Overloaded, RedisUnavailable, ScriptFailed
+from angarium.core.errors import CommandInvalid, Overloaded, RedisUnavailable, ScriptFailed
 from angarium.core.limits import Limits
 from angarium.core.wire import Argument
 
@@ -66,8 +66,9 @@ class _Lanes(dict[int, _Lane[Item, Result]]):
 class Batcher(Generic[Item, Result]):
     """`run(partition, items)` answers one result per item, in order.
 
-    A result that is an exception is raised to that item's caller only; if `run` itself raises,
-    every caller of that batch gets the error, and the next batch goes on.
+    A result that is an exception is raised to that item's caller only. If `run` itself raises,
+    every caller of that batch gets the error, and the next batch goes on; but a CommandInvalid
+    reaches only the caller whose item can't be packed.
     """
 
     def __init__(
@@ -172,6 +173,23 @@ class Batcher(Generic[Item, Result]):
         waiting.extendleft(reversed(held))
         return batch, orders
 
+    async def _results(self, partition: int, items: list[Item]) -> Sequence[Result | Exception]:
+        """One result per item, in order; an error of the whole call is every item's error."""
+        try:
+            results = await self._run(partition, items)
+            if len(results) != len(items):
+                raise ScriptFailed(f"a batch of {len(items)} got {len(results)} results")
+        except CommandInvalid as error:
+            if len(items) == 1:
+                return [error]
+            # Nothing was sent. The halves find the item that can't be packed, and the others go.
+            middle = len(items) // 2
+            first = await self._results(partition, items[:middle])
+            return [*first, *await self._results(partition, items[middle:])]
+        except Exception as error:
+            return [error] * len(items)
+        return results
+
     async def _run_batch(
         self,
         lane: _Lane[Item, Result],
@@ -179,12 +197,7 @@ class Batcher(Generic[Item, Result]):
         orders: set[Hashable],
     ) -> None:
         try:
-            try:
-                results = await self._run(lane.number, [entry[0] for entry in batch])
-                if len(results) != len(batch):
-                    raise ScriptFailed(f"a batch of {len(batch)} got {len(results)} results")
-            except Exception as error:
-                results = [error] * len(batch)
+            results = await self._results(lane.number, [entry[0] for entry in batch])
             for (_, _, _, future), result in zip(batch, results, strict=True):
                 try:
                     if isinstance(result, Exception):

@@ -14,6 +14,7 @@
     ├── LimitExceeded             one input is larger than its limit
     ├── LeaseLost                 a newer term exists: the old holder may write nothing
     ├── InputInvalid              what came in can't be read or breaks a rule: nothing was done
+    │   └── CommandInvalid        an argument has no form that Redis takes: nothing was sent
     ├── NotFound                  there is nothing under that id
     └── Conflict                  it is not in a state in which this can be done
 
@@ -114,6 +115,10 @@ class LeaseLost(AngariumError):
 class InputInvalid(AngariumError):
     code = "input_invalid"
     http_status = 400
+
+
+class CommandInvalid(InputInvalid):
+    """Raised before anything is sent, and to the caller of that command only."""
 
 
 class NotFound(AngariumError):

@@ -18,7 +18,12 @@ from typing import Any, cast
 import hiredis
 
 from angarium.core.address import Address
-from angarium.core.errors import OutcomeUnknown, RedisUnavailable, SettingInvalid
+from angarium.core.errors import (
+    CommandInvalid,
+    OutcomeUnknown,
+    RedisUnavailable,
+    SettingInvalid,
+)
 
 Argument = str | bytes | int | float
 Command = Sequence[Argument]
@@ -68,6 +73,18 @@ class _Request:
         self.deadline = deadline
 
 
+def pack_commands(commands: Sequence[Command]) -> list[bytes]:
+    """All of them as bytes, or CommandInvalid."""
+    try:
+        packed = [pack(tuple(command)) for command in commands]
+    except (TypeError, ValueError, OverflowError) as error:  # UnicodeEncodeError is a ValueError
+        raise CommandInvalid(f"an argument can't be sent to Redis: {error}") from error
+    if not packed or not all(commands):
+        # Redis answers nothing to an empty command, and the replies would no longer match.
+        raise CommandInvalid("an empty command can't be sent to Redis")
+    return packed
+
+
 class Wire(asyncio.Protocol):
     """Use `open_wire`; the constructor only prepares."""
 
@@ -97,30 +114,26 @@ class Wire(asyncio.Protocol):
     def request(self, commands: Sequence[Command], timeout_s: float) -> asyncio.Future[list[Any]]:
         """Send `commands` together; the future gives one reply each, errors as values.
 
-        Cancelling the future leaves the wire intact: the replies are read and dropped.
+        CommandInvalid if one of them can't be packed; nothing is sent then. Cancelling the future
+        leaves the wire intact: the replies are read and dropped.
         """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if not self.usable:
             future.set_exception(RedisUnavailable(f"connection to {self.address} is closed"))
             return future
+        # Packed before it is registered: a request that fails here must leave no trace, or every
+        # later reply would go to the wrong caller.
+        packed = pack_commands(commands)
         deadline = self._loop.time() + timeout_s
         self._in_flight.append(_Request(future, len(commands), deadline))
-        self.send(commands)
+        self._write(packed)
         if deadline < self._watch_at:
             self._watch_until(deadline)
         return future
 
     def send(self, commands: Sequence[Command]) -> None:
         """Send without expecting replies: for a wire whose answers go to `on_push`."""
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        size_bytes = 0
-        for command in commands:
-            packed = pack(tuple(command))
-            self._outgoing.append(packed)
-            size_bytes += len(packed)
-        if size_bytes >= FLUSH_BYTES:
-            self._flush()
+        self._write(pack_commands(commands))
 
     @property
     def writable(self) -> bool:
@@ -183,6 +196,13 @@ class Wire(asyncio.Protocol):
         self._writable.set()
 
     # Inside -------------------------------------------------------------------------------
+
+    def _write(self, packed: list[bytes]) -> None:
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing += packed
+        if sum(map(len, packed)) >= FLUSH_BYTES:
+            self._flush()
 
     def _flush(self) -> None:
         data = b"".join(self._outgoing)
