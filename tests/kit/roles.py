@@ -211,7 +211,7 @@ class RoleProcess:
         return {
             **kept,
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([*filter(None, [kept.get("PYTHONPATH")]), str(ROOT)]),
             "ANGARIUM_HOME": f"{self._scratch}/home",
             **(ANY_PORT if "INBOUND_TRANSPORT_CONFIG" not in self._env else {}),
             **self._env,
