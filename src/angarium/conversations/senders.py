@@ -17,7 +17,7 @@ import msgspec
 from angarium.conversations.errors import Fatal, Recoverable
 from angarium.conversations.model import Reply
 from angarium.core.application import Angarium, Caller, Handler
-from angarium.core.outbound import AddressRefused, Outbound, OutboundFailed
+from angarium.core.outbound import Outbound, OutboundFailed, RequestRefused
 from angarium.core.trace import TRACEPARENT, current_trace, read_traceparent
 
 Sender = Callable[[Reply], Awaitable[str | None]]
@@ -77,7 +77,7 @@ class HttpSender:
             headers[TRACEPARENT] = trace.header
         try:
             answer = await self._outbound.send("POST", url, msgspec.json.encode(body), headers)
-        except AddressRefused as error:
+        except RequestRefused as error:
             raise Fatal(str(error)) from error
         except (OutboundFailed, ValueError) as error:
             raise Recoverable(str(error)) from error

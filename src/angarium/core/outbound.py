@@ -2,23 +2,27 @@
 
 One pooled client for each role. An address that is not public is refused where its socket is
 made, after its name was resolved, so neither a name that changes its mind nor an odd spelling
-gets by. Redirects are answers, not followed. Every answer is bounded in time and size. What went
-wrong is an `OutboundFailed`, never a foreign exception.
+gets by. Headers that `check_headers` refuses are not sent. A connection is used again only if
+nothing has arrived on it since its last answer ended. Redirects are answers, not followed. Every
+answer is bounded in time and size. What went wrong is an `OutboundFailed`, never a foreign
+exception.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import select
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from yarl import URL
 
 from angarium.core.errors import AngariumError
+from angarium.core.headers import HeaderRefused, check_headers
 from angarium.core.urls import redacted
 
 # 64:ff9b::/96 and 2002::/16 carry an IPv4 address inside: what counts is that one.
@@ -42,11 +46,17 @@ class OutboundFailed(AngariumError):
     http_status = 502
 
 
-class AddressRefused(OutboundFailed):
+class RequestRefused(OutboundFailed):
+    """It was not sent, and would not be the next time either: its headers, or its address."""
+
+    code = "request_refused"
+    http_status = 422
+
+
+class AddressRefused(RequestRefused):
     """The URL leads to this machine or its private surroundings, and settings do not allow it."""
 
     code = "address_refused"
-    http_status = 422
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ class Outbound:
     def __init__(self, *, allow_private: bool, timeout_s: float) -> None:
         self._allow_private = allow_private
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._connector = aiohttp.TCPConnector(
+        self._connector = _SilentConnections(
             socket_factory=None if allow_private else _public_socket,
             limit=CONNECTIONS_MAX,
             limit_per_host=CONNECTIONS_PER_HOST_MAX,
@@ -124,7 +134,7 @@ class Outbound:
         self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Answer:
         """The answer, whatever its status; `OutboundFailed` when there was none."""
-        check_url(url, allow_private=self._allow_private)
+        self._check(url, headers)
         try:
             async with self._session.request(
                 method, url, data=body or None, headers=headers, allow_redirects=False
@@ -138,7 +148,7 @@ class Outbound:
     async def open_websocket(
         self, url: str, headers: Mapping[str, str] | None = None
     ) -> aiohttp.ClientWebSocketResponse:
-        check_url(url, allow_private=self._allow_private)
+        self._check(url, headers)
         try:
             async with asyncio.timeout(self._timeout.total):
                 return await self._session.ws_connect(url, headers=headers)
@@ -146,6 +156,13 @@ class Outbound:
             raise OutboundFailed(f"no connection within {self._timeout.total:g} s") from None
         except FAULTS as error:
             raise _failure(error, url) from None
+
+    def _check(self, url: str, headers: Mapping[str, str] | None) -> None:
+        check_url(url, allow_private=self._allow_private)
+        try:
+            check_headers(headers or {})
+        except HeaderRefused as error:
+            raise RequestRefused(str(error)) from None
 
     async def close(self) -> None:
         await self._session.close()
@@ -155,6 +172,30 @@ class Outbound:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class _SilentConnections(aiohttp.TCPConnector):
+    """A pool that closes a connection on which bytes came while no request was under way.
+
+    aiohttp would give them to the next request as its answer. `should_close` covers what it has
+    read already, the socket covers what it has not.
+    """
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        for entry in list(self._conns.get(key, ())):
+            if not _is_silent(entry[0]):
+                self._conns[key].remove(entry)
+                entry[0].close()
+        return await super()._get(key, traces)
+
+
+def _is_silent(connection: Any) -> bool:
+    transport = connection.transport
+    if connection.should_close or transport is None or transport.is_closing():
+        return False
+    waiting = select.poll()  # unlike select(), it takes descriptors above 1023
+    waiting.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return not waiting.poll(0)
 
 
 class _NotPublic(OSError):

@@ -2,8 +2,8 @@
 
 Many deliveries are under way at once, in no promised order. An answer of 2xx is a delivery, all
 else a failure: tried again after 5, 7.5, 11.2, 16.7 and 25 s, then a dead letter. So is at once
-what can't be read, and what may not be reached. A deliverer that dies has only borrowed its
-messages: another delivers them when the loan has run out.
+what can't be read, what may not be reached, and what has headers that users may not give. A
+deliverer that dies has only borrowed its messages: another delivers them when the loan has run out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError
 from angarium.core.figures import INTERVAL_S, Figures
 from angarium.core.ground import Ground
-from angarium.core.outbound import AddressRefused, Outbound, OutboundFailed
+from angarium.core.headers import HeaderRefused, check_headers
+from angarium.core.outbound import Outbound, OutboundFailed, RequestRefused
 from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
 from angarium.core.trace import TRACEPARENT, first_span, read_traceparent
@@ -219,7 +220,7 @@ class Deliverer(Service):
         return self._ended(loan, item, "delivered")
 
     async def _send(self, item: items.Outbound, payload: bytes) -> None:
-        headers = {str(name): str(value) for name, value in (item.headers or {}).items()}
+        headers = _headers_of(item)
         tracing = self._ground.tracing
         if tracing is None:
             await self._post(item, payload, headers)
@@ -260,7 +261,7 @@ class Deliverer(Service):
 
     def _failed(self, loan: Loan, item: items.Outbound, error: OutboundFailed) -> Settlement:
         reason = str(error)[:REASON_LETTERS_MAX]
-        final = isinstance(error, AddressRefused) or item.failures >= len(items.RETRY_DELAYS_MS)
+        final = isinstance(error, RequestRefused) or item.failures >= len(items.RETRY_DELAYS_MS)
         self.log.warning(
             "delivery_failed", id=items.name_of(item), url=shown_url(item.url), reason=reason,
             attempt=item.failures + 1, final=final,
@@ -304,6 +305,14 @@ class Deliverer(Service):
         self._reported = delivered
         await self._figures.report(figures)
         self.log.info("figures", **figures)
+
+
+def _headers_of(item: items.Outbound) -> dict[str, str]:
+    """Checked again: anybody who can write to Redis may have queued the item."""
+    try:
+        return check_headers(item.headers or {})
+    except HeaderRefused as error:
+        raise RequestRefused(str(error)) from None
 
 
 def receiver_of(url: str) -> str:

@@ -134,7 +134,7 @@ class RoutingFace:
         except ValueError as error:
             raise InputInvalid(f"`payload` is not base64url: {error}") from None
         headers, trace = wanted.headers, traceparent_of(request)
-        if trace:
+        if trace and TRACEPARENT not in {name.lower() for name in headers}:
             headers = {TRACEPARENT: trace, **headers}
         await self._outbound.push(wanted.url, payload, headers)
         return reply(Queued("queued"), 202)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from angarium.core import keyspace as keys
+from angarium.core.headers import check_headers
 from angarium.core.ids import time_ordered_id
 from angarium.core.scripts import load_script, status_of
 from angarium.core.subscription import Subscription
@@ -76,7 +77,8 @@ class OutboundStore:
         self._settle = floor.batched(SETTLE_OUTBOUND, self._settle_keys)
 
     def push(self, url: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Any]:
-        """Queue a message for delivery; the future gives `queued`."""
+        """Queue a message for delivery; the future gives `queued`. HeaderRefused at once."""
+        headers = check_headers(headers)
         message_id = "" if self._acapy else time_ordered_id().hex
         item = new_outbound(url, payload, headers, message_id)
         encoded = encode_outbound(item)
