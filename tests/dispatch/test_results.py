@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.dispatch.worker import RESULT_FIELDS_MAX, fields_of
+from angarium.dispatch.results import RESULT_FIELDS_MAX, fields_of
 
 SURROGATE = chr(0xD800)
+
+
+@dataclass
+class Priced:
+    total: int
+
+
+class PricedStruct(msgspec.Struct):
+    total: int
 
 
 def read(result: Any) -> dict[bytes, Any]:
@@ -32,6 +43,15 @@ def test_text_numbers_and_bytes_stand_as_they_are_and_the_rest_as_json() -> None
     assert read({}) == {}
 
 
+def test_nothing_is_a_result_without_fields() -> None:
+    assert fields_of(None) == fields_of({}) == ([], 0)
+
+
+def test_a_refusal_says_what_was_returned_and_what_may_be() -> None:
+    with pytest.raises(TypeError, match=r"returns a dict, or None .* this one returned Priced$"):
+        fields_of(Priced(3))
+
+
 def test_the_names_of_our_own_fields_are_moved_aside() -> None:
     assert read({"message_id": 1, "consumer_id": 2, "id": 3}) == {
         b"result_message_id": b"1",
@@ -43,9 +63,14 @@ def test_the_names_of_our_own_fields_are_moved_aside() -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        None,
         [],
         "text",
+        b"bytes",
+        7,
+        True,
+        Priced(3),
+        PricedStruct(3),
+        iter(()),
         {1: "a"},
         {b"bytes": 1},
         {"function": print},

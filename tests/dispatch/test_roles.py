@@ -186,7 +186,7 @@ async def test_a_function_that_fails_is_tried_again_elsewhere(redis_url: str) ->
         assert dispatcher.counts.rejected == 1
 
 
-@pytest.mark.parametrize("result", [None, 3, [1], {1: 2}, {str(n): n for n in range(1_001)}])
+@pytest.mark.parametrize("result", ["text", 3, [1], {1: 2}, {str(n): n for n in range(1_001)}])
 async def test_a_function_that_returns_no_dict_fails_its_message(
     redis_url: str, result: Any
 ) -> None:

@@ -51,7 +51,7 @@ class Angarium:
     def worker(
         self, *, concurrency: int | None = None, window: int | None = None
     ) -> Callable[[Function], Function]:
-        """Process messages of the dispatch room: message in, result (a dict) out."""
+        """Process messages of the dispatch room: message in, result (a dict, or None) out."""
         return self._adder("worker", "worker", concurrency=concurrency, window=window)
 
     def step(

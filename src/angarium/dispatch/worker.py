@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from socket import socket
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from angarium.core.limits import Limits
 from angarium.core.service import Service
 from angarium.core.settings import Settings
 from angarium.core.sockets import listen
+from angarium.core.text import valid_text
 from angarium.core.trace import IN_HAND, InHand
 from angarium.core.wire import Argument
 from angarium.dispatch import security
@@ -32,6 +33,7 @@ from angarium.dispatch.counts import WorkerCounts
 from angarium.dispatch.frames import encode_acknowledgements
 from angarium.dispatch.identity import partition_of_id
 from angarium.dispatch.protocol import (
+    REASON_BYTES_MAX,
     Broken,
     Greeting,
     Messages,
@@ -41,7 +43,9 @@ from angarium.dispatch.protocol import (
     hello,
     rejection,
 )
+from angarium.dispatch.results import fields_of
 from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.warnings import RepeatedWarnings
 
 MEMBERS_S = 1.0
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -52,14 +56,8 @@ TURN_MESSAGES_MAX = 100
 # A dispatcher that reads no acknowledgements has this much of them waiting before it is cut off.
 UNREAD_BYTES_MAX = 4 * 1024 * 1024
 RETRY_S = 0.1
-# A script can pass on only so many arguments at once; a result this wide is not one message.
-RESULT_FIELDS_MAX = 1_000
-
-# Ours, so that whoever reads the stream can rely on them; a result's own move aside.
-RESERVED_FIELDS = frozenset({"message_id", "consumer_id"})
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 
 
 def check(settings: Settings, app: Angarium) -> None:
@@ -94,6 +92,7 @@ class Worker(Service):
         self._caller = Caller(1 if self._is_async else self._concurrency)
         self._tls = security.server_tls(ground.settings)
         self.counts = WorkerCounts()
+        self.warnings = RepeatedWarnings(self.log, ground.clock)
         self.consumer = ""
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -143,6 +142,7 @@ class Worker(Service):
             connection.close()
         self._caller.close()
         self._in_hand.clear()
+        self.warnings.flush(at_end=True)
 
     # What connections tell ----------------------------------------------------------------
 
@@ -226,18 +226,25 @@ class Worker(Service):
                 result = await self._handler.function(message)
             else:
                 result = await self._caller.call(self._handler, message)
-            fields, size = fields_of(result)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self.failed([message_id], f"{type(error).__name__}: {error}")
+            self.failed([message_id], _reason(error), _origin(error))
+            return
+        try:
+            fields, size = fields_of(result)
+        except Exception as error:
+            self.failed([message_id], reason := _reason(error), reason)
             return
         self._results.add(message_id, fields, size)
 
-    def failed(self, ids: Sequence[bytes], reason: str) -> None:
+    def failed(self, ids: Sequence[bytes], reason: str, kind: str) -> None:
+        """`kind` tells failures apart in the log; each message keeps its own reason."""
         self.counts.failed += len(ids)
         first = ids[0].decode()
-        self.log.warning("message_failed", message_id=first, count=len(ids), error=reason[:500])
+        self.warnings.warn(
+            "message_failed", kind, count=len(ids), message_id=first, error=reason[:500]
+        )
         for message_id in ids:
             self._in_hand.pop(message_id).write(rejection(message_id, reason))
 
@@ -296,6 +303,7 @@ class Worker(Service):
         }
         await self._figures.report(figures)
         self.log.info("figures", **figures)
+        self.warnings.flush()
 
 
 Result = tuple[bytes, Sequence[Argument], int]
@@ -352,7 +360,7 @@ class _Results:
                     fresh = await self._worker.store(batch, partition)
                 except ScriptFailed as error:
                     # Redis will not take it, now or later; others may know what to do with it.
-                    self._worker.failed(ids, f"the result can't be stored: {error}")
+                    self._worker.failed(ids, f"the result can't be stored: {error}", "store")
                     return
                 except AngariumError as error:
                     # Safe to send again; dropping it would mean doing the work again.
@@ -414,30 +422,19 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def fields_of(result: Any) -> tuple[list[Argument], int]:
-    """A result as fields of a stream entry, and their size in bytes, about.
+def _reason(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the text is made by code of the application's own
+        text = "its text can't be read"
+    return valid_text(f"{type(error).__name__}: {text[:REASON_BYTES_MAX]}")
 
-    Text and numbers stand as they are, the rest as JSON.
-    """
-    if type(result) is not dict and not isinstance(result, Mapping):
-        raise TypeError(f"a worker returns a dict, not {type(result).__name__}")
-    if len(result) > RESULT_FIELDS_MAX:
-        raise ValueError(f"a result has {len(result)} fields, {RESULT_FIELDS_MAX} are allowed")
-    fields: list[Argument] = []
-    size = 0
-    for key, value in result.items():
-        if not isinstance(key, str):
-            raise TypeError(f"a result's keys are text, not {type(key).__name__}")
-        # Encoded here, so that text that can't be is this message's fault and no other's.
-        name = (f"result_{key}" if key in RESERVED_FIELDS else key).encode()
-        fields.append(name)
-        kind = type(value)
-        if kind is str:
-            text = value.encode()
-        elif kind is int:
-            text = b"%d" % value
-        else:
-            text = value if kind is bytes else _encode(value)
-        fields.append(text)
-        size += len(name) + len(text)
-    return fields, size
+
+def _origin(error: Exception) -> str:
+    """Type and place: the same for every message that meets the same bug, whatever its text."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return type(error).__name__
+    return f"{type(error).__name__} {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

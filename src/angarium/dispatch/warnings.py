@@ -1,0 +1,69 @@
+"""Warnings that repeat: the first ones of a kind are written, the rest are counted.
+
+A function with a bug fails with every message, and a stranger can connect as often as it likes.
+Neither may fill a disk. Every occurrence is in the `count` of some line: `flush` writes what was
+counted since the last line of its kind. A kind that stays quiet for an interval begins anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from angarium.core.clock import Clock
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
+
+# Lines of one kind before the rest is only counted: enough to compare a few cases.
+LINES_FIRST = 3
+# One line for each kind that goes on, so an hour of it is 360 lines.
+INTERVAL_S = 10.0
+# Kinds are told apart by code and texts of others; past this many they share one line.
+KINDS_MAX = 50
+OTHERS = "others"
+
+
+@dataclass
+class _Kind:
+    until_s: float
+    event: str = ""
+    lines: int = 0
+    unwritten: int = 0
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class RepeatedWarnings:
+    def __init__(self, log: BoundLogger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._kinds: dict[str, _Kind] = {}
+
+    def warn(self, event: str, kind: str, *, count: int = 1, **values: Any) -> None:
+        key = f"{event} {kind}"
+        if key not in self._kinds and len(self._kinds) >= KINDS_MAX:
+            key = OTHERS
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = _Kind(self._clock.monotonic() + INTERVAL_S)
+        found.event, found.values = event, values
+        found.unwritten += count
+        if found.lines < LINES_FIRST:
+            self._write(found)
+
+    def flush(self, *, at_end: bool = False) -> None:
+        """Call this every few seconds, and with `at_end` before the process goes."""
+        now_s = self._clock.monotonic()
+        for key, found in list(self._kinds.items()):
+            if now_s < found.until_s and not at_end:
+                continue
+            if found.unwritten == 0:
+                del self._kinds[key]
+                continue
+            self._write(found)
+            found.until_s = now_s + INTERVAL_S
+
+    def _write(self, found: _Kind) -> None:
+        self._log.warning(found.event, count=found.unwritten, **found.values)
+        found.lines += 1
+        found.unwritten = 0
