@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from angarium.core.batching import Batcher
+from angarium.core.batching import Batcher, BytesUnanswered
 from angarium.core.errors import Overloaded, RedisUnavailable, ScriptFailed
 from angarium.core.limits import Limits
 from tests.kit.eventually import eventually
@@ -166,6 +166,50 @@ async def test_a_full_queue_refuses_instead_of_growing() -> None:
         recorder.gate.set()
         await asyncio.gather(first, *waiting)
         assert await batcher.submit(0, 4) == 40
+
+
+async def test_payloads_without_an_answer_are_bounded_in_bytes_over_all_batchers() -> None:
+    recorder = Recorder()
+    recorder.gate.clear()
+    limits = Limits(batch_waiting_bytes_max=100)
+    unanswered = BytesUnanswered(limits)
+    async with (
+        Batcher(recorder.run, limits, unanswered) as batcher,
+        Batcher(recorder.run, limits, unanswered) as other,
+    ):
+        in_flight = batcher.submit(0, 0, None, 60)
+        await asyncio.sleep(0)
+        waiting = other.submit(0, 1, None, 40)
+        for each in (batcher, other):
+            with pytest.raises(Overloaded, match="batch_waiting_bytes_max"):
+                each.submit(0, 2, None, 1)
+        # What carries no payload is not refused, however large its answer may be.
+        small = batcher.submit(0, 3, None, 0, 10_000)
+        waiting.cancel()
+        recorder.gate.set()
+        await asyncio.gather(in_flight, small)
+        await eventually(lambda: unanswered.count == 0)
+        assert await batcher.submit(0, 4, None, 100) == 40
+    assert unanswered.count == 0
+
+
+async def test_an_item_above_the_limit_goes_when_nothing_else_is_under_way() -> None:
+    recorder = Recorder()
+    async with Batcher(recorder.run, Limits(batch_waiting_bytes_max=100)) as batcher:
+        large = batcher.submit(0, 1, None, 500)
+        with pytest.raises(Overloaded):
+            batcher.submit(0, 2, None, 1)
+        assert await large == 10
+
+
+async def test_a_batch_that_fails_gives_its_bytes_back() -> None:
+    async def run(partition: int, items: list[int]) -> Sequence[int | Exception]:
+        raise RuntimeError("no")
+
+    async with Batcher(run, Limits(batch_waiting_bytes_max=100)) as batcher:
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                await batcher.submit(0, 1, None, 100)
 
 
 async def test_a_caller_that_gave_up_is_left_out() -> None:

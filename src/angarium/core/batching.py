@@ -4,7 +4,7 @@ A batch is what arrived while others were in flight: nothing waits when nothing 
 and the batches grow by themselves when the load does. Two batches of a partition may be in
 flight, so that Redis works on one while this process prepares the other. Items that name the
 same `order` never overtake each other: a batch leaves out what another in flight must come
-before. Bounded in items, bytes and callers waiting.
+before. Bounded in items and bytes, of a batch and of all that has no answer yet.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ IN_FLIGHT_MAX = 2
 # Fewer are not worth a second call: its fixed cost is that of about this many items.
 SPLIT_ITEMS_MIN = 32
 
-_Waiting = tuple[Item, Hashable, int, asyncio.Future[Result]]
-"""An item, its order, its size in bytes, who waits for it: a bare tuple, for there are many."""
+_Waiting = tuple[Item, Hashable, int, int, asyncio.Future[Result]]
+"""An item, its order, its bytes, those with its answer, who waits for it: a bare tuple, for there
+are many."""
 
 
 BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
@@ -43,6 +44,23 @@ def joined(
         names += item_keys
         values += item_args
     return names, values
+
+
+class BytesUnanswered:
+    """Bytes of the items that have no answer yet; one counter for all batchers of a process."""
+
+    __slots__ = ("_bytes_max", "count")
+
+    def __init__(self, limits: Limits) -> None:
+        self._bytes_max = limits.batch_waiting_bytes_max
+        self.count = 0
+
+    def add(self, size_bytes: int) -> None:
+        # An item that is larger than the limit goes when nothing else is under way. One without
+        # a payload always goes: it often ends what holds the bytes.
+        if self.count and size_bytes and self.count + size_bytes > self._bytes_max:
+            raise Overloaded("batch_waiting_bytes_max", self._bytes_max)
+        self.count += size_bytes
 
 
 class _Lane(Generic[Item, Result]):
@@ -75,8 +93,10 @@ class Batcher(Generic[Item, Result]):
         self,
         run: Callable[[int, list[Item]], Awaitable[Sequence[Result | Exception]]],
         limits: Limits,
+        unanswered: BytesUnanswered | None = None,
     ) -> None:
         self._run = run
+        self._unanswered = unanswered or BytesUnanswered(limits)
         self._items_max = limits.batch_items_max
         self._bytes_max = limits.batch_bytes_max
         self._waiting_max = limits.batch_waiting_items_max
@@ -87,9 +107,17 @@ class Batcher(Generic[Item, Result]):
         self._closed = False
 
     def submit(
-        self, partition: int, item: Item, order: Hashable = None, size_bytes: int = 0
+        self,
+        partition: int,
+        item: Item,
+        order: Hashable = None,
+        size_bytes: int = 0,
+        answer_bytes: int = 0,
     ) -> asyncio.Future[Result]:
         """Join the next batch. Cancelling before it leaves takes the item out of it.
+
+        `size_bytes` are held in this process until the answer is there; `answer_bytes` are a guess
+        at what the item brings back, and only keep its batch small.
 
         Items of one `order` (a conversation, a connection) take effect as they were submitted;
         None promises nothing, which is right for callers that await one before the next.
@@ -98,9 +126,10 @@ class Batcher(Generic[Item, Result]):
             raise RedisUnavailable("this process is shutting down and takes no more calls")
         if self._waiting >= self._waiting_max:
             raise Overloaded("batch_waiting_items_max", self._waiting_max)
+        self._unanswered.add(size_bytes)
         future: asyncio.Future[Result] = self._loop.create_future()
         lane = self._lanes[partition]
-        lane.waiting.append((item, order, size_bytes, future))
+        lane.waiting.append((item, order, size_bytes, size_bytes + answer_bytes, future))
         self._waiting += 1
         if not lane.scheduled and len(lane.busy) < IN_FLIGHT_MAX:
             # In the next turn of the loop, so that all who call in this turn share a batch.
@@ -156,12 +185,13 @@ class Batcher(Generic[Item, Result]):
         # What is held back is looked at again next time, so only so many are looked at.
         while waiting and len(batch) < items_max and len(held) < self._items_max:
             entry = waiting[0]
-            _, order, item_bytes, future = entry
+            _, order, held_bytes, item_bytes, future = entry
             if batch and size_bytes + item_bytes > self._bytes_max:
                 break
             waiting.popleft()
             if future.done():
                 self._waiting -= 1
+                self._unanswered.count -= held_bytes
             elif order is not None and order in busy:
                 held.append(entry)
             else:
@@ -198,7 +228,7 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         try:
             results = await self._results(lane.number, [entry[0] for entry in batch])
-            for (_, _, _, future), result in zip(batch, results, strict=True):
+            for (*_, future), result in zip(batch, results, strict=True):
                 try:
                     if isinstance(result, Exception):
                         future.set_exception(result)
@@ -208,10 +238,11 @@ class Batcher(Generic[Item, Result]):
                     continue  # its caller gave up meanwhile
         except BaseException:
             for entry in batch:
-                entry[3].cancel()
+                entry[4].cancel()
             raise
         finally:
             lane.busy.remove(orders)
+            self._unanswered.count -= sum(entry[2] for entry in batch)
             # Behind the callers that were just answered, who often call again at once: what
             # they submit is then sent in the same turn.
             self._schedule(lane)

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from angarium.core import keyspace as keys
-from angarium.core.batching import Batcher, BatchItem, joined
+from angarium.core.batching import Batcher, BatchItem, BytesUnanswered, joined
 from angarium.core.clock import Clock, SystemClock
 from angarium.core.errors import LayoutMismatch, NotDurable
 from angarium.core.keyspace import LAYOUT_VERSION, Keyspace
@@ -55,6 +55,7 @@ class Ground:
             for p in range(settings.partitions)
         ]
         self._batchers: list[Batcher[BatchItem, Any]] = []
+        self._unanswered = BytesUnanswered(settings.limits)
 
     @classmethod
     @asynccontextmanager
@@ -111,7 +112,7 @@ class Ground:
             replies: Sequence[Any] = await self.run(script, partition, names, values)
             return replies
 
-        batcher: Batcher[BatchItem, Any] = Batcher(run, self.settings.limits)
+        batcher: Batcher[BatchItem, Any] = Batcher(run, self.settings.limits, self._unanswered)
         self._batchers.append(batcher)
         return batcher
 

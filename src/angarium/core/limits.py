@@ -54,6 +54,14 @@ class Limits:
             "must hear of it before the memory is gone.",
         ),
     ] = 100_000
+    batch_waiting_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "The same in bytes, for large payloads, over everything in this process that waits for "
+            "an answer of Redis. A call without a payload is not refused for it.",
+        ),
+    ] = 128 * MIB
     frame_bytes_max: Annotated[
         int,
         Limit(
@@ -236,6 +244,27 @@ class Limits:
         int,
         Limit("connections", "Each connection at a relay holds a file and a buffer."),
     ] = 10_000
+    relay_connection_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Messages of one WebSocket connection that have no answer yet; at this number the "
+            "relay stops to read from it until half of them have one.",
+        ),
+    ] = 1_000
+    relay_connection_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes. One message may be larger."),
+    ] = 1 * MIB
+    relay_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "Messages of all connections that Redis has not taken yet; at this size the relay "
+            "stops to read from those that bring more. As much again may be held of messages "
+            "that have begun and not ended; who goes over that is refused.",
+        ),
+    ] = 64 * MIB
     relay_callers_max: Annotated[
         int,
         Limit(
@@ -259,6 +288,14 @@ class Limits:
             "the others, few enough to end within a loan.",
         ),
     ] = 256
+    deliveries_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "The same in bytes, as the items stand in Redis. What one call takes may go over it "
+            "by one item.",
+        ),
+    ] = 64 * MIB
     intake_messages_max: Annotated[
         int,
         Limit(

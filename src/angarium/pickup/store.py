@@ -181,13 +181,14 @@ class PickupStore:
 
     def pull(self, queue: str, term: str, *, again: bool, seen: str = "") -> Futures:
         item = (self._queue_keys(queue), (queue, term, 1 if again else 0, seen))
-        return self._pulls.submit(self.partition_of(queue), item, None, ANSWER_BYTES_GUESS)
+        return self._pulls.submit(self.partition_of(queue), item, None, 0, ANSWER_BYTES_GUESS)
 
     def take(
         self, queue: str, did: str, messages_max: int, bytes_max: int, seen: str = ""
     ) -> Futures:
         item = (self._queue_keys(queue), (queue, did, messages_max, bytes_max, seen))
-        return self._takes.submit(self.partition_of(queue), item, queue, ANSWER_BYTES_GUESS * 8)
+        guess = ANSWER_BYTES_GUESS * 8
+        return self._takes.submit(self.partition_of(queue), item, queue, 0, guess)
 
     async def claim(
         self,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from angarium.core import keyspace as keys
 from angarium.core.backoff import Backoff
-from angarium.core.batching import Batcher, BatchItem, joined
+from angarium.core.batching import Batcher, BatchItem, BytesUnanswered, joined
 from angarium.core.errors import (
     LayoutMismatch,
     OutcomeUnknown,
@@ -121,6 +121,7 @@ class PlainFloor:
             for number in range(settings.partitions)
         ]
         self._batchers: list[Batcher[BatchItem, Any]] = []
+        self._unanswered = BytesUnanswered(settings.limits)
 
     @property
     def redis(self) -> Self:
@@ -167,7 +168,7 @@ class PlainFloor:
             replies: Sequence[Any] = await self.run(script, partition, names, values)
             return replies
 
-        batcher: Batcher[BatchItem, Any] = Batcher(run, self._settings.limits)
+        batcher: Batcher[BatchItem, Any] = Batcher(run, self._settings.limits, self._unanswered)
         self._batchers.append(batcher)
         return batcher
 
