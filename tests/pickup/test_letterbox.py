@@ -12,7 +12,7 @@ from angarium.core.ground import Ground
 from angarium.core.journal import Journal, decode_entry
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.letterbox import Letter, Letterbox, is_letter_id, letter_id
-from angarium.pickup.store import PickupStore
+from angarium.pickup.store import PickupStore, TakeLimits
 from tests.kit.sample import sample_ground
 
 ID = letter_id("a", "b")
@@ -63,8 +63,8 @@ async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str)
         for each in ids:
             await box.put(letter(message_id=each))
         await box.put(letter(message_id=ids[0]))  # a repeat changes no place
-        reply = await store.take("default:anna", "", 100, 10_000)
-        assert [each.decode() for each in reply[1::2]] == ids
+        reply = await store.take("default:anna", "", TakeLimits(100, 10_000))
+        assert [each.decode() for each in reply[3::2]] == ids
 
 
 async def test_a_full_queue_takes_no_letter_and_remembers_none(redis_url: str) -> None:

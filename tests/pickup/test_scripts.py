@@ -10,7 +10,7 @@ from angarium.core import keyspace as keys
 from angarium.core.errors import LeaseLost
 from angarium.core.scripts import status_of
 from angarium.pickup.model import Message
-from angarium.pickup.store import messages_of
+from angarium.pickup.store import TakeLimits, messages_of
 from tests.pickup.rig import (
     DID,
     GRACE_S,
@@ -20,6 +20,7 @@ from tests.pickup.rig import (
     SENDING_S,
     THRESHOLD_S,
     Rig,
+    all_done,
     ids_of,
     rig,
     sqlite,
@@ -86,6 +87,99 @@ async def test_a_take_keeps_both_limits(redis_url: str, tmp_path: Path) -> None:
         assert ids_of(await made.mailbox.take(QUEUE, "", 1, 25)) == ids[2:3]
         assert ids_of(await made.mailbox.take(QUEUE, "", 5, 9)) == []
         assert ids_of(await made.mailbox.take(QUEUE, "", 0, 99)) == []
+
+
+async def test_the_first_message_of_a_take_may_be_larger_than_the_others(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        ids = [await made.add(payload=b"0" * size) for size in (90, 10, 10, 90, 10)]
+        most = TakeLimits(10, 25, 100)
+
+        async def portion() -> tuple[list[str], bool]:
+            taken = await made.mailbox.take_portion(QUEUE, "", most)
+            assert list(taken.due) == ids_of(taken.messages)
+            return ids_of(taken.messages), taken.more
+
+        assert await made.mailbox.take(QUEUE, "", 10, 89) == []
+        assert await portion() == (ids[:1], True)
+        assert await portion() == (ids[1:3], True)
+        assert await portion() == (ids[3:4], True)
+        assert await portion() == (ids[4:], False)
+
+
+async def test_the_first_archived_message_may_be_larger_than_the_others(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        ids = [await made.add(payload=b"0" * size) for size in (90, 10, 10, 90, 10)]
+        await made.archive_all()
+        newer = await made.add(payload=b"0" * 90)
+        rows = await made.archive.page(QUEUE, "", 0, 10)
+
+        async def claim(term: str, *limits: int) -> list[str]:
+            cleared = (await made.store.pull(QUEUE, session, again=False))[2]
+            reply = await made.store.claim(QUEUE, term, rows, TakeLimits(*limits), cleared)
+            assert (status_of(reply), reply[1]) == ("claimed", 1)
+            return [each.decode() for each in reply[3:]]
+
+        session = await made.open()
+        assert await claim("", 10, 25, 89) == [], "larger than the taker wants"
+        assert await claim(session, 10, 25) == ids[:1]
+        assert await claim("", 10, 25, 100) == ids[1:3]
+        assert await claim(session, 1, 25) == ids[3:4]
+        assert await made.pull(session) == [ids[4], newer]
+
+
+async def test_takes_of_one_call_share_what_redis_may_copy(redis_url: str, tmp_path: Path) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        queues = [f"default:c{number}" for number in range(12)]
+        for queue in queues:
+            await made.add(queue, payload=b"0" * 1_000_000)
+        replies = await all_done(
+            *(made.store.take(queue, "", TakeLimits(1, 1)) for queue in queues)
+        )
+        statuses = [status_of(each) for each in replies]
+        assert set(statuses) == {"taken", "busy"}
+        busy = [queue for queue, status in zip(queues, statuses, strict=True) if status == "busy"]
+        for queue in busy:
+            assert len(await made.mailbox.take(queue, "", 1, 2_000_000)) == 1
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_what_was_taken_and_not_answered_is_given_back(
+    redis_url: str, tmp_path: Path, archived: bool
+) -> None:
+    async with rig(redis_url, sqlite(tmp_path)) as made:
+        ids = await made.add_many(4)
+        if archived:
+            await made.archive_all()
+        taken = await made.mailbox.take_portion(QUEUE, "", TakeLimits(3, 100))
+        assert ids_of(taken.messages) == ids[:3]
+        await made.mailbox.remove(QUEUE, ids[:1])
+        assert await made.store.give_back(QUEUE, taken.due) == 2
+        assert await made.store.give_back(QUEUE, taken.due) == 0
+        assert await made.count() == 3
+        assert (await made.event_names()).count("returned") == 2
+        await made.clock.advance(1)
+        assert await made.take(1) == ids[1:2]
+        assert await made.store.give_back(QUEUE, taken.due) == 0, "it is another taker's"
+        assert await made.take() == ids[2:]
+
+
+async def test_a_full_window_gets_nothing_from_the_database_either(
+    redis_url: str, tmp_path: Path
+) -> None:
+    limits = {"pickup_sending_messages_max": 2}
+    async with rig(redis_url, sqlite(tmp_path), limits=limits) as made:
+        ids = await made.add_many(2)
+        term = await made.open()
+        await made.store.pull(QUEUE, term, again=False)
+        older = await made.add_many(1)
+        await made.archive_all()
+        assert status_of(await made.store.pull(QUEUE, term, again=False)) == "window_full"
+        await made.mailbox.remove(QUEUE, ids)
+        assert await made.pull(term) == older
 
 
 async def test_a_take_for_one_recipient_leaves_the_others(
@@ -338,7 +432,7 @@ async def test_when_redis_lost_its_data_the_database_is_counted_first(
         for partition in made.store.partitions:
             await forget_everything(made, partition)
         for reply in (
-            await made.store.take(QUEUE, "", 5, 99),
+            await made.store.take(QUEUE, "", TakeLimits(5, 99)),
             await made.store.count(QUEUE, ""),
             await made.store.remove(QUEUE, "delivered", ids),
             await made.store.list_ids(QUEUE, DID, 9),
@@ -505,7 +599,7 @@ async def test_rows_that_were_deleted_meanwhile_are_not_given_to_anybody(
         await made.mailbox.remove(QUEUE, ids[:1])
         await made.persist()
         claim = made.store.claim
-        assert status_of(await claim(QUEUE, term, rows, 10, 1_000, reply[2])) == "again"
+        assert status_of(await claim(QUEUE, term, rows, TakeLimits(10, 1_000), reply[2])) == "again"
         assert await made.pull(term) == ids[1:]
         assert await made.count() == 0
 

@@ -18,7 +18,7 @@ from angarium.pickup.inspection import Inspection, Shown
 from angarium.pickup.letterbox import Letter, Letterbox, letter_id
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import DEFAULT_TENANT, Message, queue_name
-from angarium.pickup.store import PickupStore
+from angarium.pickup.store import PickupStore, TakeLimits
 
 
 class PickupRoomClient:
@@ -63,7 +63,8 @@ class PickupRoomClient:
         messages_max = min(limit, limits.pickup_take_messages_max)
         queue = queue_name(tenant, connection_id)
         mailbox = await self._mailbox()
-        return await mailbox.take(queue, recipient, messages_max, limits.pickup_take_bytes_max)
+        most = TakeLimits(messages_max, limits.pickup_take_bytes_max)
+        return (await mailbox.take_portion(queue, recipient, most)).messages
 
     async def remove(
         self, connection_id: str, message_ids: Sequence[str], *, tenant: str = DEFAULT_TENANT

@@ -40,7 +40,7 @@ from angarium.pickup.mailbox import DELIVERED, Mailbox
 from angarium.pickup.model import Message, connection_of, encode_message, queue_name
 from angarium.pickup.push import Pushes
 from angarium.pickup.sessions import Sessions
-from angarium.pickup.store import PickupStore
+from angarium.pickup.store import PickupStore, TakeLimits
 
 BATCH_CALLS_MAX = 1_000
 TRUE, FALSE = b"true", b"false"
@@ -284,9 +284,11 @@ class Desk:
         messages_max, bytes_max = limits.pickup_take_messages_max, limits.pickup_take_bytes_max
         if take.limit is not None:
             messages_max = min(take.limit, messages_max)
+        most = TakeLimits(messages_max, bytes_max)
         if take.limit_bytes is not None:
-            bytes_max = min(take.limit_bytes, bytes_max)
-        taken = await self._mailbox.take(queue, take.did, messages_max, bytes_max)
+            # The client's own limit holds for the first message too.
+            most = TakeLimits(messages_max, min(take.limit_bytes, bytes_max), take.limit_bytes)
+        taken = (await self._mailbox.take_portion(queue, take.did, most)).messages
         answer.result(b"[" + b",".join(map(encode_message, taken)) + b"]")
         if self._tracing is not None:
             self._tracing.follow([each.id for each in taken], "pickup send", kind="producer")

@@ -8,15 +8,22 @@ the others say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.core.errors import DatabaseUnavailable
+from angarium.core.errors import AngariumError, DatabaseUnavailable
 from angarium.core.scripts import status_of
 from angarium.pickup.archive import Archive
 from angarium.pickup.model import Message
-from angarium.pickup.store import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PickupStore, messages_of
+from angarium.pickup.store import (
+    PULL_BYTES_MAX,
+    PULL_MESSAGES_MAX,
+    PickupStore,
+    TakeLimits,
+    messages_of,
+)
 
 # A queue whose chart is missing is served when the persister has made it; a reader waits so long.
 CHART_WAIT_S = 10.0
@@ -30,12 +37,26 @@ CANCELLED = "cancelled"
 class Claimed:
     """Messages of the database that are the caller's now.
 
-    `full`: a limit cut them short. `torn`: rows were deleted meanwhile, so look again.
+    `full`: a limit cut them short. `torn`: rows were deleted meanwhile, so look again. `due`: when
+    each is pending again, if a taker has it.
     """
 
     messages: list[Message]
     full: bool
     torn: bool
+    due: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Messages that are the taker's now. `more`: the limit in bytes left something behind."""
+
+    messages: list[Message]
+    more: bool
+    due: dict[str, bytes]
+
+    def with_more(self, messages: list[Message], more: bool, due: dict[str, bytes]) -> Taken:
+        return Taken(self.messages + messages, more, self.due | due)
 
 
 class Mailbox:
@@ -45,62 +66,93 @@ class Mailbox:
         self._clock = store.ground.clock
 
     async def take(self, queue: str, did: str, messages_max: int, bytes_max: int) -> list[Message]:
-        """Oldest first, within both limits; sending from now on."""
-        taken: list[Message] = []
+        """Oldest first, never more than both limits; sending from now on."""
+        limits = TakeLimits(messages_max, bytes_max, bytes_max)
+        return (await self.take_portion(queue, did, limits)).messages
+
+    async def take_portion(self, queue: str, did: str, limits: TakeLimits) -> Taken:
+        """Oldest first, within the limits, but at least one; sending from now on."""
+        taken = Taken([], False, {})
         seen = ""
-        while len(taken) < messages_max:
-            left_bytes = bytes_max - sum(len(each.payload) for each in taken)
-            left = messages_max - len(taken)
-            reply = await self._store.take(queue, did, left, left_bytes, seen)
-            status = status_of(reply)
-            if status == "uncharted":
-                await self.wait_for_chart(queue)
-            elif status == "archived":
-                seen = reply[1].decode()
-                claimed = await self._claim(queue, "", did, left, left_bytes, reply[2])
-                taken += claimed.messages
-                if claimed.full:
-                    break
-                if claimed.torn:
-                    seen = ""
-            else:
-                return taken + messages_of(reply[1:])
+        while len(taken.messages) < limits.messages:
+            left = _left_of(limits, taken.messages)
+            try:
+                reply = await self._store.take(queue, did, left, seen)
+                status = status_of(reply)
+                if status == "uncharted":
+                    await self.wait_for_chart(queue)
+                elif status == "archived":
+                    claimed = await self._claim(queue, "", did, left, reply[2])
+                    seen = "" if claimed.torn else reply[1].decode()
+                    taken = taken.with_more(claimed.messages, claimed.full, claimed.due)
+                    if claimed.full:
+                        break
+            except AngariumError:
+                if not taken.messages:
+                    raise
+                break  # what was taken before is answered
+            if status == "taken":
+                found = messages_of(reply[3:])
+                due = dict.fromkeys((each.id for each in found), reply[2])
+                return taken.with_more(found, bool(reply[1]), due)
         return taken
 
+    async def give_back(self, queue: str, due: Mapping[str, bytes]) -> None:
+        """What was taken and never answered is pending again."""
+        await self._store.give_back(queue, due)
+
     async def pull_archived(self, queue: str, term: str, cleared: bytes) -> Claimed:
-        """What the database has for a live session."""
-        limits = PULL_MESSAGES_MAX, PULL_BYTES_MAX
-        return await self._claim(queue, term, "", *limits, cleared)
+        """What the database has for a live session; at least one, if it has any."""
+        limits = TakeLimits(PULL_MESSAGES_MAX, PULL_BYTES_MAX)
+        return await self._claim(queue, term, "", limits, cleared)
 
     async def _claim(
-        self, queue: str, term: str, did: str, messages_max: int, bytes_max: int, cleared: bytes
+        self, queue: str, term: str, did: str, limits: TakeLimits, cleared: bytes
     ) -> Claimed:
         """Archived messages that are ours from now on."""
-        claimed: list[str] = []
-        after, full, torn = 0, False, False
-        size = 0
-        while not full and len(claimed) < messages_max:
+        due: dict[str, bytes] = {}
+        try:
+            status = await self._claim_rows(queue, term, did, limits, cleared, due)
+            if status == "lost":
+                return Claimed([], False, False, {})
+            found = await self._archive.load(list(due)) if due else []
+        except Exception:
+            # A taker who gets an error must not keep what it never saw from the next one. A
+            # session asks again for all that it holds.
+            if due and not term:
+                with contextlib.suppress(AngariumError):
+                    await self.give_back(queue, due)
+            raise
+        full = status == "full" or len(due) >= limits.messages
+        return Claimed(found, full, status == "again", due)
+
+    async def _claim_rows(
+        self,
+        queue: str,
+        term: str,
+        did: str,
+        limits: TakeLimits,
+        cleared: bytes,
+        due: dict[str, bytes],
+    ) -> str:
+        """Page by page into `due`; why it ended: full, lost, again, or all were looked at."""
+        after = 0
+        while limits.messages > 0:
             rows = await self._archive.page(queue, did, after, PAGE_ROWS)
             if not rows:
                 break
             after = rows[-1][1]
-            reply = await self._store.claim(
-                queue, term, rows, messages_max - len(claimed), bytes_max - size, cleared
-            )
+            reply = await self._store.claim(queue, term, rows, limits, cleared)
             status = status_of(reply)
-            if status == "lost":
-                return Claimed([], full=False, torn=False)
-            if status == "again":
-                torn = True
-                break
-            ids = [each.decode() for each in reply[2:]]
+            if status != "claimed":
+                return status
+            ids = [each.decode() for each in reply[3:]]
+            due.update(dict.fromkeys(ids, reply[2]))
+            if reply[1]:
+                return "full"
             sizes = {row[0]: row[2] for row in rows}
-            size += sum(sizes[each] for each in ids)
-            claimed += ids
-            full = bool(reply[1])
-        full = full or len(claimed) >= messages_max
-        found = await self._archive.load(claimed) if claimed else []
-        return Claimed(found, full, torn)
+            limits = _reduced(limits, len(ids), sum(sizes[each] for each in ids))
+        return "all"
 
     async def count(self, queue: str, did: str) -> int:
         while True:
@@ -169,3 +221,15 @@ class Mailbox:
             if clock.monotonic() > give_up:
                 raise DatabaseUnavailable("what the database holds is not counted yet; try again")
             await clock.sleep(CHART_POLL_S)
+
+
+def _left_of(limits: TakeLimits, taken: Sequence[Message]) -> TakeLimits:
+    return _reduced(limits, len(taken), sum(len(each.payload) for each in taken))
+
+
+def _reduced(limits: TakeLimits, count: int, size: int) -> TakeLimits:
+    """What is left after so many messages; only the very first may exceed the limit in bytes."""
+    if count == 0:
+        return limits
+    left_bytes = max(0, limits.bytes - size)
+    return TakeLimits(limits.messages - count, left_bytes, left_bytes)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
@@ -30,11 +30,11 @@ ADD, FIND, PULL, TAKE, CLAIM, REMOVE, BURY, CLEAR, BEGIN, FINISH, CHART, COUNT, 
 CLAIM_PUSHES, GRANT_PUSH, SETTLE = (
     load_script("angarium.pickup", name) for name in ("claim_pushes", "grant_push", "settle_push")
 )
-OPEN, CLOSE, READ, RENEW, FORGET, DUE, RELEASE, SHOW = (
+OPEN, CLOSE, READ, RENEW, FORGET, DUE, RELEASE, SHOW, RETURN = (
     load_script("angarium.pickup", name)
     for name in (
         "open_session", "close_session", "read_sessions", "renew_gateway", "forget_gateway",
-        "list_due", "release_messages", "show_queue",
+        "list_due", "release_messages", "show_queue", "return_messages",
     )
 )  # fmt: skip
 
@@ -49,8 +49,10 @@ QUEUE = (
 # One notification of a live session; what is left comes with the next.
 PULL_MESSAGES_MAX = 100
 PULL_BYTES_MAX = 256 * 1024
-# Of one call for many sessions: what Redis copies and we hold at once.
-PULL_CALL_BYTES_MAX = 4 * 1024 * 1024
+# Of one call for many sessions or takers: what Redis copies and we hold at once.
+CALL_BYTES_MAX = 4 * 1024 * 1024
+# The first message is given whatever its size; a larger one than this is in no queue.
+ANY_BYTES = 2**52
 # One step of the move to the database: one transaction there, and short enough here that the
 # messages of others do not wait for it.
 MOVE_MESSAGES_MAX = 250
@@ -63,6 +65,14 @@ ANSWER_BYTES_GUESS = 2_048
 QUEUES_REMEMBERED_MAX = 10_000
 
 Futures = asyncio.Future[Any]
+
+
+class TakeLimits(NamedTuple):
+    """Of one take, or of one delivery. The first message may be as large as `first_bytes`."""
+
+    messages: int
+    bytes: int
+    first_bytes: int = ANY_BYTES
 
 
 @dataclass(frozen=True)
@@ -142,11 +152,11 @@ class PickupStore:
         charted = shared(keys.PICKUP_CHARTED)
         pull_limits = (
             PULL_MESSAGES_MAX, PULL_BYTES_MAX, limits.pickup_sending_messages_max,
-            PULL_CALL_BYTES_MAX,
+            CALL_BYTES_MAX,
         )  # fmt: skip
         self._pulls = ground.batched(PULL, charted, pull_limits)
         with_due = shared(keys.PICKUP_CHARTED, keys.PICKUP_DUE)
-        self._takes = ground.batched(TAKE, with_due, (self._sending_ms,))
+        self._takes = ground.batched(TAKE, with_due, (self._sending_ms, CALL_BYTES_MAX))
         self._removes = ground.batched(
             REMOVE,
             shared(keys.PICKUP_MOVING, keys.PICKUP_BURIALS, keys.PICKUP_CHARTED),
@@ -183,10 +193,8 @@ class PickupStore:
         item = (self._queue_keys(queue), (queue, term, 1 if again else 0, seen))
         return self._pulls.submit(self.partition_of(queue), item, None, 0, ANSWER_BYTES_GUESS)
 
-    def take(
-        self, queue: str, did: str, messages_max: int, bytes_max: int, seen: str = ""
-    ) -> Futures:
-        item = (self._queue_keys(queue), (queue, did, messages_max, bytes_max, seen))
+    def take(self, queue: str, did: str, limits: TakeLimits, seen: str = "") -> Futures:
+        item = (self._queue_keys(queue), (queue, did, *limits, seen))
         guess = ANSWER_BYTES_GUESS * 8
         return self._takes.submit(self.partition_of(queue), item, queue, 0, guess)
 
@@ -195,16 +203,19 @@ class PickupStore:
         queue: str,
         term: str,
         rows: Iterable[tuple[str, int, int]],
-        messages_max: int,
-        bytes_max: int,
+        limits: TakeLimits,
         cleared: bytes,
     ) -> Any:
         """Give archived messages (id, sequence, bytes) to a session, or to a taker."""
         fields = [field for row in rows for field in row]
-        return await self._run(
-            CLAIM, queue, (keys.PICKUP_DUE,),
-            [queue, term, self._sending_ms, messages_max, bytes_max, cleared, *fields],
-        )  # fmt: skip
+        args = [queue, term, self._sending_ms, *limits, cleared, *fields]
+        return await self._run(CLAIM, queue, (keys.PICKUP_DUE,), args)
+
+    async def give_back(self, queue: str, due: Mapping[str, bytes]) -> int:
+        """Messages that were taken and not answered; `due` is what the take said of each id."""
+        fields = [field for pair in due.items() for field in pair]
+        args = [queue, self.hints, *fields]
+        return int((await self._run(RETURN, queue, (keys.PICKUP_GATEWAYS,), args))[1])
 
     def remove(self, queue: str, event: str, ids: Iterable[str]) -> Futures:
         listed = " ".join(ids)

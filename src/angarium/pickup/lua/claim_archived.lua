@@ -1,29 +1,31 @@
 #!lua
 -- Guarantee: messages that wait in the database are given to one caller, as pull_messages and
--- take_messages give those in Redis. The caller saw the rows when the queue's 'cleared' was as
--- given; if rows were cleared since, one of them may have been a removed message's.
+-- take_messages give those in Redis: oldest first, and the first one even if it alone is larger than
+-- bytes_max. The caller saw the rows when the queue's 'cleared' was as given; if rows were cleared
+-- since, one of them may have been a removed message's.
 -- KEYS: 3 due; then the six of the queue
 -- ARGV: 4 queue, 5 term of the live session or '' for a taker, 6 sending_ms of a taker,
--- 7 messages_max, 8 bytes_max, 9 'cleared' of the queue, then rows by sequence: id, sequence,
--- payload bytes
--- Returns: {'claimed', 1 if a limit was reached, id, …} | {'again'} | {'lost'}
+-- 7 messages_max, 8 bytes_max, 9 bytes that the first message may have, 10 'cleared' of the queue,
+-- then rows by sequence: id, sequence, payload bytes
+-- Returns: {'claimed', 1 if a limit was reached, when a taker's messages are pending again, id, …} |
+-- {'again'} | {'lost'}
 -- Events: sent (room pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
 -- include: queue
 local queue, name, term = queue_at(4), ARGV[4], ARGV[5]
 if term ~= '' and call('HGET', queue.meta, 'term') ~= term then return { 'lost' } end
-if (call('HGET', queue.meta, 'cleared') or '') ~= ARGV[9] then return { 'again' } end
+if (call('HGET', queue.meta, 'cleared') or '') ~= ARGV[10] then return { 'again' } end
 local due_ms = digits(now_ms + tonumber(ARGV[6]))
-local messages_max, bytes_max = tonumber(ARGV[7]), tonumber(ARGV[8])
-local reply, claimed, bytes = { 'claimed', 0 }, 0, 0
-for at = 10, #ARGV, 3 do
+local messages_max, bytes_max, first_max = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local reply, claimed, bytes = { 'claimed', 0, due_ms }, 0, 0
+for at = 11, #ARGV, 3 do
   local id = ARGV[at]
   -- Still in Redis (on its way), removed, or sent already: not the database's to give.
   if call('HEXISTS', queue.messages, id) == 0 and call('SISMEMBER', queue.buried, id) == 0
     and not call('ZSCORE', queue.sending, id) then
     bytes = bytes + tonumber(ARGV[at + 2])
-    if claimed == messages_max or bytes > bytes_max then
+    if claimed == messages_max or bytes > (claimed == 0 and first_max or bytes_max) then
       reply[2] = 1
       break
     end

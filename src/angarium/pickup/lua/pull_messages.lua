@@ -25,12 +25,12 @@ local function pull(queue, name, term, again, seen)
     meta[3] = call('HGET', queue.meta, 'held')
   end
   if in_grace(queue, meta[5]) then return { 'in_grace' } end
+  local room = window - call('ZCARD', queue.sending)
+  if room <= 0 then return { 'window_full' } end
   local moves = meta[4] or '0'
   if (tonumber(meta[2]) or 0) > (tonumber(meta[3]) or 0) and seen ~= moves then
     return { 'archived', moves, meta[6] or '' }
   end
-  local room = window - call('ZCARD', queue.sending)
-  if room <= 0 then return { 'window_full' } end
   if budget <= 0 then return { 'busy' } end
   local ids = call('ZRANGE', queue.pending, 0, math.min(room, messages_max) - 1)
   if #ids == 0 then return { 'pulled', 0 } end

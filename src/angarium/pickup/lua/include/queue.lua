@@ -83,22 +83,23 @@ local function in_grace(queue, grace)
   return false
 end
 
+-- A sent message is pending again, in its old place; returns 1 if the database has it.
+local function put_back(queue, name, id)
+  call('ZREM', queue.sending, id)
+  note_message('returned', id, name)
+  local record = call('HGET', queue.messages, id)
+  if not record then return 1 end
+  local sequence, _, dids = header_of(record)
+  call('ZADD', queue.pending, sequence, id)
+  index(queue, 'ZADD', id, sequence, dids)
+  return 0
+end
+
 -- Sent messages with a score in between are pending again; returns how many those were.
 local function release(queue, name, from, to, count_max)
   local ids = call('ZRANGEBYSCORE', queue.sending, from, to, 'LIMIT', 0, count_max)
   local archived = 0
-  for _, id in ipairs(ids) do
-    call('ZREM', queue.sending, id)
-    local record = call('HGET', queue.messages, id)
-    if record then
-      local sequence, _, dids = header_of(record)
-      call('ZADD', queue.pending, sequence, id)
-      index(queue, 'ZADD', id, sequence, dids)
-    else
-      archived = archived + 1
-    end
-    note_message('returned', id, name)
-  end
+  for _, id in ipairs(ids) do archived = archived + put_back(queue, name, id) end
   if archived > 0 then call('HINCRBY', queue.meta, 'held', -archived) end
   return #ids
 end

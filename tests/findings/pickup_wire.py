@@ -1,0 +1,97 @@
+"""A gateway process and a plain WebSocket client, for the findings about pickup."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from angarium.core.ground import Ground
+from angarium.core.settings import load
+from angarium.pickup.store import PickupStore, QueueFigures
+from tests.kit.roles import RoleProcess
+
+DID = "did:example:anna"
+DEADLINE_S = 30.0
+
+
+def environment(redis_url: str, folder: Path, **more: str) -> dict[str, str]:
+    return {
+        "ANGARIUM_REDIS_URL": redis_url,
+        "ANGARIUM_PREFIX": f"f{secrets.token_hex(3)}:",
+        "ANGARIUM_DATABASE_URL": f"sqlite:///{folder}/pickup.db",
+        "ANGARIUM_PICKUP__PORT": "0",
+        **more,
+    }
+
+
+def url_of(role: RoleProcess) -> str:
+    return f"ws://127.0.0.1:{role.ports['gateway']}/"
+
+
+@asynccontextmanager
+async def opened_store(env: dict[str, str]) -> AsyncIterator[PickupStore]:
+    """The keyspace of the gateway, seen from the test's own process."""
+    settings = load(redis_url=env["ANGARIUM_REDIS_URL"], prefix=env["ANGARIUM_PREFIX"])
+    async with Ground.open(settings) as ground:
+        yield PickupStore(ground)
+
+
+async def figures_of(store: PickupStore, connection: str) -> QueueFigures:
+    found = await store.show(f"default:{connection}")
+    assert found is not None
+    return found
+
+
+class Wire:
+    """One socket. `told` holds what the gateway sent without being asked."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.told: list[Any] = []
+        self._numbers = itertools.count(1)
+
+    async def hear(self) -> Any:
+        message = await asyncio.wait_for(self.socket.receive(), DEADLINE_S)
+        assert message.type is aiohttp.WSMsgType.TEXT, message
+        return json.loads(message.data)
+
+    async def ask(self, method: str, params: Any = None) -> Any:
+        """The whole answer."""
+        return await self.ask_raw(
+            method, b"null" if params is None else json.dumps(params).encode()
+        )
+
+    async def ask_raw(self, method: str, params: bytes) -> Any:
+        number = next(self._numbers)
+        call = b'{"jsonrpc":"2.0","method":"%b","params":%b,"id":%d}' % (
+            method.encode(),
+            params,
+            number,
+        )
+        await self.socket.send_str(call.decode())
+        while True:
+            heard = await self.hear()
+            if isinstance(heard, dict) and heard.get("id") == number and "method" not in heard:
+                return heard
+            self.told.append(heard)
+
+    async def add(self, connection: str, payload: Any) -> str:
+        params = {"connectionId": connection, "recipientDids": [DID], "payload": payload}
+        return str((await self.ask("addMessage", params))["result"]["messageId"])
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Wire]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(url, max_msg_size=0) as socket,
+    ):
+        yield Wire(socket)
