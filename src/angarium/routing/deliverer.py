@@ -32,6 +32,7 @@ from angarium.routing.lanes import Lanes
 from angarium.routing.listening import check_layout
 from angarium.routing.mailbox import Pass
 from angarium.routing.outbound_store import (
+    TAKE_BYTES_MAX,
     Loan,
     OutboundStore,
     Settlement,
@@ -77,10 +78,12 @@ class Deliverer(Service):
         routing = ground.settings.routing
         self._store = OutboundStore(ground, routing.layout.value, routing.delivery_timeout_ms)
         self._deliveries_max = ground.settings.limits.deliveries_max
+        self._bytes_max = ground.settings.limits.deliveries_bytes_max
         self._work: asyncio.Queue[_Delivery] = asyncio.Queue()
         self._lanes: Lanes[_Delivery] = Lanes()
         self._hot = [True] * self._store.partitions
         self._in_hand = 0
+        self._bytes_in_hand = 0
         self._counts = {"delivered": 0, "retried": 0, "dead": 0, "deferred": 0}
         self._reported = 0
         self._status = Status(ground, lambda: self.ready)
@@ -124,13 +127,17 @@ class Deliverer(Service):
         again = False
         for number in range(len(self._hot)):
             room = self._deliveries_max - self._in_hand
-            if room <= 0:
+            room_bytes = min(TAKE_BYTES_MAX, self._bytes_max - self._bytes_in_hand)
+            if room <= 0 or room_bytes <= 0:
                 return Pass()  # whoever makes room wakes us
             if not self._hot[number]:
                 continue
-            loans = await self._store.take(number, room)
-            self._hot[number] = again = len(loans) == room
+            loans = await self._store.take(number, room, room_bytes)
+            taken_bytes = sum(len(loan.item) for loan in loans)
+            self._hot[number] = more = len(loans) == room or taken_bytes >= room_bytes
+            again = again or more
             self._in_hand += len(loans)
+            self._bytes_in_hand += taken_bytes
             for loan in loans:
                 self._line_up(loan)
         if not again:
@@ -182,6 +189,7 @@ class Deliverer(Service):
             self.log.warning("loan_not_settled", error=str(error))
         finally:
             self._in_hand -= 1
+            self._bytes_in_hand -= len(end.loan.item)
             if self._in_hand <= self._deliveries_max // 2:
                 self._taking.wake()
 

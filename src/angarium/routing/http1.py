@@ -67,6 +67,10 @@ class RequestReader:
         return self._head is not None or bool(self._buffer)
 
     @property
+    def held_bytes(self) -> int:
+        return len(self._buffer) + len(self._chunks)
+
+    @property
     def waits_for_leave(self) -> bool:
         """The peer wants to hear `100 Continue` before it sends the body."""
         if self._head is None or self._buffer or self._chunks:

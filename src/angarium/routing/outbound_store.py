@@ -14,6 +14,7 @@ from typing import Any
 from angarium.core import keyspace as keys
 from angarium.core.headers import check_headers
 from angarium.core.ids import time_ordered_id
+from angarium.core.limits import MIB
 from angarium.core.scripts import load_script, status_of
 from angarium.core.subscription import Subscription
 from angarium.core.trace import TRACEPARENT, read_traceparent
@@ -34,6 +35,8 @@ REVIVE_LETTER = load_script(_PACKAGE, "revive_letter")
 # and a message waits for its turn before.
 LOAN_MS = 30_000
 LOAN_TIMEOUTS = 3
+# Of one call, unless its caller has less space.
+TAKE_BYTES_MAX = 8 * MIB
 # A URL is the key of an outbound message's events; its beginning tells enough.
 URL_LETTERS_MAX = 200
 
@@ -90,7 +93,10 @@ class OutboundStore:
             self._floor.tracing.when_queued(name_of(item), "routing send", queued, carried)
         return queued
 
-    async def take(self, partition: int, messages_max: int) -> list[Loan]:
+    async def take(
+        self, partition: int, messages_max: int, bytes_max: int = TAKE_BYTES_MAX
+    ) -> list[Loan]:
+        """The last one may go over `bytes_max`."""
         name = self._floor.keyspace.name
         names = [
             name(keys.OUTBOUND, partition),
@@ -98,7 +104,7 @@ class OutboundStore:
             name(keys.OUTBOUND_TAKEN, partition),
             name(keys.OUTBOUND_LOANS, partition),
         ]
-        args = (messages_max, self._loan_ms)
+        args = (messages_max, self._loan_ms, bytes_max)
         reply = await self._floor.run(TAKE_OUTBOUND, partition, names, args)
         return [Loan(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)]
 

@@ -9,6 +9,7 @@ one. Bad input is answered and forgotten; nothing of it reaches Redis.
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from picows import ws_create_server
@@ -24,6 +25,7 @@ from angarium.core.sockets import listen
 from angarium.routing.callers import Callers
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
+from angarium.routing.flow import SOCKET_BYTES, Flow
 from angarium.routing.items import DirectResponse, decode_response
 from angarium.routing.listening import check_layout, rules_of, server_tls
 from angarium.routing.relay_http import HttpConnection
@@ -64,6 +66,9 @@ class Desk:
     def __init__(self, relay: Relay, transport: str) -> None:
         limits = relay.ground.settings.limits
         self.body_bytes_max = limits.http_body_bytes_max
+        self.connection_messages_max = limits.relay_connection_messages_max
+        self.connection_bytes_max = limits.relay_connection_bytes_max
+        self.flow = relay.flow
         self.connections: set[HttpConnection | WsConnection] = set()
         self._recip_key_bytes_max = limits.recip_key_bytes_max
         self._connections_max = limits.relay_connections_max
@@ -102,7 +107,11 @@ class Desk:
                 answer.cancel()  # its place is free again
                 raise
 
+        size_bytes = len(body)
+        self.flow.took(size_bytes)
+
         def done(future: asyncio.Future[Any]) -> None:
+            self.flow.stored(size_bytes)
             error = None if future.cancelled() else future.exception()
             if error is None and not future.cancelled():
                 relay.queued += 1
@@ -131,6 +140,7 @@ class Relay(Service):
         self.callers = Callers(
             settings.direct_response_timeout_ms / 1000, ground.settings.limits.relay_callers_max
         )
+        self.flow = Flow(ground.settings.limits.relay_bytes_max)
         self.status = Status(ground, lambda: self.ready)
         self.queued = 0
         self._reported = 0
@@ -180,6 +190,8 @@ class Relay(Service):
     async def _open(self, transport: str, host: str, port: int) -> None:
         desk = Desk(self, transport)
         listener = listen(host, port, SETTING)
+        # Connections inherit it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
         tls = self._tls
         handshake_s = None if tls is None else HANDSHAKE_S_MAX
         if transport == "http":
@@ -234,6 +246,7 @@ class Relay(Service):
         figures: dict[str, float | str] = {
             "connections": sum(len(desk.connections) for desk in self._desks),
             "waiting_callers": len(self.callers),
+            "waiting_bytes": self.flow.taken + self.flow.begun,
             "queued": self.queued,
             "queued_per_s": round((self.queued - self._reported) / INTERVAL_S, 1),
         }

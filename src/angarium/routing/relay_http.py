@@ -3,7 +3,8 @@
 Requests of a connection are answered one after the other, in the order they came. No task is
 made for a message: it joins the next batch, and the batch's end writes the answer. A peer that
 sends slowly, says too much or connects too often is told so and let go; one that does not read
-its answers gets no further ones, and is cut off.
+its answers gets no further ones, and is cut off. While the relay holds too much, a request that has
+begun is not read further; what has begun is bounded over all connections.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from angarium.core.errors import AngariumError, Overloaded
 from angarium.routing import http1
+from angarium.routing.flow import Flow
 from angarium.routing.items import DirectResponse
 
 PROBLEM = "application/problem+json"
@@ -34,6 +36,7 @@ class Desk(Protocol):
     """Who takes what a connection brings."""
 
     body_bytes_max: int
+    flow: Flow
 
     def enter(self, connection: HttpConnection) -> bool:
         """Whether there is room for one more."""
@@ -49,6 +52,7 @@ class Desk(Protocol):
 
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
+        "_begun_bytes",
         "_closing",
         "_desk",
         "_ended_by_peer",
@@ -67,6 +71,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader = http1.RequestReader(desk.body_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.Future[DirectResponse | None] | None = None
+        self._begun_bytes = 0
         self._closing = False
         self._ended_by_peer = False
         self._lingering = False
@@ -83,6 +88,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
         self._desk.leave(self)
+        self._desk.flow.leave(self)
+        self._desk.flow.grew(-self._begun_bytes)
+        self._begun_bytes = 0
         if self._waiting is not None:
             self._waiting.cancel()  # nobody is left to hear the answer; the message is queued
 
@@ -93,11 +101,39 @@ class HttpConnection(asyncio.Protocol):
         self._reader.feed(data)
         if self._waiting is None and not self._unread:
             self._go_on()
-        elif self._transport is not None:
+        else:
             # Requests behind the one in work wait in the kernel, not here.
-            self._transport.pause_reading()
+            self._stop_reading()
         if was_idle and self._reader.midway:
             self.since = self._loop.time()
+        self._bound()
+
+    def _bound(self) -> None:
+        """Count what is here of a request that has begun, and stop to read it at the limit."""
+        held, flow = self._reader.held_bytes, self._desk.flow
+        grown, self._begun_bytes = held - self._begun_bytes, held
+        try:
+            flow.grew(grown)
+        except Overloaded as error:
+            # Behind a request in work there is one read at most, and its answer comes first.
+            if self._waiting is None and not self._closing:
+                self._refuse(error.http_status, str(error))
+                self._reader = http1.RequestReader(self._desk.body_bytes_max)
+                flow.grew(-held)
+                self._begun_bytes = 0
+        if flow.full and self._reader.midway and self._waiting is None and not self._closing:
+            self._stop_reading()
+            flow.pause(self)
+
+    def _stop_reading(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """The relay has space again."""
+        self.since = self._loop.time()
+        if self._waiting is None and not self._unread and self._transport is not None:
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         # A peer that only stopped writing still gets its answers, and then the end. Most have
@@ -121,6 +157,8 @@ class HttpConnection(asyncio.Protocol):
         """It took too long to ask, to read its answer or to go, or has been idle for too long."""
         if self._waiting is not None and not self._unread and not self._ended_by_peer:
             return False
+        if self._desk.flow.pauses(self) and not self._closing:
+            return False  # the peer is not to blame
         if self._lingering or self._ended_by_peer:
             limit_s = LINGER_S_MAX
         elif self._closing:
@@ -207,9 +245,11 @@ class HttpConnection(asyncio.Protocol):
         """What the peer sent meanwhile."""
         if self._transport is None:
             return
-        self._transport.resume_reading()
+        if not self._desk.flow.pauses(self):
+            self._transport.resume_reading()
         if self._reader.midway:
             self._go_on()
+            self._bound()
         if self._ended_by_peer and self._waiting is None:
             self.close()
 

@@ -2,8 +2,10 @@
 
 A message that asks for a response gets it on the same connection. What is no envelope ends the
 connection with close code 1007 and the reason; what can't be queued now, with 1013. Messages of
-one connection for one key are queued in the order they came. A peer that begins a message and
-does not end it, or does not read its answers, is cut off.
+one connection for one key are queued in the order they came. The relay stops to read from a
+connection that has too much without an answer, or that does not read its answers, and from any
+that brings more while the relay itself holds too much. A peer that begins a message and does not
+end it, or does not read its answers, is cut off.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Protocol
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
-from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
+from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded, Overloaded
+from angarium.routing.flow import Flow
 from angarium.routing.items import DirectResponse
 
 # The close frame holds 125 bytes, two of them the code.
@@ -28,6 +31,9 @@ class Desk(Protocol):
     """Who takes what a connection brings."""
 
     body_bytes_max: int
+    connection_messages_max: int
+    connection_bytes_max: int
+    flow: Flow
 
     def enter(self, connection: WsConnection) -> bool:
         """Whether there is room for one more."""
@@ -45,10 +51,14 @@ class WsConnection(WSListener):
         self._transport: WSTransport | None = None
         self._loop = asyncio.get_running_loop()
         self._parts = bytearray()
+        self._begun_bytes = 0
         self._began_s: float | None = None  # a message whose last piece has not come
         self._unread_s: float | None = None  # answers that the peer does not read
         self._ended_s: float | None = None
-        self._answers: set[asyncio.Future[DirectResponse | None]] = set()
+        # Messages without an answer, with their bytes.
+        self._answers: dict[asyncio.Future[DirectResponse | None], int] = {}
+        self._bytes = 0
+        self._pauses: set[str] = set()  # why this connection is not read from
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -58,14 +68,22 @@ class WsConnection(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
         self._desk.leave(self)
+        self._desk.flow.leave(self)
+        self._forget_parts()
         for answer in list(self._answers):
             answer.cancel()  # nobody is left to hear it; the message is queued
 
     def pause_writing(self) -> None:
+        # Pings are answered too: without this, a peer that only pings could fill our memory.
         self._unread_s = self._loop.time()
+        self._pause("answers are not read")
 
     def resume_writing(self) -> None:
         self._unread_s = None
+        self._read_on("answers are not read")
+
+    def resume(self) -> None:
+        self._read_on("relay is full")
 
     @property
     def overdue(self) -> bool:
@@ -93,11 +111,26 @@ class WsConnection(WSListener):
         if len(self._parts) > self._desk.body_bytes_max:
             self._end(WSCloseCode.MESSAGE_TOO_BIG, "the message is too long")
         elif frame.fin:
-            body, self._began_s = bytes(self._parts), None
-            self._parts.clear()
+            body = bytes(self._parts)
+            self._forget_parts()
             self._take(body)
-        elif self._began_s is None:
+        else:
+            self._await_end()
+
+    def _await_end(self) -> None:
+        """A message has begun: its time and its bytes count."""
+        if self._began_s is None:
             self._began_s = self._loop.time()
+        grown, self._begun_bytes = len(self._parts) - self._begun_bytes, len(self._parts)
+        try:
+            self._desk.flow.grew(grown)
+        except Overloaded as error:
+            self._refuse(error)
+
+    def _forget_parts(self) -> None:
+        self._desk.flow.grew(-self._begun_bytes)
+        self._begun_bytes, self._began_s = 0, None
+        self._parts.clear()
 
     def _take(self, body: bytes) -> None:
         try:
@@ -105,11 +138,25 @@ class WsConnection(WSListener):
         except AngariumError as error:
             self._refuse(error)
             return
-        self._answers.add(answer)
+        self._answers[answer] = len(body)
+        self._bytes += len(body)
         answer.add_done_callback(self._taken)
+        desk = self._desk
+        if len(self._answers) >= desk.connection_messages_max or (
+            self._bytes >= desk.connection_bytes_max
+        ):
+            self._pause("too much without an answer")
+        if desk.flow.full:
+            self._pause("relay is full")
+            desk.flow.pause(self)
 
     def _taken(self, future: asyncio.Future[DirectResponse | None]) -> None:
-        self._answers.discard(future)
+        self._bytes -= self._answers.pop(future)
+        if self._pauses and (
+            len(self._answers) <= self._desk.connection_messages_max // 2
+            and self._bytes <= self._desk.connection_bytes_max // 2
+        ):
+            self._read_on("too much without an answer")
         error = None if future.cancelled() else future.exception()
         if isinstance(error, AngariumError):
             self._refuse(error)
@@ -118,6 +165,24 @@ class WsConnection(WSListener):
         elif (answer := future.result()) is not None and self._transport is not None:
             text = answer.content_type.startswith("application/json")
             self._transport.send(WSMsgType.TEXT if text else WSMsgType.BINARY, answer.body)
+
+    def _pause(self, why: str) -> None:
+        """What picows has read already still comes, up to a socket buffer."""
+        if not self._pauses and (transport := self._open_transport) is not None:
+            transport.pause_reading()
+        self._pauses.add(why)
+
+    def _read_on(self, why: str) -> None:
+        was_paused = bool(self._pauses)
+        self._pauses.discard(why)
+        if was_paused and not self._pauses and (transport := self._open_transport) is not None:
+            transport.resume_reading()
+
+    @property
+    def _open_transport(self) -> asyncio.Transport | None:
+        if self._transport is None or self._transport.underlying_transport.is_closing():
+            return None
+        return self._transport.underlying_transport
 
     def _refuse(self, error: AngariumError) -> None:
         if isinstance(error, LimitExceeded):
@@ -131,7 +196,7 @@ class WsConnection(WSListener):
     def _end(self, code: WSCloseCode, reason: str) -> None:
         if self._transport is not None and self._ended_s is None:
             self._ended_s = self._loop.time()
-            self._parts.clear()
+            self._forget_parts()
             short = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
             self._transport.send_close(code, short)
             self._transport.disconnect(graceful=True)

@@ -18,6 +18,7 @@ from angarium.core.errors import AngariumError, NotFound
 from angarium.core.ground import Ground
 from angarium.core.sockets import listen
 from angarium.routing import http1
+from angarium.routing.flow import Flow
 from angarium.routing.items import DirectResponse
 from angarium.routing.relay_http import HttpConnection
 
@@ -65,6 +66,7 @@ class StatusDesk:
 
     def __init__(self, status: Status) -> None:
         self._status = status
+        self.flow = Flow(CONNECTIONS_MAX * http1.HEAD_BYTES_MAX)
         self._connections: set[HttpConnection] = set()
         self._server: asyncio.Server | None = None
 

@@ -1,0 +1,163 @@
+"""What a relay holds is bounded over all its connections, and every one of them goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from angarium.core.errors import Overloaded
+from angarium.routing.deliverer import Deliverer
+from angarium.routing.flow import RESUMED_TOGETHER, Flow
+from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
+from angarium.routing.relay import Relay
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_ground
+from tests.kit.server import ServerProcess
+from tests.routing.kit import envelope, routing
+from tests.security.wire import dialled, frame, handshake
+
+PATIENCE_S = 60.0
+
+
+class Connection:
+    def __init__(self, resumed: list[Connection]) -> None:
+        self._resumed = resumed
+
+    def resume(self) -> None:
+        self._resumed.append(self)
+
+
+async def test_paused_connections_go_on_in_their_order_when_half_is_stored() -> None:
+    flow, resumed = Flow(100), list[Connection]()
+    flow.took(60)
+    assert not flow.full
+    flow.took(60)
+    assert flow.full
+    waiting = [Connection(resumed) for _ in range(3 * RESUMED_TOGETHER)]
+    for each in waiting:
+        flow.pause(each)
+    gone = waiting.pop(1)
+    flow.leave(gone)
+    flow.stored(60)
+    await asyncio.sleep(0)
+    assert resumed == []
+    flow.stored(60)
+    await asyncio.sleep(0)
+    assert resumed == waiting[:RESUMED_TOGETHER]
+    # Nothing is stored any more, and still none is forgotten.
+    await eventually(lambda: resumed == waiting)
+
+
+async def test_when_those_who_went_on_fill_it_again_the_others_wait() -> None:
+    flow, resumed = Flow(100), list[Connection]()
+    flow.took(100)
+    waiting = [Connection(resumed) for _ in range(2 * RESUMED_TOGETHER)]
+    for each in waiting:
+        flow.pause(each)
+    flow.stored(100)
+    await asyncio.sleep(0)
+    flow.took(100)
+    assert len(resumed) == RESUMED_TOGETHER
+    flow.stored(100)
+    await eventually(lambda: resumed == waiting)
+
+
+async def test_messages_that_have_begun_are_refused_over_the_limit() -> None:
+    flow = Flow(100)
+    flow.grew(100)
+    with pytest.raises(Overloaded, match="relay_bytes_max"):
+        flow.grew(1)
+    flow.grew(-101)
+    flow.grew(100)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"relay_bytes_max": 20_000},
+        {"relay_connection_messages_max": 3},
+        {"relay_connection_bytes_max": 5_000},
+    ],
+)
+async def test_all_messages_of_many_connections_arrive_in_order_however_small_the_limits(
+    limits: dict[str, int],
+) -> None:
+    with ServerProcess() as server:
+        async with sample_ground(server.url, routing=ANY, limits=limits) as ground:
+            relay = Relay(ground)
+            await relay.start()
+            try:
+                server.pause()
+                sending = [asyncio.create_task(send(relay, number)) for number in range(20)]
+                await eventually(lambda: relay.flow.taken >= 10_000, PATIENCE_S)
+                server.resume()
+                await asyncio.gather(*sending)
+                client = server.client()
+                for number in range(20):
+                    name = f"{ground.settings.prefix}acapy_inbound_key{number}"
+                    assert client.llen(name) == 50
+                await eventually(lambda: relay.flow.taken == relay.flow.begun == 0, PATIENCE_S)
+            finally:
+                server.resume()
+                await relay.stop(5)
+
+
+ANY = {"inbound": [["http", "127.0.0.1", 0], ["ws", "127.0.0.1", 0]]}
+
+
+async def send(relay: Relay, number: int) -> None:
+    """Fifty messages on one WebSocket; done when the last one has its direct answer, or none."""
+    async with dialled(relay.ports["ws"]) as (reader, writer):
+        writer.write(handshake())
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(50):
+            writer.write(frame(envelope(f"key{number}", text="x" * 1_000)))
+            await writer.drain()
+        # Control frames are read in their turn, so this one comes back behind all messages.
+        writer.write(frame(b"last", 0x89))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await reader.readexactly(6))[2:] == b"last"
+        stored = f"key{number}"
+        await eventually(lambda: _stored(relay, stored, 50), PATIENCE_S)
+
+
+async def _stored(relay: Relay, key: str, messages: int) -> bool:
+    return (await relay.store.show(key)).waiting == messages
+
+
+async def test_a_deliverer_takes_no_more_bytes_than_it_may_hold(redis_url: str) -> None:
+    async with routing(redis_url, limits={"deliveries_bytes_max": 10_000}) as (ground, _):
+        store = OutboundStore(ground, "native")
+        for _ in range(10):
+            await store.push("http://receiver.example/", b"x" * 3_000, {})
+        deliverer = Deliverer(ground)
+        # Three of 4 kB: the third one goes over it. Then it waits until some have ended.
+        assert (await deliverer.take_once()).again
+        assert not (await deliverer.take_once()).again
+        assert len(await store.take(0, 100, 1_000_000)) == 10 - 3
+
+
+async def test_new_messages_retries_and_loans_that_ran_out_are_bounded_in_bytes(
+    redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with routing(redis_url, clock=clock) as (ground, _):
+        store = OutboundStore(ground, "native")
+        for _ in range(4):
+            await store.push("http://receiver.example/", b"x" * 3_000, {})
+        assert len(await store.take(0, 100, 1)) == 1
+        loans = await store.take(0, 100, 1_000_000)
+        assert len(loans) == 3
+        clock.jump(LOAN_MS + 1)
+        assert len(await store.take(0, 100, 5_000)) == 2
+        again = await store.take(0, 100, 1_000_000)
+        assert len(again) == 2
+        for loan in again:
+            end = Settlement(loan, "retried", "n", "u", 1, loan.item, delay_ms=1)
+            assert await store.settle(end) == b"settled"
+        clock.jump(LOAN_MS // 2)
+        assert len(await store.take(0, 100, 1)) == 1
+        assert len(await store.take(0, 100, 1)) == 1
+        assert await store.take(0, 100, 1) == []
