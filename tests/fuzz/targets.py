@@ -36,6 +36,7 @@ from angarium.dispatch.protocol import Broken, DispatcherSide, Greeting, WorkerS
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import entry_ids
 from angarium.pickup import jsonrpc, methods
+from angarium.pickup.payload import check_payload
 from angarium.routing import items
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
@@ -117,6 +118,9 @@ def pickup_parameters(data: bytes) -> None:
         methods.read_session(data, LIMITS, needs_id=True)
     with contextlib.suppress(*REFUSED):
         methods.read_events(data)
+    with contextlib.suppress(*REFUSED):
+        check_payload(data, LIMITS.pickup_payload_levels_max)
+        msgspec.json.decode(data)
 
 
 def pipelines(data: bytes) -> None:

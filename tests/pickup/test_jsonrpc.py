@@ -80,6 +80,20 @@ def test_a_refusal_names_the_id_where_it_can_be_told() -> None:
     assert refusal(b'{"jsonrpc":"2.0","method":1,"id":[]}') == (-32600, None)
 
 
+def test_half_of_a_surrogate_pair_is_refused_by_the_id_of_its_call() -> None:
+    bad = b'{"jsonrpc":"2.0","method":"addMessage","params":{"payload":"\\ud800"},"id":"x"}'
+    assert refusal(bad) == (-32602, "x")
+    assert refusal(bad.replace(b'"x"', b'"\\udc00"')) == (-32602, None)
+    assert refusal(bad.replace(b'"2.0"', b'"1.0"')) == (-32700, None)
+    assert refusal(bad[:-1])[0] == -32700
+
+
+def test_more_event_names_than_anybody_has_are_refused() -> None:
+    assert methods.read_events(json.dumps(["messagesReceived"] * 100).encode())
+    with pytest.raises(InputInvalid):
+        methods.read_events(json.dumps(["x"] * 101).encode())
+
+
 def test_a_batch_is_calls_and_refusals_each_for_itself() -> None:
     frame = parse(b'[1,{"jsonrpc":"2.0","method":"a","id":1},{"jsonrpc":"2.0","method":"b"}]', 5)
     assert frame.batch
@@ -94,7 +108,7 @@ def test_a_batch_is_calls_and_refusals_each_for_itself() -> None:
 def test_any_bytes_get_a_frame_and_legal_answers(data: bytes) -> None:
     for entry in parse(data, BATCH_MAX).entries:
         if isinstance(entry, Refusal):
-            assert json.loads(entry.answer)["error"]["code"] in (-32700, -32600)
+            assert json.loads(entry.answer)["error"]["code"] in (-32700, -32600, -32602)
 
 
 json_values = st.recursive(

@@ -94,6 +94,8 @@ async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url
         ({"connection_id": ""}, InputInvalid),
         ({"recipients": ["a b"]}, InputInvalid),
         ({"payload": b"x" * 2**21}, LimitExceeded),
+        ({"payload": b"no json"}, InputInvalid),
+        ({"payload": b"1e999999"}, InputInvalid),
     ],
 )
 async def test_what_can_not_be_delivered_is_refused(

@@ -123,6 +123,13 @@ class Limits:
         int,
         Limit("bytes", "A message waits in Redis' memory; what is larger belongs in a store."),
     ] = 512 * KIB
+    pickup_payload_levels_max: Annotated[
+        int,
+        Limit(
+            "levels",
+            "Readers of JSON end at a depth of their own, some at 128; answers add a few levels.",
+        ),
+    ] = 100
     pickup_message_dids_max: Annotated[
         int,
         Limit("dids", "A message is listed once for each of its recipients."),
@@ -168,9 +175,41 @@ class Limits:
         Limit(
             "bytes",
             "What a client has not read yet lives in this process's memory; past this it is cut "
-            "off, and its messages wait for its next session.",
+            "off, and its messages wait for its next session. Messages are no longer fetched for "
+            "it long before.",
         ),
     ] = 32 * MIB
+    pickup_batch_calls_max: Annotated[
+        int,
+        Limit("calls", "A batch is answered whole, so all its answers wait for the slowest."),
+    ] = 1_000
+    pickup_client_answer_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "Messages that are fetched for a client, with those it has not read: beyond this a "
+            "call waits, and a batch, which is answered whole, gets an error for the rest.",
+        ),
+    ] = 16 * MIB
+    pickup_gateway_answer_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "The same for all clients of a gateway together: its memory does not grow with them.",
+        ),
+    ] = 128 * MIB
+    pickup_client_request_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "Calls of a client that are not answered yet, each with 2 KiB for itself; beyond this "
+            "the gateway does not read from the client.",
+        ),
+    ] = 4 * MIB
+    pickup_gateway_request_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same for all clients of a gateway together."),
+    ] = 64 * MIB
     pickup_clients_max: Annotated[
         int,
         Limit("clients", "Open sockets of one gateway; each takes a file and about 6 KB."),

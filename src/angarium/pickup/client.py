@@ -3,7 +3,8 @@
 A connection that is lost comes back by itself, with the events and the live sessions it had. A
 call that was under way then raises `OutcomeUnknown`, because the gateway may have done it; calls
 made meanwhile wait for the connection, no longer than their time-out. Messages may come twice
-after a loss, and are the caller's to acknowledge with `remove_messages`.
+after a loss, and are the caller's to acknowledge with `remove_messages`. A message whose payload
+can't be read comes with an `error` among the others, and can be removed like them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,31 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Self, TypeVar
 
 import msgspec
 from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
+from angarium.core import log
 from angarium.core.backoff import Backoff
 from angarium.core.errors import AngariumError, OutcomeUnknown, RedisUnavailable
+from angarium.pickup.client_messages import (
+    UNREADABLE,
+    Delivery,
+    QueuedMessage,
+    read_delivery,
+    read_page,
+)
 
+__all__ = [
+    "CallRefused",
+    "Delivery",
+    "GatewayUnreachable",
+    "PickupClient",
+    "PushToken",
+    "QueuedMessage",
+    "SyncPickupClient",
+]
 T = TypeVar("T")
 CALL_TIMEOUT_S = 30.0
 PING_S = 20.0
@@ -49,20 +66,6 @@ class GatewayUnreachable(RedisUnavailable):
     code = "gateway_unreachable"
 
 
-class QueuedMessage(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    received_at: datetime
-    encrypted_message: Any
-
-
-class Delivery(msgspec.Struct, frozen=True, rename="camel"):
-    """What a live session brought: oldest first."""
-
-    connection_id: str
-    messages: list[QueuedMessage] = msgspec.field(default_factory=list)
-    message: QueuedMessage | None = None
-
-
 @dataclass(frozen=True)
 class PushToken:
     token: str
@@ -84,7 +87,6 @@ class _Said(msgspec.Struct):
 
 
 _decode_said = msgspec.json.Decoder(_Said).decode
-_decode_delivery = msgspec.json.Decoder(Delivery).decode
 
 
 class PickupClient:
@@ -112,6 +114,7 @@ class PickupClient:
         self._transport: WSTransport | None = None
         self._outbox: list[bytes] = []
         self._keeper: asyncio.Task[None] | None = None
+        self._log = log.logger("angarium.pickup.client")
         self.connections = 0  # how often it connected
 
     async def __aenter__(self) -> Self:
@@ -157,6 +160,7 @@ class PickupClient:
         limit_bytes: int | None = None,
         delete_messages: bool = False,
     ) -> list[QueuedMessage]:
+        """Oldest first; one whose payload can't be read has an `error` and no value."""
         params = {
             "connectionId": connection_id,
             "recipientDid": recipient_did,
@@ -165,9 +169,7 @@ class PickupClient:
             "deleteMessages": delete_messages,
         }
         given = {name: value for name, value in params.items() if value is not None}
-        return msgspec.json.decode(
-            await self.call("takeFromQueue", given), type=list[QueuedMessage]
-        )
+        return read_page(await self.call("takeFromQueue", given))
 
     async def get_available_message_count(
         self, connection_id: str, recipient_did: str | None = None
@@ -297,11 +299,18 @@ class PickupClient:
             self._lost()
 
     def heard(self, data: bytes) -> None:
-        said = _decode_said(data)
-        if said.method is not None:
-            if said.method in ("messagesReceived", "messageReceived"):
-                self._delivered(_decode_delivery(bytes(said.params)))
-            return
+        """Never raises: the connection must not end because of one frame, or one callback."""
+        try:
+            said = _decode_said(data)
+            if said.method is None:
+                self._answered(said)
+            elif said.method in ("messagesReceived", "messageReceived"):
+                self._delivered(read_delivery(bytes(said.params)))
+        except UNREADABLE as error:
+            # Without its id nobody can be told; whoever waits for this answer has a time-out.
+            self._log.error("frame_unreadable", bytes=len(data), error=repr(error))
+
+    def _answered(self, said: _Said) -> None:
         future = self._waiting.pop(said.id, None) if isinstance(said.id, int) else None
         if future is None or future.done():
             return
@@ -313,10 +322,11 @@ class PickupClient:
             future.set_exception(CallRefused(said.error.code, text, details.get("code")))
 
     def _delivered(self, delivery: Delivery) -> None:
-        if delivery.message is not None:
-            delivery = Delivery(delivery.connection_id, [delivery.message])
         if self._on_messages is not None:
-            self._on_messages(delivery)
+            try:
+                self._on_messages(delivery)
+            except Exception as error:
+                self._log.error("callback_failed", error=repr(error), exc_info=error)
             return
         if self._deliveries.full():
             self._deliveries.get_nowait()

@@ -7,15 +7,17 @@ never answered, not even with an error.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from angarium.core.errors import AngariumError
+from angarium.core.errors import AngariumError, InputInvalid
 from angarium.pickup.errors import (
     CODES,
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
@@ -26,7 +28,7 @@ MEANINGS = {
     PARSE_ERROR: "Parse error",
     INVALID_REQUEST: "Invalid Request",
     METHOD_NOT_FOUND: "Method not found",
-    -32602: "Invalid params",
+    INVALID_PARAMS: "Invalid params",
     INTERNAL_ERROR: "Internal error",
 }
 DETAIL_LETTERS_MAX = 300
@@ -115,8 +117,29 @@ def _entry(data: bytes, *, nested: bool) -> Call | Refusal:
         data.decode()
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         code = INVALID_REQUEST if nested else PARSE_ERROR
-        return Refusal(error_answer(NULL, code, _reason(error)))
+        return _half_pair(data) or Refusal(error_answer(NULL, code, _reason(error)))
     return Refusal(error_answer(_legal_id(value), INVALID_REQUEST, _wrong(value)))
+
+
+def _half_pair(data: bytes) -> Refusal | None:
+    """The refusal of a call that is JSON but for half of a surrogate pair in some text.
+
+    Such a call has an id, and its caller waits for an answer that names it.
+    """
+    if b"\\u" not in data:
+        return None
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
+        return None
+    try:
+        call_id = _legal_id(value)
+    except (msgspec.MsgspecError, ValueError):
+        call_id = NULL
+    detail = "a text holds half of a surrogate pair"
+    return Refusal(error_answer(call_id, INVALID_PARAMS, detail, InputInvalid.code))
 
 
 def _wrong(value: Any) -> str:

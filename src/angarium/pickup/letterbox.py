@@ -19,13 +19,12 @@ from angarium.core.ground import Ground
 from angarium.core.scripts import load_script
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.methods import PushToken
-from angarium.pickup.model import DEFAULT_TENANT, check_word, queue_name
+from angarium.pickup.model import DEFAULT_TENANT, LETTER_MARK, check_word, queue_name
+from angarium.pickup.payload import check_payload
 from angarium.pickup.push import Notes
 from angarium.pickup.store import QUEUE, PickupStore
 
 ADD_ONCE = load_script("angarium.pickup", "add_once")
-# Tells the ids of letters from those that the gateway gives, which are hexadecimal.
-LETTER_MARK = "r"
 
 
 class Address(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -66,6 +65,7 @@ class Letterbox:
         self._name = ground.keyspace.name
         self._partition_of = ground.keyspace.partition_of
         self._payload_bytes_max = limits.frame_bytes_max
+        self._payload_levels_max = limits.pickup_payload_levels_max
         self._id_bytes_max = limits.id_bytes_max
         store = PickupStore(ground)
         # Only scheduled here, with the message; the gateways send.
@@ -93,6 +93,7 @@ class Letterbox:
         if len(letter.payload) > self._payload_bytes_max:
             size = len(letter.payload)
             raise LimitExceeded("frame_bytes_max", size, self._payload_bytes_max)
+        check_payload(letter.payload, self._payload_levels_max)
         partition = self._partition_of(queue)
         names = (
             *(self._name(key, partition, queue) for key in QUEUE),

@@ -18,6 +18,7 @@ from angarium.core.errors import InputInvalid, LimitExceeded
 from angarium.core.limits import Limits
 from angarium.pickup.jsonrpc import DETAIL_LETTERS_MAX
 from angarium.pickup.model import check_word
+from angarium.pickup.payload import check_payload
 
 # Other names of a method → the name it is known by here.
 ALIASES: Mapping[str, str] = MappingProxyType(
@@ -28,6 +29,8 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 EVENTS = ("messagesReceived", "messageReceived")
+# Each name is answered with some words, so many names would be a large answer.
+EVENT_NAMES_MAX = 100
 
 
 class Connection(msgspec.Struct, rename="camel"):
@@ -139,6 +142,7 @@ def read_add(params: bytes, limits: Limits) -> Add:
         raise InputInvalid("payload is missing")
     if size > limits.pickup_message_bytes_max:
         raise LimitExceeded("pickup_message_bytes_max", size, limits.pickup_message_bytes_max)
+    check_payload(bytes(payload), limits.pickup_payload_levels_max)
     return add
 
 
@@ -175,6 +179,9 @@ def read_session(params: bytes, limits: Limits, *, needs_id: bool) -> Session:
 def read_events(params: bytes) -> list[str]:
     """The names of events, as `rpc.on` and `rpc.off` list them."""
     try:
-        return msgspec.json.decode(params, type=list[str])
-    except (msgspec.MsgspecError, ValueError):
+        names = msgspec.json.decode(params, type=list[str])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise InputInvalid("params must be a list of event names") from None
+    if len(names) > EVENT_NAMES_MAX:
+        raise InputInvalid(f"params name more than {EVENT_NAMES_MAX} events")
+    return names
