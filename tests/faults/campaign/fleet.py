@@ -103,6 +103,12 @@ class Member:
 
         return undo
 
+    @property
+    def disk_is_full(self) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            return self.alive and resource.prlimit(self.pid, resource.RLIMIT_FSIZE)[0] == FULL_BYTES
+        return False
+
     def last_words(self) -> str:
         return "" if self._process is None else "\n".join(self._process.stderr()[-TAIL_LINES:])
 

@@ -22,6 +22,9 @@ class Injector:
     def __init__(self, fleet: Fleet, servers: Servers) -> None:
         self._fleet = fleet
         self._servers = servers
+        # Two at once would undo each other: the later one finds the limit that the first has set,
+        # takes it for the process' own, and leaves the disk «full» for good.
+        self._disk_lock = asyncio.Lock()
         self.done: Counter[str] = Counter()
         self.log: list[str] = []
 
@@ -45,7 +48,8 @@ class Injector:
                 async with self._servers.database_away():
                     await asyncio.sleep(fault.seconds)
         elif fault.kind == "disk full":
-            await self._fill_disk(fault, began_s)
+            async with self._disk_lock:
+                await self._fill_disk(fault, began_s)
         else:
             async with member.lock:
                 if not member.alive:

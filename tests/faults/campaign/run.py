@@ -136,6 +136,7 @@ class Campaign:
             loading = group.create_task(self._load.run(api, relay))
             began_s = time.monotonic()
             await self._injector.run(self._schedule)
+            assert not any(each.disk_is_full for each in fleet.members), "a fault was not undone"
             self._load.over.set()
             await loading
             seconds = time.monotonic() - began_s

@@ -1,0 +1,96 @@
+"""Two roles in one process, as far as they use the database: a gateway, an archiver and an API.
+
+The writers store when they are asked to; the API's handles on the same file only read. A second
+process looks as `angarium pickup show` and `angarium tx show` do: it opens, counts and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import msgspec
+
+from angarium.pickup.archive import Archive as PickupArchive
+from angarium.pickup.model import Message
+from angarium.transactions.archive import Archive as TransactionArchive
+from angarium.transactions.model import Status, Transaction
+
+PREFIX = "f62:"
+QUEUE = "default:c1"
+TERM = 1
+ROWS_MAX = 1_000_000
+
+
+class Counts(NamedTuple):
+    messages: int
+    transactions: int
+
+
+def run_roles(url: str, pipe: Connection) -> None:
+    asyncio.run(_roles(url, pipe))
+
+
+def run_looker(url: str, pipe: Connection) -> None:
+    """Answers each question with what it finds, through handles of its own."""
+    while pipe.recv():
+        pipe.send(asyncio.run(_look(url)))
+
+
+async def _look(url: str) -> Counts:
+    pickup = await PickupArchive.open(url, PREFIX)
+    transactions = TransactionArchive(url)
+    try:
+        return await _count(pickup, transactions)
+    finally:
+        await pickup.close()
+        await transactions.close()
+
+
+async def _count(pickup: PickupArchive, transactions: TransactionArchive) -> Counts:
+    ids = await pickup.ids(QUEUE, "", ROWS_MAX, 0)
+    found = await transactions.listed(Status.SUCCESS, ROWS_MAX)
+    assert len({each.id for each in found}) == len(found)
+    return Counts(len(ids), len(found))
+
+
+async def _roles(url: str, pipe: Connection) -> None:
+    gateway = await PickupArchive.open(url, PREFIX)
+    archiver = TransactionArchive(url)
+    await archiver.open()
+    # The API opens the file when it is asked first, while the others are at work.
+    api: tuple[PickupArchive, TransactionArchive] | None = None
+    while True:
+        command, first, count = await asyncio.to_thread(pipe.recv)
+        if command == "store":
+            numbers = range(first, first + count)
+            await gateway.store(0, TERM, {QUEUE: [_message(each) for each in numbers]})
+            await archiver.store([_transaction(each) for each in numbers])
+            pipe.send(None)
+        else:
+            if api is None:
+                api = await PickupArchive.open(url, PREFIX), TransactionArchive(url)
+            pipe.send(await _count(*api))
+
+
+def _message(number: int) -> Message:
+    return Message(f"message-{number}", number + 1, 1, "did:example:anna", b"{}")
+
+
+def _transaction(number: int) -> Transaction:
+    nothing = msgspec.Raw(b"null")
+    return Transaction(
+        id=f"transaction-{number}",
+        status=Status.SUCCESS,
+        owner="anna",
+        pipeline="pay",
+        version=1,
+        node_group="default",
+        created_ms=1,
+        updated_ms=1,
+        data=nothing,
+        metadata=nothing,
+        progress=nothing,
+        output=nothing,
+    )
