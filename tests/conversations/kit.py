@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from angarium.conversations.answers import NewReply
@@ -28,10 +28,13 @@ def info(request_id: str, response_id: str = "", conversation_id: str = "c") -> 
 class Room:
     """A store, a manager and a clock that the test owns."""
 
-    def __init__(self, ground: Ground, clock: FakeClock) -> None:
+    def __init__(
+        self, ground: Ground, clock: FakeClock, senders: Sequence[str] | None = None
+    ) -> None:
+        """`senders`: None can send any reply."""
         self.ground = ground
         self.clock = clock
-        self.store = ConversationStore(ground)
+        self.store = ConversationStore(ground, senders)
         self.manager = MessageSyncManager(self.store, ground.settings.conversations)
 
     async def request(self, request_id: str, conversation_id: str = "c") -> int:
@@ -41,9 +44,15 @@ class Room:
         return position
 
     async def reply(
-        self, request_id: str, response_id: str, conversation_id: str = "c", *, held: bool = True
+        self,
+        request_id: str,
+        response_id: str,
+        conversation_id: str = "c",
+        *,
+        held: bool = True,
+        need: str = "",
     ) -> MinMessageInfo:
-        new = NewReply(conversation_id, request_id, response_id, 2, b"{}", "corr", held)
+        new = NewReply(conversation_id, request_id, response_id, 2, b"{}", "corr", held, need=need)
         accepted = await self.store.accept_reply(new)
         assert not accepted.duplicate
         return accepted.info
@@ -62,6 +71,24 @@ class Room:
 
     async def count(self, event: str) -> int:
         return sum(1 for name, _ in await self.events() if name == event)
+
+
+@asynccontextmanager
+async def rooms(
+    redis_url: str, *senders: Sequence[str] | None, **overrides: Any
+) -> AsyncIterator[list[Room]]:
+    """Processes side by side, each with its senders: `p0`, `p1` and so on."""
+    clock = FakeClock()
+    async with AsyncExitStack() as stack:
+        found: list[Room] = []
+        for number, names in enumerate(senders):
+            if found:
+                overrides["prefix"] = found[0].ground.settings.prefix
+            ground = await stack.enter_async_context(
+                sample_ground(redis_url, clock=clock, actor=f"p{number}", **overrides)
+            )
+            found.append(Room(ground, clock, names))
+        yield found
 
 
 @asynccontextmanager

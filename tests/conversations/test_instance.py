@@ -12,7 +12,7 @@ from angarium.conversations.instance import build, check
 from angarium.conversations.model import Reply
 from angarium.core.application import Angarium
 from angarium.core.errors import SettingInvalid
-from angarium.core.figures import read_processes
+from angarium.core.figures import Figures, read_processes
 from angarium.core.settings import load
 from tests.conversations.kit import DEADLINE_S, Client, Room, instance, task
 from tests.conversations.receiver import receiver
@@ -282,11 +282,43 @@ async def test_a_private_callback_address_is_refused_for_good(redis_url: str) ->
         await eventually(lambda: bridge.cancelled == 1, DEADLINE_S)
 
 
-async def test_a_reply_without_a_sender_is_awaited(redis_url: str) -> None:
+async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_url: str) -> None:
+    elsewhere, sent = Angarium(), list[str]()
+
+    @elsewhere.reply_sender("elsewhere")
+    async def send(reply: Reply) -> None:
+        sent.append(f"{reply.response_id} {reply.awaited_retries}")
+
     async with instance(redis_url, Angarium()) as bridge:
         await bridge.request("c", "A", "web")
-        await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
-        await eventually(lambda: bridge.awaited == 1, DEADLINE_S)
+        accepted = await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
+        assert not accepted.held
+        await eventually(lambda: bridge.manager.without_sender == 1, DEADLINE_S)
+        assert len(bridge.queue) == 0
+        prefix = bridge._ground.settings.prefix
+        async with instance(redis_url, elsewhere, prefix=prefix) as other:
+            await eventually(lambda: sent == ["a1 0"], DEADLINE_S)
+            assert other.store.older_beside is False
+        assert bridge.awaited == 0
+
+
+async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
+    """0.1.0 reports figures, but no senders, and finds replies by their time only."""
+    async with sample_ground(redis_url) as ground:
+        prefix = ground.settings.prefix
+        await Figures(ground, "conversations").report({"queue": 0})
+        room = Room(ground, FakeClock())
+        async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
+            assert bridge.store.older_beside
+            await bridge.request("c", "A", "web")
+            await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
+            await eventually(lambda: bridge.manager.without_sender == 1, DEADLINE_S)
+
+            async def claimed() -> bool:
+                _, infos = await room.store.claim_awaited(0, 10)
+                return [each.response_id for each in infos] == ["a1"]
+
+            await eventually(claimed, DEADLINE_S)
 
 
 async def test_the_role_reports_its_figures(redis_url: str) -> None:

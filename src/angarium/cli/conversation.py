@@ -1,23 +1,24 @@
-"""`angarium conversation show ID`: who waits for whom in a conversation, and why."""
+"""`angarium conversation`: who waits for whom in a conversation and why, and who sends replies."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from angarium.conversations.show import Shown
+    from angarium.conversations.order import Need
+    from angarium.conversations.show import Shown, ShownSenders
 
 
 def conversation_commands() -> typer.Typer:
     commands = typer.Typer(
         help="Look at conversations.", no_args_is_help=True, rich_markup_mode=None
     )
-    # A callback keeps `show` a command of its own, though it is the only one.
-    commands.callback()(lambda: None)
     commands.command()(show)
+    commands.command()(senders)
     return commands
 
 
@@ -36,7 +37,48 @@ def show(
         _print_table(found)
     else:
         _print_lines(found)
+    if not as_json:
+        _print_needs(found.needs, found.now_ms)
     return 0
+
+
+def senders(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> int:
+    """Print the senders of the running processes, and the replies that wait for another one."""
+    import msgspec
+    import uvloop
+
+    found = uvloop.run(_look_at_senders())
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return 0
+    for name, processes in found.senders.items():
+        print(
+            f"sender {_plain(name)} in {processes} {'process' if processes == 1 else 'processes'}"
+        )
+    if not found.senders:
+        print("no process sends replies")
+    _print_needs(found.needs, found.now_ms)
+    return 0
+
+
+async def _look_at_senders() -> ShownSenders:
+    from angarium.cli.ground import opened
+    from angarium.conversations.show import show_senders
+    from angarium.conversations.store import ConversationStore
+
+    async with opened() as ground:
+        return await show_senders(ConversationStore(ground))
+
+
+def _print_needs(needs: Sequence[Need], now_ms: int) -> None:
+    from angarium.conversations.order import wanted
+
+    for need in needs:
+        many = "1 reply" if need.replies == 1 else f"{need.replies} replies"
+        seconds = max(0, now_ms - need.since_ms) // 1000
+        print(f"{many} waiting for {_plain(wanted(need.senders))}, the first for {seconds} s")
 
 
 async def _look(conversation_id: str) -> Shown:

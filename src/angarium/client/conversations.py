@@ -12,7 +12,13 @@ from typing import Any
 
 from angarium.conversations.answers import NewReply
 from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
-from angarium.conversations.model import MessageOptions, MinMessageInfo, TaskItem, encode_task
+from angarium.conversations.model import (
+    MessageOptions,
+    MinMessageInfo,
+    TaskItem,
+    encode_task,
+    need_of,
+)
 from angarium.conversations.show import Shown, show
 from angarium.conversations.store import ConversationStore
 from angarium.core.ground import Ground
@@ -59,8 +65,11 @@ class ConversationsClient:
         async def reply_under(corr: str) -> str:
             task = encode_task(TaskItem(options, response_id, conversation_id, corr=corr))
             accepted = await self._store.accept_reply(
-                NewReply(conversation_id, request_id, response_id, wall_clock_ms(), task, corr)
-            )
+                NewReply(
+                    conversation_id, request_id, response_id, wall_clock_ms(), task, corr,
+                    need=need_of(options),
+                )
+            )  # fmt: skip
             return "duplicate" if accepted.duplicate else "accepted"
 
         return await self._traced("conversations reply", conversation_id, corr, reply_under)

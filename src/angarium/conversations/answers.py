@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from angarium.conversations.model import MinMessageInfo, Reply, read_task
-from angarium.conversations.order import OpenRequest, QueuedReply
+from angarium.conversations.model import MinMessageInfo, Reply, read_task, senders_of
+from angarium.conversations.order import Need, OpenRequest, QueuedReply
 from angarium.core.scripts import status_of
 
 SPAN = 1 << 26  # as in the scripts: a score is position × SPAN + number of the reply
@@ -29,6 +29,7 @@ class NewReply:
     corr: str = ""
     held: bool = False
     origin: str = ""  # '': that of its request
+    need: str = ""  # of a sender, see `model.need_of`; '': that of its origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,14 @@ class Snapshot:
     replies: Sequence[QueuedReply]
 
 
+def read_needs(reply: Sequence[Any]) -> tuple[int, list[Need]]:
+    rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+    return int(reply[0]), [
+        Need(senders_of(need.decode(errors="backslashreplace")), replies, int(float(since)))
+        for need, replies, since in rows
+    ]
+
+
 def read_infos(members: Iterable[bytes]) -> list[MinMessageInfo]:
     found = []
     for member in members:
@@ -129,7 +138,7 @@ def read_queued(
     info: MinMessageInfo, row: Sequence[bytes], stored: Sequence[bytes | None]
 ) -> QueuedReply:
     """`stored`: status and retries of its hash, which may have ended already."""
-    _, score, until_ms, state, holder, due = row
+    _, score, until_ms, state, holder, due, need, since_ms = row
     status, retries = stored
     placed = b"SENT" if state == b"S" else b"PENDING"
     return QueuedReply(
@@ -138,8 +147,10 @@ def read_queued(
         position=int(score) // SPAN,
         number=int(score) % SPAN,
         status=(status or placed).decode(),
-        holder=None if holder in (b"-", b"*") else holder.decode(),
+        holder=None if need or holder in (b"-", b"*") else holder.decode(),
         until_ms=int(until_ms),
         due_ms=round(float(due) * 1000),
         awaited_retries=int(retries or 0),
+        senders=senders_of(need.decode()) if need else (),
+        without_sender_since_ms=int(float(since_ms)) or None,
     )

@@ -36,9 +36,12 @@ from angarium.conversations.model import (
     Reply,
     TaskItem,
     encode_task,
+    need_of,
+    senders_of,
 )
-from angarium.conversations.senders import Sender, Senders
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.senders import Sender, Senders, sender_names
+from angarium.conversations.show import ShownSenders, show_senders
+from angarium.conversations.store import WAITING, ConversationStore
 from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError, SettingInvalid
 from angarium.core.figures import INTERVAL_S, Figures
@@ -76,6 +79,7 @@ class _Hints(msgspec.Struct, frozen=True):
     new: bool = False
     due: bool = False
     woken: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 _read_hints = msgspec.json.Decoder(_Hints).decode
@@ -103,7 +107,10 @@ class ConversationsInstance(Service):
         self._threads_max = settings.concurrent + limits.conversation_slow_sends_max
         # Sending must be over while the reply is still surely ours.
         self._hold_s = (settings.max_pending_ttl - settings.max_pending_ttl_margin) / 1000
-        self.store = ConversationStore(ground)
+        self._names = sender_names(app, self._joined)
+        self.store = ConversationStore(ground, self._names)
+        # Replies found here without their sender since it was last asked who else runs.
+        self._without_sender = 0
         self.queue = MemoryQueue(
             QueueLimits(
                 settings.concurrent,
@@ -121,6 +128,7 @@ class ConversationsInstance(Service):
         self._senders: Senders | None = None
         self._outbound: Outbound | None = None
         self._fetching: Loop | None = None
+        self._fetching_waiting: Loop | None = None
         self._partial = QueueFigures()
         self.sent = self.acknowledged = self.cancelled = self.awaited = 0
 
@@ -152,11 +160,14 @@ class ConversationsInstance(Service):
     ) -> Accepted:
         """Accept a reply and send it from here, when it is its turn.
 
-        A process whose memory is full leaves it to the first that has room.
+        A process whose memory is full, or that lacks the reply's sender, leaves it to others.
         """
         responded = wall_clock_ms() if response_timestamp is None else response_timestamp
         task, held = encode_task(task_item), self._room() > 0
-        new = NewReply(conversation_id, request_id, response_id, responded, task, corr, held)
+        new = NewReply(
+            conversation_id, request_id, response_id, responded, task, corr, held,
+            need=need_of(task_item.message_options),
+        )  # fmt: skip
         self._coming += held
         self._coming_bytes += held * len(task)
         try:
@@ -183,8 +194,14 @@ class ConversationsInstance(Service):
             allow_private=self._ground.settings.allow_private_addresses, timeout_s=self._hold_s
         )
         self._senders = Senders(self._app, self._outbound, self._threads_max, self._joined)
+        await self.store.senders.register(self._names)
+        self.store.older_beside = await self.store.senders.older_beside()
         self.spawn("queue", self.queue.run)
         self._fetching = self.loop("new", self._fetch_new, settings.interval / 1000)
+        self._fetching_waiting = self.loop(
+            "waiting", self._fetch_waiting, settings.check_queue_interval / 1000
+        )
+        self.loop("senders", self._sign_of_life, INTERVAL_S, until="stop")
         self.spawn("hints", self._listen)
         self.spawn("awaited", self.agent.run)
         self.spawn("poll", self._poll)
@@ -199,6 +216,7 @@ class ConversationsInstance(Service):
         await self.queue.drained()
         await self._give_back()  # what was being checked, and has to wait after all
         await self._figures.withdraw()
+        await self.store.senders.withdraw()
 
     async def _give_back(self) -> None:
         left = [_info(task) for task in self.queue.take_all()]
@@ -235,6 +253,25 @@ class ConversationsInstance(Service):
                 self._enqueue(await self.manager.take(infos))
             again = again or len(infos) == most
         return _Pass(again)
+
+    async def _fetch_waiting(self) -> _Pass:
+        """What others could not send, and this process can."""
+        again = False
+        for partition in self.store.partitions:
+            most = min(FETCH_MAX, self._room())
+            if most <= 0:
+                break
+            infos = await self.store.pop_waiting(partition, most)
+            if infos:
+                self._enqueue(await self.manager.take(infos, WAITING))
+            again = again or len(infos) == most
+        return _Pass(again)
+
+    async def _sign_of_life(self) -> None:
+        await self.store.senders.register(self._names)
+        if self.manager.without_sender != self._without_sender:
+            self._without_sender = self.manager.without_sender
+            self.store.older_beside = await self.store.senders.older_beside()
 
     def _enqueue(self, taken: Sequence[Taken]) -> None:
         for each in taken:
@@ -281,6 +318,7 @@ class ConversationsInstance(Service):
                 if batch.gap:
                     self.queue.wake_all()
                     self._wake_fetching()
+                    self._wake_fetching_waiting()
                 for message in batch.messages:
                     self._take_hints(message.payload)
 
@@ -293,12 +331,18 @@ class ConversationsInstance(Service):
             self._wake_fetching()
         if hints.due:
             self.agent.wake()
+        if any(name in self._names for need in hints.needs for name in senders_of(need)):
+            self._wake_fetching_waiting()
         for conversation_id in hints.woken:
             self.queue.wake(conversation_id)
 
     def _wake_fetching(self) -> None:
         if self._fetching is not None:
             self._fetching.wake()
+
+    def _wake_fetching_waiting(self) -> None:
+        if self._fetching_waiting is not None:
+            self._fetching_waiting.wake()
 
     async def _poll(self) -> None:
         """The net under the wake-ups; it looks less often while there is nothing to look at."""
@@ -380,6 +424,8 @@ class ConversationsInstance(Service):
             replies, requests, new = await self.store.in_flight(partition)
             for name, value in (("replies", replies), ("requests", requests), ("new", new)):
                 figures[name] = float(figures.get(name, 0)) + value
+        figures |= without_sender(await show_senders(self.store))
+        figures["senders"] = " ".join(self._names)
         await self._figures.report(figures)
         self.log.info("figures", **figures)
 
@@ -390,6 +436,15 @@ class ConversationsInstance(Service):
         self.log.info(
             "queue_metrics", interval_ms=self._settings.metrics_partial_interval, **partial
         )
+
+
+def without_sender(shown: ShownSenders) -> dict[str, int]:
+    """How many replies wait for a process with their sender, and for how long the first does."""
+    since_ms = min((need.since_ms for need in shown.needs), default=shown.now_ms)
+    return {
+        "without_sender": sum(need.replies for need in shown.needs),
+        "without_sender_ms": max(0, shown.now_ms - since_ms),
+    }
 
 
 def _info(task: Task) -> MinMessageInfo:

@@ -24,9 +24,10 @@ from angarium.conversations.model import (
     SyncMessageOptions,
     TaskItem,
     encode_task,
+    need_of,
 )
 from angarium.conversations.order import group_backoff_ms
-from angarium.conversations.store import GROUP_PART, ConversationStore
+from angarium.conversations.store import GROUP_PART, WAITING, ConversationStore
 from angarium.core.setting_groups.conversations import ConversationsSettings
 
 # Of one group, set AWAITED by one call of a method: those far behind are AWAITED already.
@@ -59,6 +60,8 @@ class MessageSyncManager:
             settings.max_pending_ttl, settings.awaited_retries_factor
         )
         self._first_partition = 0
+        self.without_sender = 0
+        """Replies that were found here, and wait for a process with their sender."""
 
     # Coming in
 
@@ -109,7 +112,14 @@ class MessageSyncManager:
         responded = wall_clock_ms() if response_timestamp is None else response_timestamp
         task = encode_task(task_item)
         new = NewReply(
-            conversation_id, request_id, response_id, responded, task, corr, origin=origin
+            conversation_id,
+            request_id,
+            response_id,
+            responded,
+            task,
+            corr,
+            origin=origin,
+            need=need_of(task_item.message_options),
         )
         return await self._store.accept_reply(new)
 
@@ -243,8 +253,12 @@ class MessageSyncManager:
             if most <= 0:
                 break
             claim, infos = await self._store.claim_awaited(partition, most)
-            claimed += len(infos)
             taken += await self.take(infos, claim)
+            claimed += len(infos)
+            if len(infos) < most:
+                waited = await self._store.pop_waiting(partition, most - len(infos))
+                taken += await self.take(waited, WAITING)
+                claimed += len(waited)
         # The next turn begins elsewhere, so that no partition waits for ever.
         self._first_partition = (self._first_partition + 1) % partitions
         return claimed, taken
@@ -256,6 +270,8 @@ class MessageSyncManager:
             self._wake_next(outcome.next)
             if outcome.taken is not None:
                 taken.append(outcome.taken)
+            elif outcome.status == "no_sender":
+                self.without_sender += 1
             elif outcome.status == "unreadable":
                 await self.cancel_group(info, "its task can't be read")
         return taken

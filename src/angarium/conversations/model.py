@@ -184,6 +184,24 @@ class TaskItem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     corr: str = ""
 
 
+HTTP_SENDER, DEFAULT_SENDER = "http", "default"
+
+
+def need_of(options: MessageOptions) -> str:
+    """The sender that a reply needs, as the scripts spell it; '' if its origin tells."""
+    if options.sender is not None:
+        return f"n:{options.sender}"
+    return "" if options.callback_url is None else f"n:{HTTP_SENDER}"
+
+
+def senders_of(need: str) -> tuple[str, ...]:
+    """The senders of which each can send what has this need; the first goes before the others."""
+    kind, _, name = need.partition(":")
+    if kind == "n" or name == DEFAULT_SENDER:
+        return (name,)
+    return (name, DEFAULT_SENDER)
+
+
 _decode_task = msgspec.json.Decoder(TaskItem).decode
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -29,9 +29,14 @@ class QueuedReply(msgspec.Struct, frozen=True, rename="camel"):
     until_ms: int
     due_ms: int
     awaited_retries: int = 0
+    senders: tuple[str, ...] = ()
+    """It waits for a process with one of these."""
+    without_sender_since_ms: int | None = None
 
 
-Why = Literal["send", "sent", "awaited", "not_held", "wait_request", "wait_response", "expired"]
+Why = Literal[
+    "send", "sent", "awaited", "not_held", "wait_request", "wait_response", "no_sender", "expired"
+]
 
 
 class Reason(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,14 +48,45 @@ class Reason(msgspec.Struct, frozen=True, rename="camel"):
     until_ms: int | None = None
 
 
+class Need(msgspec.Struct, frozen=True, rename="camel"):
+    """Replies that wait for a process with one of these senders, and since when the first does."""
+
+    senders: tuple[str, ...]
+    replies: int
+    since_ms: int
+
+
+def unmet(needs: Iterable[Need], live: Container[str]) -> list[Need]:
+    """Those for which no process runs, each once; `live` are the senders that processes have."""
+    found: dict[tuple[str, ...], Need] = {}
+    for need in needs:
+        if any(name in live for name in need.senders):
+            continue
+        known = found.get(need.senders, Need(need.senders, 0, need.since_ms))
+        found[need.senders] = Need(
+            need.senders, known.replies + need.replies, min(known.since_ms, need.since_ms)
+        )
+    return sorted(found.values(), key=lambda need: need.since_ms)
+
+
+def wanted(senders: Sequence[str]) -> str:
+    return "a process with sender " + " or ".join(f"'{name}'" for name in senders)
+
+
 def explain(
-    requests: Sequence[OpenRequest], replies: Sequence[QueuedReply], now_ms: int
+    requests: Sequence[OpenRequest],
+    replies: Sequence[QueuedReply],
+    now_ms: int,
+    live: Mapping[str, int] | None = None,
 ) -> list[Reason]:
-    """One reason for each reply, in the order given, which is the order of leaving."""
+    """One reason for each reply, in the order given, which is the order of leaving.
+
+    `live`: how many processes have each sender.
+    """
     reasons: list[Reason] = []
     ahead: QueuedReply | None = None
     for reply in replies:
-        reasons.append(_reason(reply, ahead, requests, now_ms))
+        reasons.append(_reason(reply, ahead, requests, now_ms) or _held_by(reply, now_ms, live))
         if ahead is None and reply.until_ms > now_ms:
             ahead = reply
     return reasons
@@ -61,7 +97,8 @@ def _reason(
     ahead: QueuedReply | None,
     requests: Sequence[OpenRequest],
     now_ms: int,
-) -> Reason:
+) -> Reason | None:
+    """What stands before it; None if nothing does."""
     if reply.until_ms <= now_ms:
         return Reason("expired", "its time is over; removed at the next look")
     if reply.status == "SENT":
@@ -75,6 +112,17 @@ def _reason(
         if not request.answered and request.until_ms > now_ms:
             text = f"waits for request {request.request_id}, which has no reply yet"
             return Reason("wait_request", text, request.request_id, request.until_ms)
+    return None
+
+
+def _held_by(reply: QueuedReply, now_ms: int, live: Mapping[str, int] | None) -> Reason:
+    if reply.senders:
+        process = wanted(reply.senders)
+        if live and any(name in live for name in reply.senders):
+            return Reason("not_held", f"{process} takes it next", None, reply.due_ms)
+        since_ms = reply.without_sender_since_ms or now_ms
+        text = f"waiting for {process}, for {max(0, now_ms - since_ms) // 1000} s so far"
+        return Reason("no_sender", text, None, reply.until_ms)
     if reply.status == "AWAITED":
         text = f"could not be sent; tried again after retry {reply.awaited_retries}"
         return Reason("awaited", text, None, reply.due_ms)

@@ -15,15 +15,19 @@ from urllib.parse import quote
 import msgspec
 
 from angarium.conversations.errors import Fatal, Recoverable
-from angarium.conversations.model import Reply
+from angarium.conversations.model import (
+    HTTP_SENDER,
+    Reply,
+    need_of,
+    senders_of,
+)
 from angarium.core.application import Angarium, Caller, Handler
 from angarium.core.outbound import Outbound, OutboundFailed, RequestRefused
+from angarium.core.text import check_text
 from angarium.core.trace import TRACEPARENT, current_trace, read_traceparent
 
 Sender = Callable[[Reply], Awaitable[str | None]]
 
-HTTP = "http"
-DEFAULT = "default"
 # The client's fault, and the same at every try, except for these: too early, too many, too slow.
 RECOVERABLE_STATUSES = frozenset({408, 421, 425, 429})
 
@@ -102,6 +106,12 @@ def _ack_id(body: bytes) -> str | None:
         return None  # no answer of ours: the status says that it was taken
 
 
+def sender_names(app: Angarium, joined: Mapping[str, Sender]) -> tuple[str, ...]:
+    """Of all senders that a process with this application has."""
+    names = {HTTP_SENDER, *joined, *app.handlers("reply_sender")}
+    return tuple(sorted(check_text(name, f"the name of reply sender {name!r}") for name in names))
+
+
 class Senders:
     """All ways of one process, by name."""
 
@@ -110,7 +120,7 @@ class Senders:
     ) -> None:
         """What the application registers goes before what other rooms offer under that name."""
         self._caller = Caller(threads_max)
-        self._senders: dict[str, Sender] = {HTTP: HttpSender(outbound), **joined}
+        self._senders: dict[str, Sender] = {HTTP_SENDER: HttpSender(outbound), **joined}
         for name, handler in app.handlers("reply_sender").items():
             self._senders[name] = self._sender(handler)
 
@@ -120,16 +130,11 @@ class Senders:
 
     async def send(self, reply: Reply) -> str | None:
         """The ACK's id or None. Raises what the sender raises; `Recoverable` if there is none."""
-        options = reply.task_item.message_options
-        if options.sender is not None:
-            name = options.sender
-        elif options.callback_url is not None:
-            name = HTTP
-        else:
-            name = reply.origin if reply.origin in self._senders else DEFAULT
+        wanted = senders_of(need_of(reply.task_item.message_options) or f"o:{reply.origin}")
+        name = next((name for name in wanted if name in self._senders), wanted[-1])
         sender = self._senders.get(name)
         if sender is None:
-            # Not for good: another process, or the next version of this one, may have it.
+            # Only a reply with a need that does not fit its task: nobody else can do better.
             raise Recoverable(f"this process has no reply sender {name!r}")
         answer = await sender(reply)
         if answer is not None and not isinstance(answer, str):

@@ -1,12 +1,13 @@
-"""A conversation as a person looks at it: who waits for whom, and why."""
+"""Conversations as a person looks at them: who waits for whom, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from angarium.conversations.order import OpenRequest, QueuedReply, Reason, explain
+from angarium.conversations.order import Need, OpenRequest, QueuedReply, Reason, explain, unmet
 from angarium.conversations.store import ConversationStore
 
 # Of each, requests and replies: more than anybody reads, and one short script call.
@@ -19,7 +20,10 @@ class ShownReply(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Shown(msgspec.Struct, frozen=True, rename="camel"):
-    """The first requests and replies of a conversation, in the order in which they leave."""
+    """The first requests and replies of a conversation, in the order in which they leave.
+
+    `needs`: those of the replies for whose sender no process runs.
+    """
 
     conversation_id: str
     now_ms: int
@@ -27,11 +31,26 @@ class Shown(msgspec.Struct, frozen=True, rename="camel"):
     replies_total: int
     requests: Sequence[OpenRequest]
     replies: Sequence[ShownReply]
+    needs: Sequence[Need] = ()
+
+
+class ShownSenders(msgspec.Struct, frozen=True, rename="camel"):
+    """How many processes have each sender, and the replies for whose sender no process runs."""
+
+    now_ms: int
+    senders: Mapping[str, int]
+    needs: Sequence[Need]
 
 
 async def show(store: ConversationStore, conversation_id: str, most: int = SHOWN_MAX) -> Shown:
     found = await store.snapshot(conversation_id, most)
-    reasons = explain(found.requests, found.replies, found.now_ms)
+    live = await store.senders.live()
+    reasons = explain(found.requests, found.replies, found.now_ms, live)
+    needs = [
+        Need(reply.senders, 1, reply.without_sender_since_ms or found.now_ms)
+        for reply in found.replies
+        if reply.senders and reply.until_ms > found.now_ms
+    ]
     return Shown(
         conversation_id,
         found.now_ms,
@@ -39,4 +58,12 @@ async def show(store: ConversationStore, conversation_id: str, most: int = SHOWN
         found.replies_total,
         found.requests,
         [ShownReply(*pair) for pair in zip(found.replies, reasons, strict=True)],
+        unmet(needs, live),
     )
+
+
+async def show_senders(store: ConversationStore) -> ShownSenders:
+    found = await asyncio.gather(*(store.needs(partition) for partition in store.partitions))
+    live = await store.senders.live()
+    needs = [need for _, needs in found for need in needs]
+    return ShownSenders(max(now_ms for now_ms, _ in found), live, unmet(needs, live))

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from angarium.conversations.answers import (
     Accepted,
     Cancelling,
@@ -19,6 +21,7 @@ from angarium.conversations.answers import (
     Snapshot,
     TakeOutcome,
     read_infos,
+    read_needs,
     read_next,
     read_outcome,
     read_queued,
@@ -36,7 +39,8 @@ from angarium.conversations.model import (
     MinMessageInfo,
     read_message,
 )
-from angarium.conversations.order import OpenRequest
+from angarium.conversations.order import Need, OpenRequest
+from angarium.conversations.sender_store import SenderStore
 from angarium.core import keyspace as keys
 from angarium.core.batching import BatchItem
 from angarium.core.errors import InputInvalid, Overloaded
@@ -57,6 +61,7 @@ REPORT_SENT = _load("report_sent")
 FINISH_REPLIES = _load("finish_replies")
 CLAIM_AWAITED = _load("claim_awaited")
 POP_NEW = _load("pop_new")
+POP_WAITING = _load("pop_waiting")
 TAKE_REPLIES = _load("take_replies")
 AWAIT_REPLIES = _load("await_replies")
 CANCEL_REPLIES = _load("cancel_replies")
@@ -68,17 +73,25 @@ LIST_SIBLINGS = _load("list_siblings")
 READ_MESSAGES = _load("read_messages")
 READ_ACKS = _load("read_acks")
 DESCRIBE_CONVERSATION = _load("describe_conversation")
+LIST_NEEDS = _load("list_needs")
 
 # One script call holds up Redis for as long as it runs; a group larger than this leaves in parts.
 GROUP_PART = 500
 HINT_DUE = b'{"due":true}'
+# The claim of what `pop_waiting` gave.
+WAITING = "waiting"
+NEEDS_MAX = 100  # senders that are waited for, listed for people
 TIMESTAMP_MAX = 2**53  # numbers are exact up to here in Redis' scripts
 IDS_REMEMBERED = 16_384  # checked ids; a conversation comes back many times
 
 
 class ConversationStore:
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, senders: Sequence[str] | None = None) -> None:
+        """`senders` are those of the process that takes replies here; None can send any."""
         self._ground = ground
+        # Set while processes run that do not look for their replies by sender.
+        self.older_beside = False
+        self.senders = SenderStore(ground)
         self._name = ground.keyspace.name
         self._partition_of = ground.keyspace.partition_of
         self.partitions = range(ground.settings.partitions)
@@ -92,12 +105,14 @@ class ConversationStore:
             self.wake_channel,
             limits.conversation_requests_max,
             limits.conversation_replies_max,
+            "" if senders is None else msgspec.json.encode(senders),
         )
         self._shared = [
             [
                 self._name(keys.PENDING_MESSAGES, partition),
                 self._name(keys.OPEN_REQUESTS, partition),
                 self._name(keys.NEW_MESSAGES, partition),
+                self._name(keys.WAITING_SENDER, partition, ""),
             ]
             for partition in self.partitions
         ]
@@ -216,6 +231,8 @@ class ConversationStore:
         self.check_id("response", new.response_id)
         if new.origin:
             self.check_id("origin", new.origin)
+        if new.need:
+            self.check_id("sender", new.need.partition(":")[2])
         self.check_timestamp("response", new.response_timestamp)
         self.check_corr(new.corr)
         info = MinMessageInfo(new.request_id, new.response_id, new.conversation_id)
@@ -240,6 +257,7 @@ class ConversationStore:
                 of_request.key(),
                 1 if new.held else 0,
                 new.origin,
+                new.need,
             ),
         )
         reply = await self._accept.submit(partition, item, conversation_id, len(new.task))
@@ -330,13 +348,17 @@ class ConversationStore:
     async def pop_new(self, partition: int, most: int) -> list[MinMessageInfo]:
         return read_infos(await self._run(POP_NEW, partition, (), (most,)))
 
+    async def pop_waiting(self, partition: int, most: int) -> list[MinMessageInfo]:
+        """Those that wait for one of this process's senders; to be taken with `WAITING`."""
+        return read_infos(await self._run(POP_WAITING, partition, (), (most,)))
+
     async def take(self, infos: Sequence[MinMessageInfo], claim: str = "") -> list[TakeOutcome]:
-        waiting = []
+        waiting, older = [], 1 if self.older_beside else 0
         for info in infos:
             partition = self.partition_of(info.conversation_id)
             item: BatchItem = (
                 self._reply_keys(info, partition),
-                (info.conversation_id, info.key(), claim),
+                (info.conversation_id, info.key(), claim, older),
             )
             waiting.append(self._take.submit(partition, item))
         replies = await asyncio.gather(*waiting)
@@ -363,11 +385,15 @@ class ConversationStore:
 
     async def in_flight(self, partition: int) -> tuple[int, int, int]:
         """Replies in flight, requests without a reply, replies that nobody holds yet."""
-        pending, opened, new = self._shared[partition]
+        pending, opened, new, _ = self._shared[partition]
         replies, requests, fresh = await self._ground.redis.execute(
             [("ZCARD", pending), ("ZCARD", opened), ("LLEN", new)], key=pending, repeatable=True
         )
         return replies, requests, fresh
+
+    async def needs(self, partition: int, most: int = NEEDS_MAX) -> tuple[int, list[Need]]:
+        """Now (ms), and what waits for a process with its sender."""
+        return read_needs(await self._run(LIST_NEEDS, partition, (), (most,)))
 
     # Replies wait, are put off or are given up
 
@@ -494,7 +520,7 @@ class ConversationStore:
         ]
         reply = await self._run(DESCRIBE_CONVERSATION, partition, names, (most,))
         now_ms, requests_total, replies_total, requests, replies = reply
-        rows = [replies[number : number + 6] for number in range(0, len(replies), 6)]
+        rows = [replies[number : number + 8] for number in range(0, len(replies), 8)]
         infos = read_infos(row[0] for row in rows)
         stored = await self._states(infos, partition)
         return Snapshot(

@@ -1,12 +1,13 @@
 #!lua
 -- Guarantee: a reply to a live request is accepted once and gets its place for good: behind all
 -- replies of its request and of earlier requests, before those of later ones. One that its
--- process holds is PENDING; any other is WAITING, and handed to the first process that asks.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, response, requests,
+-- process holds is PENDING; any other is WAITING, and handed to the first process that asks and
+-- has its sender. A process holds only what it can send.
+-- KEYS: 3–6 as in the include; per item: request, response, requests,
 -- responses, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, request id,
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, request id,
 -- response id, response timestamp, task, correlator, MinMessageInfo, that of the request, hold,
--- origin or '' for the request's
+-- origin or '' for the request's, need or '' for its origin's
 -- Returns: per item {'accepted', score, held, origin, request timestamp} | {'duplicate'} |
 -- {'taken'} | {'request_unknown'} | {'wrong_conversation'} | {'full'}
 -- Events: accepted, answered with the first reply of a request (room conversations)
@@ -18,9 +19,10 @@ local function accept(k, a, found, ahead)
   local request, response, requests = KEYS[k], KEYS[k + 1], KEYS[k + 2]
   local responses, order = KEYS[k + 3], KEYS[k + 4]
   local conversation, request_id, response_id = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local member, held = ARGV[a + 6], ARGV[a + 8] == '1' and ahead < WINDOW
-  local counter = found[5] + 1
+  local member, counter = ARGV[a + 6], found[5] + 1
   local origin = ARGV[a + 9] ~= '' and ARGV[a + 9] or found[2]
+  local need = ARGV[a + 10] ~= '' and ARGV[a + 10] or 'o:' .. origin
+  local held = ARGV[a + 8] == '1' and ahead < WINDOW and can_send(need)
   local score, until_ms = found[4] * SPAN + counter, now_ms + awaited_ttl
   local due = seconds(math.min(now_ms + pending_ttl, until_ms))
   local expires = seconds(until_ms)
@@ -32,7 +34,7 @@ local function accept(k, a, found, ahead)
     'requestId', request_id, 'responseId', response_id, 'requestTimestamp', found[3],
     'responseTimestamp', ARGV[a + 3], 'status', held and 'PENDING' or 'WAITING',
     'expiresAtTS', expires, 'awaitedToDateTS', due, 'awaitedRetries', 0,
-    'taskItem', ARGV[a + 4], 'corr', ARGV[a + 5], 'sentAttempt', 0)
+    'taskItem', ARGV[a + 4], 'corr', ARGV[a + 5], 'sentAttempt', 0, 'sender', need)
   redis.call('PEXPIRE', response, awaited_ttl)
   redis.call('ZADD', responses, whole(score), member)
   redis.call('PEXPIRE', responses, awaited_ttl)
@@ -62,7 +64,7 @@ end
 
 local answers = {}
 for item = 1, items do
-  local k, a = 1 + 5 * item, 2 + 10 * item
+  local k, a = 2 + 5 * item, 2 + 11 * item
   local conversation, request_id = ARGV[a], ARGV[a + 1]
   local known = redis.call('HMGET', KEYS[k + 1], 'requestId', 'conversationId', 'expiresAtTS')
   local found = redis.call('HMGET', KEYS[k], 'conversationId', 'origin', 'requestTimestamp',

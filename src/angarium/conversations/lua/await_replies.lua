@@ -1,8 +1,9 @@
 #!lua
 -- Guarantee: a reply that can't go now is AWAITED until its time; nobody holds it. One that
--- another process holds, or that was sent already, stays as it is.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, response id,
+-- another process holds, or that was sent already, stays as it is; one that waits for a process
+-- with its sender goes on waiting for that.
+-- KEYS: 3–6 as in the include; per item: response, responses, order
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
 -- MinMessageInfo, ms to wait, ms more for each retry so far, why
 -- Returns: per item {'awaited', due_ms} | {'sent'} | {'held', holder} | {'gone'}
 -- Events: awaited (room conversations)
@@ -19,7 +20,13 @@ local function await(response, responses, order, a)
   if state == 'S' then return { 'sent' } end
   if found[1] == 'AWAITED' then return { 'awaited', whole(found[3] * 1000) } end
   local lapsed = found[3] * 1000 <= now_ms
-  if holder ~= '-' and holder ~= '*' and holder ~= actor and not lapsed then return { 'held', holder } end
+  local another = holder ~= '-' and holder ~= '*' and holder ~= actor and not need_in(holder)
+  if another and not lapsed then return { 'held', holder } end
+  if need_in(holder) then
+    redis.call('HSET', response, 'status', 'AWAITED')
+    note('awaited', ARGV[a + 1], { k = ARGV[a], a = tonumber(found[2]), d = ARGV[a + 5] })
+    return { 'awaited', whole(found[3] * 1000) }
+  end
   local wait_ms = ARGV[a + 3] + ARGV[a + 4] * found[2]
   local due_ms = math.min(now_ms + wait_ms, until_ms)
   redis.call('HSET', response, 'status', 'AWAITED', 'awaitedToDateTS', seconds(due_ms))
@@ -31,8 +38,8 @@ end
 
 local answers = {}
 for item = 1, items do
-  local k = 3 + 3 * item
-  answers[item] = await(KEYS[k], KEYS[k + 1], KEYS[k + 2], 6 + 6 * item)
+  local k = 4 + 3 * item
+  answers[item] = await(KEYS[k], KEYS[k + 1], KEYS[k + 2], 7 + 6 * item)
 end
 journal_append('conversations')
 return answers

@@ -1,23 +1,23 @@
 #!lua
 -- Guarantee: replies of one request leave together, the last first, so that none of them can go
 -- out in between; a closed request takes no more of them.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; then request, requests, responses,
+-- KEYS: 3–6 as in the include; then request, requests, responses,
 -- order; per item: response
--- ARGV: 4–10 as in the include, 11 number of items, 12 conversation id, 13 request id,
--- 14 MinMessageInfo of the request, 15 close the request, 16 whole group, 17 only of this status
--- or '', 18 not of this origin or '', 19 why; per item: MinMessageInfo, the last of them first
+-- ARGV: 4–11 as in the include, 12 number of items, 13 conversation id, 14 request id,
+-- 15 MinMessageInfo of the request, 16 close the request, 17 whole group, 18 only of this status
+-- or '', 19 not of this origin or '', 20 why; per item: MinMessageInfo, the last of them first
 -- Returns: {'cancelled', number, MinMessageInfo of the next if this process holds it or ''} |
 -- {'again'} the group has grown since it was listed: list it again
 -- Events: cancelled, request_removed (room conversations)
 -- Repeats: safe
 -- include: transition
 -- include: conversation
-local request, requests, responses, order = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local conversation, close, group = ARGV[12], ARGV[15] == '1', ARGV[16] == '1'
-local status, except, why = ARGV[17], ARGV[18], ARGV[19]
+local request, requests, responses, order = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local conversation, close, group = ARGV[13], ARGV[16] == '1', ARGV[17] == '1'
+local status, except, why = ARGV[18], ARGV[19], ARGV[20]
 
 -- Any reply of the request tells where its range of scores lies.
-local anchor = items > 0 and tonumber(redis.call('ZSCORE', responses, ARGV[20]) or nil)
+local anchor = items > 0 and tonumber(redis.call('ZSCORE', responses, ARGV[21]) or nil)
   or tonumber(redis.call('HGET', request, 'position') or 0) * SPAN
 local head = redis.call('ZRANGE', responses, 0, 0)[1]
 if close then
@@ -25,8 +25,8 @@ if close then
   if redis.call('EXISTS', request) == 1 then
     redis.call('HSET', request, 'expiresAtTS', seconds(now_ms))
   end
-  if redis.call('ZREM', KEYS[4], ARGV[14]) == 1 then
-    note('request_removed', ARGV[13], { k = conversation, d = why })
+  if redis.call('ZREM', KEYS[4], ARGV[15]) == 1 then
+    note('request_removed', ARGV[14], { k = conversation, d = why })
   end
 end
 if group and anchor and anchor > 0 then
@@ -39,7 +39,7 @@ if group and anchor and anchor > 0 then
 end
 local cancelled = 0
 for item = 1, items do
-  local response, member = KEYS[9 + item], ARGV[19 + item]
+  local response, member = KEYS[10 + item], ARGV[20 + item]
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   local found = redis.call('HMGET', response, 'status', 'origin')
   local wanted = (status == '' or found[1] == status) and (except == '' or found[2] ~= except)

@@ -1,9 +1,9 @@
 #!lua
 -- Guarantee: 'send' only when no reply stands before this one and no earlier request is still
 -- without a reply. What is dead ahead is removed on the way, and noted.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, requests,
+-- KEYS: 3–6 as in the include; per item: request, requests,
 -- responses, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, MinMessageInfo,
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, MinMessageInfo,
 -- whether only the process that holds it may have it
 -- Returns: per item {'send'} | {'wait_response', its MinMessageInfo, ms left, holder} |
 -- {'wait_request', request key, ms left} | {'gone'} sent, over, or another's
@@ -56,8 +56,8 @@ end
 
 local answers = {}
 for item = 1, items do
-  local a = 9 + 3 * item
-  answers[item] = check(2 + 4 * item, ARGV[a], ARGV[a + 1], ARGV[a + 2] == '1')
+  local a = 10 + 3 * item
+  answers[item] = check(3 + 4 * item, ARGV[a], ARGV[a + 1], ARGV[a + 2] == '1')
 end
 wake_others()
 journal_append('conversations')

@@ -1,8 +1,8 @@
 #!lua
 -- Guarantee: a due reply goes to one caller; if that one is not heard of again, it is due once
 -- more when `pending_ttl` is over.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages
--- ARGV: 4–10 as in the include, 11 most to claim
+-- KEYS: 3–6 as in the include
+-- ARGV: 4–11 as in the include, 12 most to claim
 -- Returns: {until when they are claimed, MinMessageInfo, …}
 -- Events: none, the taking of each is noted
 -- Repeats: no, a second call claims others

@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: a request is registered once and takes the next position of its conversation.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, requests, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, origin, request
+-- KEYS: 3–6 as in the include; per item: request, requests, order
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, origin, request
 -- id, request timestamp, correlator, MinMessageInfo of the request
 -- Returns: per item {'created', position} | {'duplicate', position} | {'taken'} | {'full'}
 -- Events: requested (room conversations)
@@ -45,7 +45,7 @@ end
 
 local answers = {}
 for item = 1, items do
-  local k, a = 3 + 3 * item, 6 + 6 * item
+  local k, a = 4 + 3 * item, 7 + 6 * item
   local request, requests, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
   local conversation = ARGV[a]
   local found = redis.call('HMGET', request, 'conversationId', 'position', 'expiresAtTS')

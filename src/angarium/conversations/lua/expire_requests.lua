@@ -1,8 +1,8 @@
 #!lua
 -- Guarantee: a request that nobody answered in its time is noted once, and leaves its
 -- conversation's list.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, requests, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, request id,
+-- KEYS: 3–6 as in the include; per item: request, requests, order
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, request id,
 -- MinMessageInfo
 -- Returns: per item {'expired'} | {'open'} it has a new life by now | {'gone'}
 -- Events: request_expired (room conversations)
@@ -11,7 +11,7 @@
 -- include: conversation
 local answers = {}
 for item = 1, items do
-  local k, a = 3 + 3 * item, 9 + 3 * item
+  local k, a = 4 + 3 * item, 10 + 3 * item
   local request, requests, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
   local over_at = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[a + 2]) or nil)
   if not over_at then

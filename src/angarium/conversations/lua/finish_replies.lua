@@ -1,8 +1,8 @@
 #!lua
 -- Guarantee: a delivered reply leaves every structure at once, and the one behind it is woken.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, response, requests,
+-- KEYS: 3–6 as in the include; per item: request, response, requests,
 -- responses, order, ack
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, response id,
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
 -- MinMessageInfo, how: 'acknowledged', 'unasked' when no ACK was to come, or 'deleted'
 -- Returns: per item {'delivered', MinMessageInfo of the next if this process holds it or ''} |
 -- {'cancelled', the same} deleted before it was sent | {'gone'}
@@ -16,8 +16,9 @@ local function finish(k, conversation, response_id, member, how)
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   if not score then return { 'gone' } end
   local event, more = 'delivered', { k = conversation, t = how }
+  local _, state, holder = placed(order, score)
+  leave_waiting(holder, member)
   if how == 'deleted' then
-    local _, state = placed(order, score)
     if state == 'S' then
       more.t = 'acknowledged'
     else
@@ -39,8 +40,8 @@ end
 
 local answers = {}
 for item = 1, items do
-  local a = 8 + 4 * item
-  answers[item] = finish(6 * item, ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3])
+  local a = 9 + 4 * item
+  answers[item] = finish(1 + 6 * item, ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3])
 end
 wake_others()
 journal_append('conversations')

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Guarantee: requests whose time is over and that nobody answered.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages
--- ARGV: 4–10 as in the include, 11 most to list
+-- KEYS: 3–6 as in the include
+-- ARGV: 4–11 as in the include, 12 most to list
 -- Returns: {MinMessageInfo, …}
 -- Events: none
 -- Repeats: safe

@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: an AWAITED or PENDING reply gets a new time from which on it may be claimed.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: MinMessageInfo, ms to wait, ms more
+-- KEYS: 3–6 as in the include; per item: response, responses, order
+-- ARGV: 4–11 as in the include, 12 number of items; per item: MinMessageInfo, ms to wait, ms more
 -- for each retry so far
 -- Returns: per item {'postponed', due_ms} | {'sent'} | {'gone'}
 -- Events: none, its state stays
@@ -10,7 +10,7 @@
 -- include: conversation
 local answers = {}
 for item = 1, items do
-  local k, a = 3 + 3 * item, 9 + 3 * item
+  local k, a = 4 + 3 * item, 10 + 3 * item
   local response, member = KEYS[k], ARGV[a]
   local retries = redis.call('HGET', response, 'awaitedRetries')
   local score = tonumber(redis.call('ZSCORE', KEYS[k + 1], member) or nil)

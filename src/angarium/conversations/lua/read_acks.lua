@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Guarantee: the reply that a client acknowledges by this id, while an ACK is waited for.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: ack
--- ARGV: 4–10 as in the include, 11 number of items
+-- KEYS: 3–6 as in the include; per item: ack
+-- ARGV: 4–11 as in the include, 12 number of items
 -- Returns: per item {'found', MinMessageInfo} | {'unknown'}
 -- Events: none
 -- Repeats: safe
@@ -9,7 +9,7 @@
 -- include: conversation
 local answers = {}
 for item = 1, items do
-  local member = redis.call('GET', KEYS[5 + item])
+  local member = redis.call('GET', KEYS[6 + item])
   answers[item] = member and { 'found', member } or { 'unknown' }
 end
 return answers

@@ -2,9 +2,9 @@
 -- Guarantee: a reply that left is SENT, whoever reports it: that is a fact. It stands before the
 -- others until it is acknowledged or `sent_ttl` is over. An ACK's id stays with the first reply
 -- that waits for it: what a client says of one must not end another.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order,
+-- KEYS: 3–6 as in the include; per item: response, responses, order,
 -- ack
--- ARGV: 4–10 as in the include, 11 number of items; per item: conversation id, response id,
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
 -- MinMessageInfo, id of the ACK to come or ''
 -- Returns: per item {'sent'} | {'ack_taken'} sent, and no ACK can end it | {'repeated'} | {'gone'}
 -- Events: sent (room conversations)
@@ -23,7 +23,7 @@ end
 
 local answers = {}
 for item = 1, items do
-  local k, a = 2 + 4 * item, 8 + 4 * item
+  local k, a = 3 + 4 * item, 9 + 4 * item
   local response, responses, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
   local member, ack_id = ARGV[a + 2], ARGV[a + 3]
   local found = redis.call('HMGET', response, 'status', 'sentAttempt', 'expiresAtTS')
@@ -45,6 +45,8 @@ for item = 1, items do
       redis.call('PEXPIRE', order, sent_ttl, 'GT')
     end
     redis.call('ZADD', KEYS[3], seconds(until_ms), member)
+    local _, _, holder = placed(order, score)
+    leave_waiting(holder, member)
     place(order, score, until_ms, 'S', actor)
     note('sent', ARGV[a + 1], { k = ARGV[a], a = attempt })
     answers[item] = { kept and 'sent' or 'ack_taken' }

@@ -1,8 +1,8 @@
 #!lua
 -- Guarantee: a reply ends when the given time is over, unless it ends before; the others wait
 -- for it no longer than that.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: response, responses, order
--- ARGV: 4–10 as in the include, 11 number of items; per item: MinMessageInfo, ms to live
+-- KEYS: 3–6 as in the include; per item: response, responses, order
+-- ARGV: 4–11 as in the include, 12 number of items; per item: MinMessageInfo, ms to live
 -- Returns: per item {'retiring', until_ms} | {'gone'}
 -- Events: none, the end itself is noted when it comes
 -- Repeats: safe
@@ -10,7 +10,7 @@
 -- include: conversation
 local answers = {}
 for item = 1, items do
-  local k, a = 3 + 3 * item, 10 + 2 * item
+  local k, a = 4 + 3 * item, 11 + 2 * item
   local response, order, member = KEYS[k], KEYS[k + 2], ARGV[a]
   local score = tonumber(redis.call('ZSCORE', KEYS[k + 1], member) or nil)
   local until_ms, state, holder

@@ -59,6 +59,23 @@ NEW_MESSAGES = _conversations(
     meaning="MinMessageInfo of replies that no process holds yet; a hand-over, pendingMessages is "
     "the truth",
 )
+WAITING_SENDER = _conversations(
+    f"{CONVERSATIONS_PREFIX}:waitingSender:{{need}}",
+    "zset",
+    meaning="MinMessageInfo of replies that no process could take for want of their sender, scored "
+    "by since when (ms). The need is `n:` and a sender's name, or `o:` and an origin whose sender "
+    "or the one named `default` will do; `n` and `o` alone: the needs of that kind. To find them "
+    "by, pendingMessages is the truth",
+    expiry="`conversations.awaited_message_ttl` after the last came; each member so long after it "
+    "came",
+)
+SENDER_PROCESSES = _conversations(
+    f"{CONVERSATIONS_PREFIX}:senderProcesses",
+    "hash",
+    meaning="Each process that sends replies → when it last reported, and the names of its "
+    "senders; in the first partition only",
+    expiry="a field goes 10 s after its last report, with the first report of another process",
+)
 ASYNC_REQUEST = _conversations(
     f"{CONVERSATIONS_PREFIX}:asyncRequest:{{async_request_id}}",
     "string",

@@ -15,6 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.conversations.listing_store import ConversationListing, Kind, Waiting
+from angarium.conversations.order import Need
+from angarium.conversations.show import show_senders
+from angarium.conversations.store import ConversationStore
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
 from angarium.core.web import Operation, Parameter, reply
@@ -64,8 +67,11 @@ class WaitingConversation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConversationsPage(msgspec.Struct, frozen=True):
+    """`needs`: replies of all conversations for whose sender no process runs."""
+
     conversations: list[WaitingConversation]
     next: str | None
+    needs: Sequence[Need]
 
 
 class PickupQueue(msgspec.Struct, frozen=True):
@@ -94,6 +100,7 @@ class RoomViews:
         self._keys = RoutingListing(ground)
         self._routing = RoutingStore(ground, rules_of(settings), settings.limits)
         self._conversations = ConversationListing(ground)
+        self._replies = ConversationStore(ground)
         self._pickup = PickupListing(ground)
         self._queues = PickupStore(ground)
         self._database = (settings.database_url, settings.prefix)
@@ -167,7 +174,8 @@ class RoomViews:
             left -= len(some)
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
         following = mark(partition, first) if partition < self._partitions else None
-        return reply(ConversationsPage(list(found.values()), following))
+        needs = (await show_senders(self._replies)).needs
+        return reply(ConversationsPage(list(found.values()), following, needs))
 
     async def pickup_queues(self, request: Request) -> Response:
         limit = limit_of(request)

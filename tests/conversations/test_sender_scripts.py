@@ -1,0 +1,392 @@
+"""Replies whose sender a process lacks: every script that meets them, called through the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium.conversations.answers import NewReply, TakeOutcome
+from angarium.conversations.model import (
+    MessageOptions,
+    MinMessageInfo,
+    SyncMessageOptions,
+    TaskItem,
+    encode_task,
+    need_of,
+    senders_of,
+)
+from angarium.conversations.order import Need
+from angarium.conversations.store import WAITING
+from angarium.core import keyspace as keys
+from tests.conversations.kit import Room, info, rooms
+
+FAX = "n:fax"
+FIRST_LOOK_MS = 30_000  # max_pending_ttl
+
+
+async def status(room: Room, which: MinMessageInfo) -> tuple[str, int | None]:
+    message = await room.store.read_reply(which.response_id, which.conversation_id)
+    assert message is not None
+    return message.status, message.awaited_retries
+
+
+async def offered(room: Room) -> list[MinMessageInfo]:
+    partitions = room.store.partitions
+    return [each for p in partitions for each in await room.store.pop_waiting(p, 100)]
+
+
+async def take_new(room: Room) -> list[TakeOutcome]:
+    found = []
+    for partition in room.store.partitions:
+        infos = await room.store.pop_new(partition, 100)
+        found += await room.store.take(infos)
+    return found
+
+
+async def claim(room: Room) -> list[TakeOutcome]:
+    found = []
+    for partition in room.store.partitions:
+        claimed, infos = await room.store.claim_awaited(partition, 100)
+        found += await room.store.take(infos, claimed)
+    return found
+
+
+def statuses(outcomes: list[TakeOutcome]) -> list[str]:
+    return [each.status for each in outcomes]
+
+
+async def needs(room: Room) -> list[Need]:
+    return [each for p in room.store.partitions for each in (await room.store.needs(p))[1]]
+
+
+async def waiting(room: Room, *, need: str = FAX) -> MinMessageInfo:
+    """A reply that nobody here can send, found by this process."""
+    await room.request("A")
+    reply = await room.reply("A", "a1", held=False, need=need)
+    assert statuses(await take_new(room)) == ["no_sender"]
+    return reply
+
+
+# accept_replies
+
+
+@pytest.mark.parametrize(
+    ("senders", "need", "held"),
+    [
+        (["fax", "http"], FAX, True),
+        (["http"], FAX, False),
+        (["default"], FAX, False),
+        (["http"], "n:http", True),
+        (["default"], "", True),
+        (["whatsapp"], "", True),  # the origin of the request
+        (["http", "pickup"], "", False),
+        (None, FAX, True),
+    ],
+)
+async def test_a_process_holds_only_what_it_can_send(
+    redis_url: str, senders: list[str] | None, need: str, held: bool
+) -> None:
+    async with rooms(redis_url, senders) as (it,):
+        await it.request("A")
+        new = NewReply("c", "A", "a1", 2, b"{}", held=True, need=need)
+        assert (await it.store.accept_reply(new)).held is held
+        assert (await status(it, info("A", "a1")))[0] == ("PENDING" if held else "WAITING")
+
+
+# take_replies
+
+
+async def test_a_reply_whose_sender_is_missing_keeps_its_state_place_and_retries(
+    any_redis_url: str,
+) -> None:
+    async with rooms(any_redis_url, ["http"], ["fax"]) as (foreign, own):
+        reply = await waiting(foreign)
+        assert await status(foreign, reply) == ("WAITING", 0)
+        assert await foreign.count("taken") == await foreign.count("awaited") == 0
+        assert await foreign.verdict(reply) == "send"
+        (need,) = await needs(foreign)
+        assert need == Need(("fax",), 1, foreign.clock.now_ms())
+        assert await offered(foreign) == []
+        found = await offered(own)
+        assert found == [reply]
+        (outcome,) = await own.store.take(found, WAITING)
+        assert outcome.taken is not None
+        assert outcome.taken.reply.awaited_retries == 0
+        assert await needs(own) == []
+
+
+async def test_a_reply_that_names_no_sender_goes_to_that_of_its_origin_or_to_default(
+    redis_url: str,
+) -> None:
+    for names in (["default"], ["whatsapp"]):
+        async with rooms(redis_url, ["http"], names) as (foreign, own):
+            reply = await waiting(foreign, need="")
+            (need,) = await needs(foreign)
+            assert need.senders == ("whatsapp", "default")
+            assert await offered(own) == [reply]
+            assert statuses(await own.store.take([reply], WAITING)) == ["taken"]
+
+
+async def test_who_names_no_senders_is_offered_everything(any_redis_url: str) -> None:
+    async with rooms(any_redis_url, ["http"], None) as (foreign, manager):
+        await waiting(foreign)
+        await foreign.request("B", "d")
+        await foreign.reply("B", "b1", "d", held=False)
+        await take_new(foreign)
+        taken = await manager.manager.get_awaited_messages(10)
+        assert {each.info.response_id for each in taken} == {"a1", "b1"}
+
+
+async def test_a_waiting_reply_is_taken_once(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, first, second):
+        reply = await waiting(foreign)
+        assert statuses(await first.store.take([reply], WAITING)) == ["taken"]
+        assert statuses(await second.store.take([reply], WAITING)) == ["lost"]
+        assert await offered(second) == []
+
+
+async def test_one_that_was_offered_and_not_taken_is_due_again(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, dead, own):
+        await waiting(foreign)
+        assert len(await offered(dead)) == 1
+        assert await offered(own) == []
+        own.clock.jump(FIRST_LOOK_MS)
+        assert statuses(await claim(own)) == ["taken"]
+
+
+async def test_it_is_looked_at_seldom_and_never_counted_as_tried(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["fax"]) as (foreign, own):
+        reply = await waiting(foreign)
+        looks = 0
+        for _ in range(899):
+            foreign.clock.jump(1_000)
+            looks += len(await claim(foreign))
+        assert looks == 5  # after 30, 60, 120, 240 and 480 s
+        assert await status(foreign, reply) == ("WAITING", 0)
+        (need,) = await needs(foreign)
+        assert foreign.clock.now_ms() - need.since_ms == 899_000
+        (outcome,) = await own.store.take(await offered(own), WAITING)
+        assert outcome.taken is not None
+        assert outcome.taken.reply.awaited_retries == 0
+
+
+async def test_what_a_dead_process_held_waits_for_its_sender(redis_url: str) -> None:
+    async with rooms(redis_url, ["fax"], ["http"], ["fax"]) as (dead, foreign, own):
+        await dead.request("A")
+        reply = await dead.reply("A", "a1", need=FAX)
+        foreign.clock.jump(FIRST_LOOK_MS)
+        assert statuses(await claim(foreign)) == ["no_sender"]
+        assert await status(foreign, reply) == ("AWAITED", 0)
+        assert await foreign.count("awaited") == 1
+        (outcome,) = await own.store.take(await offered(own), WAITING)
+        assert outcome.taken is not None
+        assert outcome.taken.reply.awaited_retries == 0
+        # The process was only paused: it may not send any more.
+        assert (await dead.store.check_reply(reply, only_mine=True)).status == "gone"
+
+
+async def test_it_expires_in_its_time_and_the_next_one_goes(any_redis_url: str) -> None:
+    async with rooms(any_redis_url, ["http"]) as (it,):
+        await waiting(it)
+        it.clock.jump(800_000)
+        await it.request("B")
+        following = await it.reply("B", "b1", need="n:http")
+        assert await it.verdict(following) == "wait_response"
+        it.clock.jump(100_000)
+        assert "expired" in statuses(await claim(it))
+        assert await it.verdict(following) == "send"
+        assert await it.count("expired") == 1
+        assert await needs(it) == []
+
+
+async def test_one_that_is_far_behind_waits_for_its_turn_first(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"]) as (it,):
+        await it.request("A")
+        for number in range(64):
+            await it.reply("A", f"a{number}", need="n:http")
+        await it.reply("A", "last", held=False, need=FAX)
+        assert statuses(await take_new(it)) == ["awaited"]
+        assert await needs(it) == []
+
+
+async def test_the_need_of_a_reply_that_an_older_process_accepted_is_in_its_task(
+    redis_url: str,
+) -> None:
+    async with rooms(redis_url, ["http"], ["fax"]) as (foreign, own):
+        await foreign.request("A")
+        options = {
+            "a1": MessageOptions(1, sender="fax"),
+            "a2": MessageOptions(1, callback_url="https://example.com"),
+            "a3": MessageOptions(1),
+        }
+        for response_id, option in options.items():
+            task = encode_task(TaskItem(option))
+            await foreign.store.accept_reply(NewReply("c", "A", response_id, 2, task))
+            name = foreign.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, response_id)
+            await foreign.ground.redis.call("HDEL", name, "sender", key=name)
+        assert statuses(await take_new(foreign)) == ["no_sender", "taken", "no_sender"]
+        assert {need.senders for need in await needs(own)} == {("fax",), ("whatsapp", "default")}
+
+
+async def test_beside_older_processes_it_stays_due_for_them(redis_url: str) -> None:
+    """0.1.0 finds replies by their time only, and takes all that are due."""
+    async with rooms(redis_url, ["http"], None) as (foreign, older):
+        foreign.store.older_beside = True
+        reply = await waiting(foreign)
+        assert statuses(await claim(foreign)) == ["no_sender"]
+        assert await claim(older) == []
+        older.clock.jump(1_000)
+        assert statuses(await claim(older)) == ["taken"]
+        # It left the index of the new ones only when they look: nobody else may take it.
+        assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
+
+
+async def test_an_odd_name_of_a_sender_waits_like_any_other(redis_url: str) -> None:
+    odd = "fax 100%\n\t«é» %20@-*"
+    async with rooms(redis_url, ["http"], [odd]) as (foreign, own):
+        await waiting(foreign, need=f"n:{odd}")
+        (need,) = await needs(foreign)
+        assert need.senders == (odd,)
+        shown = (await foreign.store.snapshot("c", 10)).replies[0]
+        assert (shown.senders, shown.holder) == ((odd,), None)
+        assert statuses(await own.store.take(await offered(own), WAITING)) == ["taken"]
+        assert await needs(own) == []
+
+
+# The others
+
+
+async def test_a_reply_behind_it_waits_though_its_own_process_holds_it(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["fax"]) as (web, fax):
+        await waiting(web)
+        behind = await web.reply("A", "a2", need="n:http")
+        assert (await web.store.check_reply(behind)).first_response_id == "a1"
+        (first,) = await offered(fax)
+        await fax.store.take([first], WAITING)
+        assert (await fax.store.check_reply(first, only_mine=True)).status == "send"
+        await fax.store.finish(first, "unasked")
+        assert await web.verdict(behind) == "send"
+
+
+async def test_cancelling_its_group_ends_it(any_redis_url: str) -> None:
+    async with rooms(any_redis_url, ["http"], ["fax"]) as (foreign, own):
+        reply = await waiting(foreign)
+        assert await foreign.manager.cancel_group(reply, "fatal") == 1
+        assert await needs(foreign) == []
+        assert await offered(own) == []
+        assert await foreign.count("cancelled") == 1
+
+
+async def test_a_failure_of_its_group_makes_it_awaited_and_it_waits_on(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["fax"]) as (foreign, own):
+        reply = await waiting(foreign)
+        assert await foreign.manager.set_awaited_by_request_id("c", "A", why="timeout") == 1
+        assert await status(foreign, reply) == ("AWAITED", 0)
+        assert await foreign.count("awaited") == 1
+        assert await foreign.manager.set_awaited_by_request_id("c", "A", why="timeout") == 1
+        assert await foreign.count("awaited") == 1
+        (outcome,) = await own.store.take(await offered(own), WAITING)
+        assert outcome.taken is not None
+        assert outcome.taken.reply.awaited_retries == 0
+
+
+async def test_deleting_it_ends_it(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"]) as (it,):
+        await waiting(it)
+        options = SyncMessageOptions(response_id="a1", conversation_id="c")
+        assert await it.manager.delete_conversation_message(options) == "cancelled"
+        assert await needs(it) == []
+
+
+async def test_a_paused_process_that_sent_it_is_believed(redis_url: str) -> None:
+    async with rooms(redis_url, ["fax"], ["http"]) as (paused, foreign):
+        await paused.request("A")
+        reply = await paused.reply("A", "a1", need=FAX)
+        foreign.clock.jump(FIRST_LOOK_MS)
+        await claim(foreign)
+        assert await paused.store.report_sent(reply, "ack") == "sent"
+        assert await needs(foreign) == []
+        assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
+
+
+async def test_an_end_that_was_set_ends_it(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"]) as (it,):
+        reply = await waiting(it)
+        assert await it.store.retire(reply, 2_000) == "retiring"
+        it.clock.jump(2_000)
+        assert statuses(await claim(it)) == ["expired"]
+        assert await needs(it) == []
+
+
+async def test_postponing_it_changes_only_when_it_is_looked_at(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["fax"]) as (foreign, own):
+        reply = await waiting(foreign)
+        assert await foreign.store.postpone(reply, 0, 0) == "postponed"
+        assert statuses(await claim(foreign)) == ["no_sender"]
+        assert len(await offered(own)) == 1
+
+
+# list_needs, pop_waiting
+
+
+async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: str) -> None:
+    """Redis forgets a conversation as a whole: what only points to it must not stay."""
+    async with rooms(redis_url, ["http"]) as (it,):
+        await waiting(it)
+        names = [
+            it.ground.keyspace.name(key, 0, part)
+            for key, part in (
+                (keys.CONVERSATION_RESPONSES, "c"),
+                (keys.CONVERSATION_ORDER, "c"),
+                (keys.CONVERSATION_RESPONSE, "a1"),
+            )
+        ]
+        await it.ground.redis.call("DEL", *names, key=names[0])
+        it.clock.jump(900_001)
+        assert await needs(it) == []
+        await it.request("B", "d")
+        await it.reply("B", "b1", "d", held=False, need="n:telex")
+        await take_new(it)
+        stem = it.ground.keyspace.name(keys.WAITING_SENDER, 0, "n")
+        found = await it.ground.redis.call("ZRANGE", stem, 0, -1, key=stem)
+        assert found == [b"n:telex"]
+
+
+async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
+    async with rooms(redis_url, ["http"], ["default", "fax"]) as (foreign, own):
+        await foreign.request("A")
+        for number in range(6):
+            need = ("n:fax", "", "n:default")[number % 3]
+            await foreign.reply("A", f"a{number}", held=False, need=need)
+        await take_new(foreign)
+        found = []
+        while some := await own.store.pop_waiting(0, 4):
+            assert len(some) <= 4
+            found += some
+        assert {each.response_id for each in found} == {f"a{number}" for number in range(6)}
+
+
+def test_a_need_names_the_senders_that_will_do() -> None:
+    assert need_of(MessageOptions(sender="fax", callback_url="https://example.com")) == "n:fax"
+    assert need_of(MessageOptions(callback_url="https://example.com")) == "n:http"
+    assert need_of(MessageOptions()) == ""
+    assert senders_of("n:a:b") == ("a:b",)
+    assert senders_of("o:web") == ("web", "default")
+    assert senders_of("o:default") == ("default",)
+
+
+# The processes' own report
+
+
+async def test_the_senders_of_a_process_count_for_as_long_as_it_reports(
+    any_redis_url: str,
+) -> None:
+    async with rooms(any_redis_url, None, None) as (first, second):
+        await first.store.senders.register(["http", "fax"])
+        await second.store.senders.register(["http"])
+        assert await first.store.senders.live() == {"http": 2, "fax": 1}
+        first.clock.jump(9_000)
+        await second.store.senders.register(["http"])
+        first.clock.jump(2_000)
+        assert await second.store.senders.live() == {"http": 1}
+        await second.store.senders.withdraw()
+        assert await second.store.senders.live() == {}
