@@ -23,6 +23,10 @@ from tests.core.notes import (
     with_notes,
     write_versions,
 )
+from tests.kit.roles import RoleProcess
+
+# Far less than a migration waits for another process.
+MIGRATION_DEADLINE_S = 30
 
 
 async def test_a_database_is_migrated_from_nothing_and_a_second_time_changes_nothing(
@@ -34,6 +38,26 @@ async def test_a_database_is_migrated_from_nothing_and_a_second_time_changes_not
         await database.migrate("sample", versions)
         assert await owners(database) == ["anna"]
         assert await scalar(database, "SELECT version_num FROM angarium_sample_version") == "0002"
+
+
+async def test_tables_that_are_up_to_date_are_opened_while_another_process_writes(
+    sqlite_url: str, versions: Path
+) -> None:
+    script = (
+        "import signal, sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "connection.execute('BEGIN EXCLUSIVE')\n"
+        "print('locked', flush=True)\n"
+        "signal.pause()\n"
+    )
+    path = sqlite_url.removeprefix("sqlite:///")
+    async with with_notes(sqlite_url, versions):
+        pass
+    with RoleProcess(["-c", script, path], ready_lines=0) as writer:
+        await asyncio.to_thread(writer.wait_line, lambda line: line == "locked")
+        async with asyncio.timeout(MIGRATION_DEADLINE_S), opened(sqlite_url) as database:
+            await database.migrate("sample", versions)
+            assert await owners(database) == []
 
 
 async def test_new_revisions_are_added_to_tables_that_hold_rows(url: str, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from angarium.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
     from sqlalchemy import Connection, Table
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -89,12 +91,16 @@ class Database:
     async def migrate(self, room: str, versions: Path) -> None:
         """Bring the room's tables up to the newest revision in its folder: all of it or nothing.
 
+        Tables that are up to date are only read: nobody waits for a writer to open a database.
         SQLite checks foreign keys once at the end, so that a table may be rebuilt.
         """
         if not _ROOM.fullmatch(room):
             raise ValueError(f"{room!r} can't be part of a table's name")
         engines = self._backend.engines
         async with _alembic_turn():
+            async with self.connect() as connection:
+                if await connection.run_sync(_is_newest, room, versions):
+                    return
             engine = engines.migrator()
             try:
                 async with self._transaction(engine) as connection:
@@ -155,6 +161,25 @@ async def _alembic_turn() -> AsyncIterator[None]:
 
 def _upgrade(connection: Connection, room: str, versions: Path) -> None:
     from alembic.operations import Operations
+
+    scripts, context = _migration(connection, room, versions)
+    known = {script.revision for script in scripts.walk_revisions()}
+    newer = set(context.get_current_heads()) - known
+    if newer:
+        problem = f"the tables of {room} are at {', '.join(newer)}, which this version can't know"
+        raise SettingInvalid(SETTING, problem, "run the newer version that migrated them")
+    with Operations.context(context):
+        context.run_migrations()
+
+
+def _is_newest(connection: Connection, room: str, versions: Path) -> bool:
+    scripts, context = _migration(connection, room, versions)
+    return context.get_current_heads() == (scripts.get_current_head(),)
+
+
+def _migration(
+    connection: Connection, room: str, versions: Path
+) -> tuple[ScriptDirectory, MigrationContext]:
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
@@ -170,13 +195,7 @@ def _upgrade(connection: Connection, room: str, versions: Path) -> None:
             "fn": lambda current, _: scripts._upgrade_revs(head, current),
         },
     )
-    known = {script.revision for script in scripts.walk_revisions()}
-    newer = set(context.get_current_heads()) - known
-    if newer:
-        problem = f"the tables of {room} are at {', '.join(newer)}, which this version can't know"
-        raise SettingInvalid(SETTING, problem, "run the newer version that migrated them")
-    with Operations.context(context):
-        context.run_migrations()
+    return scripts, context
 
 
 # Rows
