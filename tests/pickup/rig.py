@@ -182,6 +182,8 @@ async def gateway(
     overrides: dict[str, Any] = {"pickup": given, "database_url": database_url}
     overrides |= {} if prefix is None else {"prefix": prefix}
     overrides |= {} if limits is None else {"limits": limits}
+    if database_url.startswith("sqlite:///"):
+        overrides["home"] = Path(database_url.removeprefix("sqlite:///")).parent
     settings = sample_settings(redis_url, **overrides)
     async with Ground.open(settings) as ground:
         service = Gateway(ground)

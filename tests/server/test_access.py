@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from angarium.client.application import Angarium
+from angarium.core import keyspace as keys
 from angarium.core.errors import InputInvalid, NotFound, SettingInvalid
 from angarium.core.ground import Ground
+from angarium.core.scripts import status_of
 from angarium.core.tokens import SCOPES, Token, TokenStore, digest, from_settings
+from angarium.core.tokens_seen import REMEMBER_TOKENS, TokensSeen, note_path
 from angarium.server.http import build, check
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_ground, sample_settings
@@ -132,10 +136,42 @@ async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
         await eventually(lambda: answers(401, None), PATIENCE_S)
         assert await answers(200, token)
         await store.revoke(listed.id)
-        # With the last one gone, loopback is open again.
-        await eventually(lambda: answers(200, None), PATIENCE_S)
+        await eventually(lambda: answers(401, token), PATIENCE_S)
+        # With the last one gone, loopback stays closed.
+        assert await answers(401, None)
         with pytest.raises(NotFound):
             await store.revoke(listed.id)
+
+
+async def test_the_first_token_is_remembered_once_by_each_script(any_redis_url: str) -> None:
+    async with sample_ground(any_redis_url) as ground:
+        name = ground.keyspace.name(keys.TOKENS_SEEN, 0)
+
+        async def remembered(surface: str) -> str:
+            return status_of(await ground.run(REMEMBER_TOKENS, 0, [name], [surface]))
+
+        assert [await remembered("gateway") for _ in range(2)] == ["remembered", "known"]
+        await TokenStore(ground).create("a", "read")
+        assert await remembered("api") == "known"
+        found = await ground.redis.call("HKEYS", name, key=name)
+        assert sorted(found) == [b"api", b"gateway"]
+
+
+async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
+    redis_url: str, no_settings: Path
+) -> None:
+    (no_settings / "file").write_text("")
+    prefix = "t-home:"
+    async with sample_ground(redis_url, prefix=prefix, home=no_settings / "file" / "x") as ground:
+        assert not await TokensSeen(ground, "api").look(has_tokens=False)
+        assert await TokensSeen(ground, "api").look(has_tokens=True)
+    async with sample_ground(redis_url, prefix=prefix, home=no_settings / "home") as ground:
+        # Another process on the same Redis knows of it, and writes its own file.
+        assert await TokensSeen(ground, "api").look(has_tokens=False)
+        assert not await TokensSeen(ground, "gateway").look(has_tokens=False)
+        assert note_path(ground.settings.home, prefix, "api").exists()
+        # Other prefixes have other tokens.
+        assert not note_path(ground.settings.home, "another:", "api").exists()
 
 
 async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:

@@ -31,7 +31,7 @@ def create(
     as_json: AsJson = False,
 ) -> int:
     """Make a token. It is shown this once; only its hash is kept."""
-    token = _run(lambda store: store.create(name, scope, tenant))
+    token = _run(lambda store: store.create(name, scope, tenant), remember=True)
     if as_json:
         _print_json({"name": name, "scope": scope, "tenant": tenant, "token": token})
     else:
@@ -65,15 +65,19 @@ def revoke(
     return 0
 
 
-def _run(ask: Callable[[TokenStore], Awaitable[T]]) -> T:
+def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -> T:
     import uvloop
 
     async def run() -> T:
         from angarium.cli.ground import opened
         from angarium.core.tokens import TokenStore
+        from angarium.core.tokens_seen import TokensSeen
 
         async with opened() as ground:
-            return await ask(TokenStore(ground))
+            answer = await ask(TokenStore(ground))
+            if remember:
+                TokensSeen(ground, "api").write_note()
+            return answer
 
     return uvloop.run(run())
 

@@ -31,6 +31,7 @@ from angarium.core.limits import Limits
 from angarium.core.setting_groups.conversations import ConversationsSettings
 from angarium.core.setting_groups.dispatch import DispatchSettings
 from angarium.core.setting_groups.ground import (
+    AccessMode,
     Durability,
     HttpSettings,
     JournalSettings,
@@ -50,7 +51,7 @@ from angarium.core.setting_values import (
 )
 from angarium.core.urls import redacted
 
-__all__ = ["Durability", "Layout", "Limits", "Settings", "load", "redacted"]
+__all__ = ["AccessMode", "Durability", "Layout", "Limits", "Settings", "load", "redacted"]
 
 
 class Settings(Redacting, BaseSettings):
@@ -98,6 +99,12 @@ class Settings(Redacting, BaseSettings):
     )
     allow_private_addresses: bool = Field(
         False, description="Whether outbound requests may go to private and loopback addresses."
+    )
+    access: AccessMode = Field(
+        AccessMode.AUTO,
+        description="Who may use the API and the gateway without a token: `auto`, everybody on "
+        "loopback until the first token exists, and nobody from then on, also when the last one "
+        "is revoked or lost; `open`, everybody on loopback, always; `tokens`, nobody.",
     )
     http: HttpSettings = HttpSettings()
     dispatch: DispatchSettings = DispatchSettings()

@@ -91,6 +91,7 @@ class TokenStore:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._name = ground.keyspace.name(keys.TOKENS, 0)
+        self._seen_name = ground.keyspace.name(keys.TOKENS_SEEN, 0)
 
     async def create(self, name: str, scope: str, tenant: str | None = None) -> str:
         """The new token. It is shown this once; afterwards only its hash is known."""
@@ -100,7 +101,8 @@ class TokenStore:
         token = MARK + secrets.token_urlsafe(32)
         record = Token(name, scope, tenant, time.time_ns() // 1_000_000)
         args: list[Argument] = [digest(token), msgspec.json.encode(record), TOKENS_MAX]
-        if status_of(await self._ground.run(STORE_TOKEN, 0, [self._name], args)) == "full":
+        names = [self._name, self._seen_name]
+        if status_of(await self._ground.run(STORE_TOKEN, 0, names, args)) == "full":
             raise Overloaded("tokens", TOKENS_MAX)
         return token
 

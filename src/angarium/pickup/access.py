@@ -1,8 +1,8 @@
 """Who may speak to the gateway, and whose connections they may see. Pure, but for the files.
 
 A client shows a bearer token or a certificate; either names its tenant. Without tokens and without
-a certificate authority everybody is the one default tenant, which is allowed on loopback, or where
-the operator says so.
+a certificate authority everybody is the one default tenant, which is allowed on loopback as long as
+there have never been tokens, or where the operator says so.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ class Access:
     def __init__(self, settings: PickupSettings) -> None:
         self._tenants = _tenants(settings)
         self._certificates = settings.tls_client_ca is not None
+        self._closed = False
 
     @property
     def open(self) -> bool:
+        return self.nobody_known and not self._closed
+
+    @property
+    def nobody_known(self) -> bool:
+        """Neither tokens nor certificates are set."""
         return not self._tenants and not self._certificates
+
+    def close(self) -> None:
+        """From now on nobody comes in without a token or a certificate."""
+        self._closed = True
 
     def by_token(self, authorization: str | None) -> str | None:
         """The tenant of an Authorization header; None: refused, or left to the certificate."""

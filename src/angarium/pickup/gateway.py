@@ -31,8 +31,9 @@ from angarium.core.errors import OutcomeUnknown, RedisUnavailable
 from angarium.core.figures import INTERVAL_S, Figures
 from angarium.core.ground import Ground
 from angarium.core.service import Service
-from angarium.core.settings import Durability, Settings
+from angarium.core.settings import AccessMode, Durability, Settings
 from angarium.core.sockets import listen
+from angarium.core.tokens_seen import TokensSeen
 from angarium.pickup import access
 from angarium.pickup.archive import Archive
 from angarium.pickup.client_socket import ClientSocket
@@ -95,6 +96,7 @@ class Gateway(Service):
 
     async def on_start(self) -> None:
         ground, settings = self._ground, self._settings
+        await self._close_if_tokens_are_needed()
         self._archive = await Archive.open(ground.settings.database_url, ground.settings.prefix)
         self._sender = make_sender(settings)
         # Answers come in order on one connection; those that wait for the disk or a replica come
@@ -116,6 +118,17 @@ class Gateway(Service):
             await persister.run_once()
         await self._listen()
         self._begin_loops()
+
+    async def _close_if_tokens_are_needed(self) -> None:
+        """Tokens that are no longer in the settings do not open the gateway."""
+        mode = self._ground.settings.access
+        known = not self._access.nobody_known
+        seen = await TokensSeen(self._ground, "gateway").look(has_tokens=known)
+        needed = mode is AccessMode.TOKENS or (mode is AccessMode.AUTO and seen)
+        if needed and not self._settings.anonymous:
+            self._access.close()
+            if not known:
+                self.log.warning("no_tokens", access=mode, fix=f"set {access.TOKENS}")
 
     def _begin_loops(self) -> None:
         settings = self._settings
@@ -194,10 +207,13 @@ class Gateway(Service):
                 return WSUpgradeResponseWithListener(forbidden, None)
         tenant = self._access.by_token(request.headers.get("Authorization"))
         if tenant is None and not self._access.certificates:
-            refusal = WSUpgradeResponse.create_error_response(
-                401, b"a bearer token is needed", {"WWW-Authenticate": "Bearer"}
+            reason = "a bearer token is needed"
+            if self._access.nobody_known:
+                reason += f", and none is set: {access.TOKENS} takes them as tenant:token"
+            unauthorized = WSUpgradeResponse.create_error_response(
+                401, reason.encode(), {"WWW-Authenticate": "Bearer"}
             )
-            return WSUpgradeResponseWithListener(refusal, None)
+            return WSUpgradeResponseWithListener(unauthorized, None)
         return ClientSocket(self.desk, f"{self._stamp}-{next(self._ids)}", tenant)
 
     # Tasks

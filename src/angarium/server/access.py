@@ -1,10 +1,10 @@
 """Who may call an operation: bearer tokens, their scopes, and the tenant they are bound to.
 
-Everything is open where the API listens on loopback and no token exists, except to pages of other
-hosts in a browser. Otherwise a caller needs a token, and each operation says by its scope what the
-token has to allow. A token that is bound to a tenant reaches only what can be told to be that
-tenant's: its queues in the pickup room, and the transactions it owns; of others it learns nothing,
-not even that they exist.
+Everything is open where the API listens on loopback and no token has ever existed, except to pages
+of other hosts in a browser; `ANGARIUM_ACCESS` can say otherwise. Else a caller needs a token, and
+each operation says by its scope what the token has to allow. A token that is bound to a tenant
+reaches only what can be told to be that tenant's: its queues in the pickup room, and the
+transactions it owns; of others it learns nothing, not even that they exist.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from angarium.core import log
 from angarium.core.browsers import page_problem
 from angarium.core.errors import AngariumError
 from angarium.core.ground import Ground
+from angarium.core.settings import AccessMode
 from angarium.core.sockets import is_loopback
 from angarium.core.tokens import Token, TokenStore, digest, from_settings
+from angarium.core.tokens_seen import TokensSeen
 from angarium.core.web import Handle, Operation, read_bytes
 from angarium.lake.filed import transactions_of
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import OWNER_DEFAULT
 
+MAKE_ONE = "`angarium token create NAME --scope admin`"
 # How soon a token that was made or revoked counts here.
 LOOK_S = 2.0
 # Operations in which the caller names the tenant, by the name of the parameter.
@@ -65,19 +68,26 @@ class Access:
         settings = ground.settings
         self._fixed = from_settings([each.get_secret_value() for each in settings.http.tokens])
         self._loopback = is_loopback(settings.http.host)
+        self._mode = settings.access
         self._store = TokenStore(ground)
+        self._seen = TokensSeen(ground, "api")
         self._stored: Mapping[str, Token] = {}
         self._transactions = Transactions(ground, elsewhere=transactions_of(ground.settings))
         self._body_bytes_max = settings.limits.http_body_bytes_max
-        self._warned = False
+        self._state = ""
         self._log = log.logger("angarium.access")
 
     async def run_once(self) -> int:
         """How many stored tokens there are."""
         self._stored = await self._store.all()
-        if not self._loopback and not self._fixed and not self._stored and not self._warned:
-            self._warned = True
-            self._log.warning("no_tokens", fix="angarium token create NAME --scope admin")
+        await self._seen.look(has_tokens=self._has_tokens)
+        state = "open" if self.open else "tokens" if self._has_tokens else "closed"
+        if state != self._state:
+            self._state = state
+            if state == "closed":
+                self._log.warning("no_tokens", access=self._mode, fix=MAKE_ONE)
+            else:
+                self._log.info("access", state=state, access=self._mode)
         return len(self._stored)
 
     async def close(self) -> None:
@@ -85,7 +95,13 @@ class Access:
 
     @property
     def open(self) -> bool:
-        return self._loopback and not self._fixed and not self._stored
+        if self._mode is AccessMode.AUTO:
+            return self._loopback and not self._has_tokens and not self._seen.ever
+        return self._loopback and self._mode is AccessMode.OPEN
+
+    @property
+    def _has_tokens(self) -> bool:
+        return bool(self._fixed or self._stored)
 
     def check(self, request: Request, scope: str) -> Token | None:
         """The caller's token, None where everything is open; or why not."""
@@ -95,6 +111,8 @@ class Access:
             if refusal is not None:
                 raise Forbidden(refusal)
             return None
+        if not self._has_tokens:
+            raise Unauthorized(f"a bearer token is needed, and there is none: {MAKE_ONE} makes one")
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
             raise Unauthorized("a bearer token is needed: Authorization: Bearer …")

@@ -26,13 +26,13 @@ from starlette.routing import Route
 
 import angarium
 from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, RedisUnavailable
+from angarium.core.errors import AngariumError, RedisUnavailable, SettingInvalid
 from angarium.core.figures import INTERVAL_S
 from angarium.core.ground import Ground
 from angarium.core.journal_watch import JournalWatch
 from angarium.core.service import Service
-from angarium.core.settings import Settings
-from angarium.core.sockets import listen
+from angarium.core.settings import AccessMode, Settings
+from angarium.core.sockets import is_loopback, listen
 from angarium.core.tokens import from_settings
 from angarium.core.web import (
     Face,
@@ -77,6 +77,9 @@ START_S_MAX = 10.0
 
 def check(settings: Settings, app: Angarium) -> None:
     """A port that is taken, or a token that can't be read, is found before Redis is touched."""
+    if settings.access is AccessMode.OPEN and not is_loopback(settings.http.host):
+        problem = f"the API would listen on {settings.http.host} for everybody"
+        raise SettingInvalid("ANGARIUM_ACCESS", problem, "use auto or tokens")
     from_settings([each.get_secret_value() for each in settings.http.tokens])
     _listen(settings).close()
 

@@ -53,6 +53,12 @@ TOKENS = _ground(
     meaning="SHA-256 of a bearer token of the API → its name, scope and tenant; in the first "
     "partition only",
 )
+TOKENS_SEEN = _ground(
+    "angarium:tokens-seen",
+    "hash",
+    meaning="`api`, `gateway` → when it was first seen with a token; it stays closed when none is "
+    "left; in the first partition only",
+)
 BARRIER = _ground(
     "angarium:barrier",
     "string",

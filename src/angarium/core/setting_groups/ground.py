@@ -18,6 +18,12 @@ class Durability(StrEnum):
     REPLICA = "replica"  # and another server has it
 
 
+class AccessMode(StrEnum):
+    AUTO = "auto"  # open on loopback until there is a token, and never again
+    OPEN = "open"  # open on loopback, whatever tokens there are or were
+    TOKENS = "tokens"  # nobody comes in without a token, not even before the first one
+
+
 class HttpSettings(Group):
     host: str = Field("127.0.0.1", description="Address the API and the dashboard listen on.")
     port: Port = Field(8400, description="Port of the API and the dashboard; 0 takes a free one.")
