@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from angarium.conversations.order import Need
 from angarium.core.errors import InputInvalid
 from angarium.core.figures import ProcessFigures
 from angarium.server.dashboard.attention import notices
@@ -108,3 +109,10 @@ def test_a_mark_is_read_as_it_was_given_and_nothing_else_is() -> None:
     for wrong in ("", "1", "1:2:3", "1:-2", "1:x", "1:٣", f"1:{2**64}", "1:" + "9" * 400):
         with pytest.raises(InputInvalid, match="is no mark"):
             numbers_of(wrong, 2)
+
+
+def test_replies_that_wait_for_a_sender_are_trouble() -> None:
+    needs = [Need(("web", "default"), 3, 1)]
+    (found,) = notices(FACTS, ROLES, 0, needs=needs)
+    assert (found.room, found.level) == ("conversations", "trouble")
+    assert found.text == "3 replies waiting for a process with sender 'web' or 'default'"

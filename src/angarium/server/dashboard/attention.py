@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 import msgspec
+
+from angarium.conversations.order import Need, wanted
 
 Facts = Mapping[str, Mapping[str, int]]
 
@@ -19,12 +21,15 @@ class Notice(msgspec.Struct, frozen=True):
     hint: str
 
 
-def notices(facts: Facts, roles: Set[str], dropped_events: int) -> list[Notice]:
+def notices(
+    facts: Facts, roles: Set[str], dropped_events: int, *, needs: Sequence[Need] = ()
+) -> list[Notice]:
     """The worst first."""
     found = [
         *_dispatch(facts["dispatch"]),
         *_routing(facts["routing"]),
         *_transactions(facts["transactions"], roles),
+        *_needs(needs),
         *_rest(facts, roles, dropped_events),
     ]
     return sorted(found, key=lambda notice: notice.level != "trouble")
@@ -67,6 +72,13 @@ def _transactions(room: Mapping[str, int], roles: Set[str]) -> Iterator[Notice]:
     if room["silent_nodes"]:
         text = f"{_many(room['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "others take over what it had in hand")
+
+
+def _needs(needs: Sequence[Need]) -> Iterator[Notice]:
+    for need in needs:
+        text = f"{_many(need.replies, 'reply')} waiting for {wanted(need.senders)}"
+        hint = "start a process whose application has this sender, or cancel them"
+        yield Notice("conversations", "trouble", text, hint)
 
 
 def _rest(facts: Facts, roles: Set[str], dropped_events: int) -> Iterator[Notice]:

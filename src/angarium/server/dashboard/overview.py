@@ -12,6 +12,7 @@ from dataclasses import asdict
 import msgspec
 
 import angarium
+from angarium.conversations.show import ShownSenders, show_senders
 from angarium.conversations.store import ConversationStore
 from angarium.core.figures import ProcessFigures, read_processes
 from angarium.core.ground import Ground
@@ -81,11 +82,12 @@ class Sampler:
         now_ms = await self._now_ms()
         processes = await read_processes(self._ground)
         journal = await self._journal_figures()
+        senders = await show_senders(self._conversations)
         rooms = [
             await self._dispatch_figures(processes),
             await self._routing_figures(processes),
             await self._transactions_figures(processes),
-            await self._conversations_figures(processes),
+            await self._conversations_figures(processes, senders),
             await self._pickup_figures(processes, now_ms),
         ]
         facts = {room.name: {**room.facts, "waiting": room.waiting} for room in rooms}
@@ -96,7 +98,7 @@ class Sampler:
             rates=self._rates.update(processes, journal.events, now_ms),
             journal=journal,
             processes=processes,
-            notices=notices(facts, _roles(processes), journal.dropped_events),
+            notices=notices(facts, _roles(processes), journal.dropped_events, needs=senders.needs),
         )
 
     async def _now_ms(self) -> int:
@@ -169,10 +171,13 @@ class Sampler:
             queued + watch.running + watch.sleeping, max(waits, default=None), 0, facts,
         )  # fmt: skip
 
-    async def _conversations_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+    async def _conversations_figures(
+        self, processes: Sequence[ProcessFigures], senders: ShownSenders
+    ) -> RoomFigures:
         found = [await self._conversations.in_flight(partition) for partition in self._partitions]
         replies, requests, new = (sum(each) for each in zip(*found, strict=True))
-        facts = {"replies": replies, "requests": requests, "new": new}
+        waiting = sum(need.replies for need in senders.needs)
+        facts = {"replies": replies, "requests": requests, "new": new, "without_sender": waiting}
         return RoomFigures(
             "conversations", _count(processes, "conversations"), replies, None, 0, facts
         )

@@ -8,9 +8,10 @@ const SMALL = matchMedia("(max-width: 560px)");
 /** `member` is the name under which the answer holds the rows. */
 export function paged(path, member, parameters, redraw) {
   const list = {
-    rows: [], next: null, page: 1, after: null, read: false,
+    answer: null, rows: [], next: null, page: 1, after: null, read: false,
     async load() {
       const answer = await get(path, { limit: SMALL.matches ? 20 : 50, ...parameters(), after: list.after });
+      list.answer = answer;
       list.rows = answer[member];
       list.next = answer.next;
       list.read = true;

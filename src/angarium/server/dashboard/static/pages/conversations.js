@@ -2,7 +2,7 @@
 
 import { get, part } from "../api.js";
 import { h } from "../dom.js";
-import { ahead, at, count, duration } from "../format.js";
+import { ago, ahead, at, count, duration } from "../format.js";
 import { model } from "../model.js";
 import { badge, card, empty, heading, loading, pager, table, tiles } from "../parts.js";
 import { paged } from "../paging.js";
@@ -11,7 +11,7 @@ const href = (id) => `#/conversations/${encodeURIComponent(id)}`;
 // How each reason looks: the word on the badge, its tone, and the edge of the card.
 const LOOKS = {
   send: ["may leave", "good", "leaving"], sent: ["sent", "accent", "sent"], awaited: ["tried again later", "warn", "held"],
-  not_held: ["not taken yet", "", ""], wait_request: ["waits for a request", "warn", "held"],
+  not_held: ["not taken yet", "", ""], no_sender: ["no process has its sender", "bad", "held"], wait_request: ["waits for a request", "warn", "held"],
   wait_response: ["waits for a reply", "", ""], expired: ["its time is over", "bad", "held"],
 };
 
@@ -31,7 +31,8 @@ function listed(kind, list) {
   return [
     heading("Conversations", "Replies leave in the order in which their requests came, whichever process makes them."),
     tiles(["Replies in flight", count(figures.replies)], ["Open requests", count(figures.requests), "without a reply"],
-      ["Not taken yet", count(figures.new)], ["Processes", count(model.rooms.conversations.processes)]),
+      ["Not taken yet", count(figures.new)], ["Without a sender", count(figures.without_sender), "no process can send them"], ["Processes", count(model.rooms.conversations.processes)]),
+    list.answer?.needs.length ? needs(list.answer.needs) : null,
     card("Look at one", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),
       h("button", { type: "submit" }, "Show its queue")) }),
@@ -40,6 +41,14 @@ function listed(kind, list) {
         h("a", { href: `#/conversations?kind=${name}`, "aria-current": String(kind === name) }, text))) },
       list.read ? rows(kind, list) : loading(), pager(list, "conversations")),
   ];
+}
+
+function needs(waiting) {
+  return card("Without a sender", { note: "replies that wait for a process with a sender", key: "needs", table: table("Without a sender", [
+    { label: "Sender", cell: (row) => row.senders.join(" or "), class: "wrap" },
+    { label: "Replies", cell: (row) => count(row.replies), number: true },
+    { label: "First waits since", cell: (row) => h("span", { title: at(row.sinceMs) }, ago(row.sinceMs)), number: true },
+  ], waiting, (row) => row.senders.join("|")) });
 }
 
 function rows(kind, list) {
