@@ -1,8 +1,9 @@
 """Conversations under any interleaving of processes, crashes, lost ACKs, expiries and callbacks.
 
-The machine keeps its own books of who stands where, and every answer of the scripts must agree
-with them: whether a reply may leave, who holds it, and in which state it is. At the end everything
-is let go, and the journal must account for each reply exactly once.
+The processes have different senders, and no process may get a reply that it can't send. The
+machine keeps its own books of who stands where, and every answer of the scripts must agree with
+them: whether a reply may leave, who holds it, and in which state it is. At the end everything is
+let go, and the journal must account for each reply exactly once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -28,18 +29,24 @@ from hypothesis.stateful import (
 from angarium.conversations.answers import NewReply, TakeOutcome
 from angarium.conversations.errors import RequestUnknown
 from angarium.conversations.model import GONE, TRANSITIONS, MinMessageInfo
+from angarium.conversations.store import WAITING
 from angarium.core.ground import Ground
 from tests.conversations.kit import Room
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_ground
 
-INSTANCES = 3
+# Of each process. One that names no sender goes by that of its origin, `o`, or by `default`.
+SENDERS = (("a",), ("b",), ("a", "default"))
+NEEDS = {"n:a": {"a"}, "n:b": {"b"}, "n:nobody": {"nobody"}, "": {"o", "default"}}
+INSTANCES = len(SENDERS)
 CONVERSATIONS = ("c0", "c1", "c2")
 WHICH = st.integers(0, 10_000)
 INSTANCE = st.integers(0, INSTANCES - 1)
+NEED = st.sampled_from(["n:a", "n:a", "n:b", "n:b", "", "n:nobody"])
 EXPECTED = {
     "send", "wait_request", "wait_response", "gone", "taken", "expired", "refused", "awaited",
+    "no_sender", "waited",
     "cancelled", "sent crash", "sent lost", "sent ack", "sent unasked",
 }  # fmt: skip
 MESSAGE_TTL, AWAITED_TTL, PENDING_TTL, SENT_TTL = 10_000, 900_000, 30_000, 5_000
@@ -64,7 +71,10 @@ class BookedReply:
     due_ms: int
     holder: str | None
     status: str
+    need: str
     ended: bool = False
+    waits: bool = False  # for a process with its sender
+    retries: int = 0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -108,6 +118,10 @@ class Books:
         return "send", reply.info.response_id
 
 
+def can_send(instance: int, need: str) -> bool:
+    return not NEEDS[need].isdisjoint(SENDERS[instance])
+
+
 class Conversations(RuleBasedStateMachine):
     url: str
     seen: ClassVar[Counter[str]] = Counter()
@@ -122,23 +136,23 @@ class Conversations(RuleBasedStateMachine):
         self.serial = 0
         self.books = Books()
         self.left: list[str] = []
-        for _ in range(INSTANCES):
-            self.rooms.append(self.start())
+        for senders in SENDERS:
+            self.rooms.append(self.start(senders))
         for conversation in CONVERSATIONS:
             self.open_request(conversation, 0)
             self.open_request(conversation, 1)
 
-    def start(self) -> Room:
+    def start(self, senders: Sequence[str] | None) -> Room:
         self.serial += 1
         context = sample_ground(self.url, actor=f"p{self.serial}", clock=self.clock, **self.prefix)
         ground: Ground = self.do(context.__aenter__())
         self.contexts.append(context)
         self.prefix = {"prefix": ground.settings.prefix}
-        room: Room = self.do(self.open_room(ground))
+        room: Room = self.do(self.open_room(ground, senders))
         return room
 
-    async def open_room(self, ground: Ground) -> Room:
-        return Room(ground, self.clock)
+    async def open_room(self, ground: Ground, senders: Sequence[str] | None) -> Room:
+        return Room(ground, self.clock, senders)
 
     def do(self, awaitable: Any) -> Any:
         return self.loop.run_until_complete(awaitable)
@@ -166,13 +180,15 @@ class Conversations(RuleBasedStateMachine):
         assert position == max(earlier, default=0) + 1
         self.books.requests.append(request)
 
-    @rule(which=WHICH, instance=INSTANCE, held=st.booleans())
-    def reply(self, which: int, instance: int, held: bool) -> None:
+    @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), need=NEED)
+    def reply(self, which: int, instance: int, held: bool, need: str) -> None:
         """To any request that ever was: late callbacks come to old ones."""
         recent = self.books.requests[-6:]
         request = recent[-1 - which % len(recent)]
         response_id = f"s{len(self.books.replies)}"
-        new = NewReply(request.conversation, request.id, response_id, 2, b"{}", held=held)
+        new = NewReply(
+            request.conversation, request.id, response_id, 2, b"{}", held=held, need=need
+        )
         room = self.rooms[instance]
         if request.closed or request.until_ms <= self.now_ms:
             with pytest.raises(RequestUnknown):
@@ -180,6 +196,8 @@ class Conversations(RuleBasedStateMachine):
             self.seen["refused"] += 1
             return
         accepted = self.do(room.store.accept_reply(new))
+        held = held and can_send(instance, need)
+        assert accepted.held is held
         request.replies += 1
         request.until_ms = self.now_ms + AWAITED_TTL
         self.books.replies[response_id] = BookedReply(
@@ -190,17 +208,18 @@ class Conversations(RuleBasedStateMachine):
             self.now_ms + PENDING_TTL,
             room.ground.actor if held else None,
             "PENDING" if held else "WAITING",
+            need,
         )
         assert (self.do(room.store.accept_reply(new))).duplicate
 
-    @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), number=st.integers(1, 3))
-    def ask_and_answer(self, which: int, instance: int, held: bool, number: int) -> None:
+    @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), needs=st.lists(NEED, max_size=3))
+    def ask_and_answer(self, which: int, instance: int, held: bool, needs: list[str]) -> None:
         conversation = CONVERSATIONS[which % len(CONVERSATIONS)]
         if which % 2:
             self.open_request(conversation, instance)  # one that may stay without an answer
         self.open_request(conversation, instance)
-        for offset in range(number):
-            self.reply(which + offset, instance, held)
+        for offset, need in enumerate(needs):
+            self.reply(which + offset, instance, held, need)
 
     # Being taken
 
@@ -210,6 +229,20 @@ class Conversations(RuleBasedStateMachine):
         for partition in store.partitions:
             infos = self.do(store.pop_new(partition, 3))
             self.taken(instance, infos, self.do(store.take(infos)))
+
+    @rule(instance=INSTANCE, others=st.booleans())
+    def fetch_waiting(self, instance: int, others: bool) -> None:
+        """Perhaps with a look of the others in between, who must not spoil it."""
+        store = self.rooms[instance].store
+        for partition in store.partitions:
+            infos = self.do(store.pop_waiting(partition, 3))
+            for info in infos:
+                reply = self.books.replies[info.response_id]
+                assert can_send(instance, reply.need)
+                reply.due_ms = min(reply.due_ms, self.now_ms + PENDING_TTL)
+            if others:
+                self.claim((instance + 1) % INSTANCES, 0)
+            self.taken(instance, infos, self.do(store.take(infos, WAITING)))
 
     @rule(instance=INSTANCE, pause_ms=st.sampled_from([0, 0, 0, 31_000]))
     def claim(self, instance: int, pause_ms: int) -> None:
@@ -237,8 +270,20 @@ class Conversations(RuleBasedStateMachine):
                 assert reply.until_ms > self.now_ms
                 lapsed = reply.due_ms <= self.now_ms
                 assert reply.status in ("WAITING", "AWAITED") or lapsed
+                assert can_send(instance, reply.need)
+                assert outcome.taken is not None
+                reply.retries += reply.status != "WAITING" and not reply.waits
+                assert outcome.taken.reply.awaited_retries == reply.retries
+                self.seen["waited"] += reply.waits
+                reply.waits = False
                 reply.holder = self.rooms[instance].ground.actor
                 reply.status = "PENDING"
+                reply.due_ms = min(self.now_ms + PENDING_TTL, reply.until_ms)
+            elif outcome.status == "no_sender":
+                assert not can_send(instance, reply.need)
+                assert reply.status != "PENDING" or reply.due_ms <= self.now_ms
+                reply.status = "AWAITED" if reply.status == "PENDING" else reply.status
+                reply.holder, reply.waits = None, True
                 reply.due_ms = min(self.now_ms + PENDING_TTL, reply.until_ms)
             elif outcome.status in ("expired", "delivered"):
                 assert reply.until_ms <= self.now_ms
@@ -369,7 +414,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE)
     def crash(self, instance: int) -> None:
         """A new process takes its place; what the old one held is held by nobody alive."""
-        self.rooms[instance] = self.start()
+        self.rooms[instance] = self.start(SENDERS[instance])
 
     @rule(ms=st.sampled_from([1, 200, 1_000, 4_999, 5_000, 9_999, 30_000, 300_000]))
     def wait(self, ms: int) -> None:
@@ -390,11 +435,13 @@ class Conversations(RuleBasedStateMachine):
             draw.random() < 0.5,
         )
         way = draw.choice(["ack", "ack", "lost", "unasked", "crash"])
+        needs = draw.choices(list(NEEDS), weights=[4, 4, 1, 3], k=3)
         ms = draw.choice([1, 1, 200, 1_000, 4_999, 5_000, 9_999, 30_000, 900_000])
         steps: list[Callable[[], None]] = [
-            lambda: self.ask_and_answer(which, instance, flag, 1 + which % 3),
-            lambda: self.reply(which, instance, flag),
+            lambda: self.ask_and_answer(which, instance, flag, needs[: 1 + which % 3]),
+            lambda: self.reply(which, instance, flag, needs[0]),
             lambda: self.fetch_new(instance),
+            lambda: self.fetch_waiting(instance, flag),
             lambda: self.claim(instance, 31_000 if which % 4 == 0 else 0),
             lambda: self.check_all_held(instance),
             lambda: self.send(instance, which, way),
@@ -439,7 +486,7 @@ class Conversations(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """One healthy process is enough, and no reply outlasts its time."""
-        room = self.start()
+        room = self.start(None)
         store = room.store
         for _ in range(60):
             self.clock.jump(31_000)
