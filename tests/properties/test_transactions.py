@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from angarium.core import keyspace as keys
 from angarium.transactions.errors import TransactionFinished
-from angarium.transactions.model import Start, Taken, Transaction
+from angarium.transactions.model import Start, Taken, Transaction, step_words
 from angarium.transactions.store import WebhookResult
 from tests.faults.profile import LONG, rounds
 from tests.kit.clock import FakeClock
@@ -21,6 +22,9 @@ from tests.kit.server import ServerProcess
 from tests.transactions.room import Room, room
 
 NODES = ("n0", "n1", "n2")
+# Old code, new code and both: every step has two nodes, and none has all.
+STEPS = {"n0": {"echo"}, "n1": {"echo", "add"}, "n2": {"add"}}
+FIRST_STEP = {"one": "echo", "child": "echo", "sum": "add", "brief": "add"}
 NODE = st.sampled_from(NODES)
 PICK = st.integers(0, 10_000)
 FINAL = ("success", "failed", "aborted", "cancelled", "timeout", "internal-error")
@@ -44,21 +48,28 @@ class Lives(RuleBasedStateMachine):
         self.context = room(self.url, clock=self.clock, transactions={"delay_before_archiving": 60})
         self.here: Room = self.do(self.context.__aenter__())
         self.do(self.here.define("child", {"type": "echo"}))
+        self.do(self.here.define("sum", {"type": "add"}, {"type": "echo"}))
+        self.do(self.here.define("brief", {"type": "add"}, timeout_ms=5_000))
         self.accepted: dict[str, str] = {}
         self.ended: dict[str, str] = {}
         self.archived: set[str] = set()
         self.held: dict[str, list[Taken]] = {node: [] for node in NODES}
         self.stale: list[Taken] = []
         self.calling: set[str] = set()
+        self.steps: Counter[str] = Counter()
 
     def do(self, awaitable: Any) -> Any:
         return self.loop.run_until_complete(awaitable)
 
     # Clients
 
-    @rule(external=st.sampled_from([None, "a", "b"]), hook=st.booleans())
-    def start(self, external: str | None, hook: bool) -> None:
-        asked = Start("one", external_id=external, webhook=HOOK if hook else None)
+    @rule(
+        external=st.sampled_from([None, "a", "b"]),
+        hook=st.booleans(),
+        pipeline=st.sampled_from(["one", "sum", "brief"]),
+    )
+    def start(self, external: str | None, hook: bool, pipeline: str = "one") -> None:
+        asked = Start(pipeline, external_id=external, webhook=HOOK if hook else None)
         started = self.do(self.here.store.start(asked))
         if external is not None and external in self.accepted.values():
             first = next(id for id, name in self.accepted.items() if name == external)
@@ -99,8 +110,10 @@ class Lives(RuleBasedStateMachine):
 
     @rule(node=NODE, count=st.integers(1, 5))
     def take(self, node: str, count: int) -> None:
-        for taken in self.do(self.here.take(node, count)):
+        for taken in self.do(self.here.take(node, count, step_types=step_words(STEPS[node]))):
             assert taken.id not in self.ended, "what has ended was handed out"
+            if not taken.cancel and taken.left_ms > 0 and not self.steps[taken.id]:
+                assert FIRST_STEP[taken.pipeline] in STEPS[node], "given to a node without the step"
             holders = [t for held in self.held.values() for t in held if t.id == taken.id]
             assert not holders, "taken from a node that lives and holds it"
             self.held[node].append(taken)
@@ -127,13 +140,15 @@ class Lives(RuleBasedStateMachine):
             taken = self.held[node][pick % len(self.held[node])]
             status = self.do(self.here.store.checkpoint(taken.id, taken.run, 1, b"1 0 7"))
             assert status in ("saved", "cancelled")
+            self.steps[taken.id] = 1
 
     @rule(node=NODE, pick=PICK, ms=st.sampled_from([None, 0, 5_000]), then_wake=st.booleans())
     def sleep(self, node: str, pick: int, ms: int | None, then_wake: bool) -> None:
         taken = self._pop(node, pick)
         if taken is None:
             return
-        status = self.do(self.here.store.sleep(taken.id, taken.run, b"0 1 ", ms, "go"))
+        frame = b"%d 1 " % self.steps[taken.id]
+        status = self.do(self.here.store.sleep(taken.id, taken.run, frame, ms, "go"))
         assert status in ("sleeping", "awake", "cancelled")
         if status == "cancelled":
             self.held[node].append(taken)
@@ -148,9 +163,10 @@ class Lives(RuleBasedStateMachine):
         if taken.id in self.calling or "." in taken.id:
             self.held[node].append(taken)
             return
-        data = [b"1"] * count
+        data, step = [b"1"] * count, self.steps[taken.id]
+        frame = b"%d 0 1" % step
         status = self.do(
-            self.here.store.call_children(taken.id, taken.run, 0, b"0 0 1", "child", data)
+            self.here.store.call_children(taken.id, taken.run, step, frame, "child", data)
         )
         if status == "cancelled":
             self.held[node].append(taken)
@@ -158,7 +174,7 @@ class Lives(RuleBasedStateMachine):
         assert status == "called"
         self.calling.add(taken.id)
         for number in range(1, count + 1):
-            self.accepted[f"{taken.id}.0-{number}"] = ""
+            self.accepted[f"{taken.id}.{step}-{number}"] = ""
         if finish:
             self.complete_all(node)
 
@@ -168,6 +184,38 @@ class Lives(RuleBasedStateMachine):
         if taken is not None:
             status = self.do(self.here.store.return_to_queue(taken.id, taken.run))
             assert status == "returned"
+
+    @rule(node=NODE, pick=PICK, step=st.sampled_from([0, 1]), lost=st.booleans())
+    def hand_over(self, node: str, pick: int, step: int, lost: bool) -> None:
+        """It comes to a step that its node lacks."""
+        taken = self._pop(node, pick)
+        if taken is None:
+            return
+        step = max(step, self.steps[taken.id])
+        step_type = "echo" if step else FIRST_STEP[taken.pipeline]
+        for _ in range(2 if lost else 1):
+            call = self.here.store.hand_over(taken.id, taken.run, step, b"%d 0 1" % step, step_type)
+            status = self.do(call)
+            assert status in ("waits", "cancelled")
+        if status == "cancelled":
+            self.held[node].append(taken)
+        else:
+            self.steps[taken.id] = step
+
+    @rule(seconds=st.sampled_from([0, 6]))
+    def expire(self, seconds: int) -> None:
+        """Who waits for a step past its time ends."""
+        self.do(self.clock.advance(seconds))
+        waiting = {id for id, state in self.do(self._states()).items() if _waits(state)}
+        for partition in self.here.store.places.partitions:
+            for node in NODES:
+                self.do(self.here.store.touch_node(partition, node))
+            self.do(self.here.store.expire_waiting(partition))
+        for id, state in self.do(self._states()).items():
+            if state is not None and state.status == "timeout" and id not in self.ended:
+                assert id in waiting
+                Lives.seen["waited in vain"] += 1
+                self._end(id, "timeout")
 
     @rule(node=NODE, pick=PICK, late=st.booleans(), busy=st.booleans())
     def crash(self, node: str, pick: int, late: bool, busy: bool) -> None:
@@ -258,6 +306,41 @@ class Lives(RuleBasedStateMachine):
                 assert state is not None
                 assert (state.status, str(state.run)) == ("running", taken.run)
 
+    @invariant()
+    def each_queued_one_is_in_one_place(self) -> None:
+        if not hasattr(self, "here"):
+            return
+        queued, waiting = self.do(self._entries())
+        for id, state in self.do(self._states()).items():
+            if state is not None and state.status == "queued":
+                in_queues, in_places = queued.count(id), waiting.count(id)
+                assert in_queues + in_places == 1, (id, in_queues, in_places)
+                assert bool(in_places) == _waits(state)
+            else:
+                assert id not in waiting, "waits though it is not queued"
+
+    async def _entries(self) -> tuple[list[str], list[str]]:
+        """Ids in the queues, and ids that wait for a step."""
+        queued: list[str] = []
+        waiting: list[str] = []
+        ask = self.here.ground.redis.call
+        for partition in self.here.store.places.partitions:
+            places = self.here.store.places
+            for name in places.queues(partition, ["default"]):
+                queued += [id.decode() for id in await ask("LRANGE", name, 0, -1, key=name)]
+            index = places.name(keys.WAITING_PLACES, partition)
+            here: list[str] = []
+            for place in await ask("ZRANGE", index, 0, -1, key=index):
+                name = places.name(keys.WAITING, partition, place.decode())
+                found = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
+                assert found, f"{place} is empty and still listed"
+                here += found
+            name = places.name(keys.WAITING_DEADLINES, partition)
+            deadlines = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
+            assert sorted(deadlines) == sorted(here)
+            waiting += here
+        return queued, waiting
+
     async def _states(self) -> dict[str, Transaction | None]:
         found = await asyncio.gather(*(self.here.store.find(id) for id in self.accepted))
         return dict(zip(self.accepted, found, strict=True))
@@ -302,6 +385,10 @@ class Lives(RuleBasedStateMachine):
                         self.ended[child] = "cancelled"
 
 
+def _waits(state: Transaction | None) -> bool:
+    return state is not None and state.waits_for_step is not None
+
+
 def _run(url: str, examples: int, *wanted: str) -> None:
     Lives.url = url
     Lives.seen = Counter()
@@ -310,12 +397,20 @@ def _run(url: str, examples: int, *wanted: str) -> None:
         settings=settings(max_examples=examples, stateful_step_count=40, deadline=None),
     )
     # A short run meets the frequent ones for sure; the long one has to meet all.
-    for what in ("late", "crash", "recovered", *(wanted if LONG else ())):
+    for what in ("late", "crash", "recovered", "step_awaited", *(wanted if LONG else ())):
         assert Lives.seen[what] > 0, f"the runs were too tame: no {what}"
 
 
 def test_any_interleaving_ends_each_transaction_once(redis_server: ServerProcess) -> None:
-    _run(redis_server.url, rounds(60, 400), "woken", "resumed", "archived", "webhook_delivered")
+    _run(
+        redis_server.url,
+        rounds(60, 400),
+        "woken",
+        "resumed",
+        "archived",
+        "webhook_delivered",
+        "waited in vain",
+    )
 
 
 def test_any_interleaving_ends_each_transaction_once_on_a_cluster(

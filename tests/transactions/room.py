@@ -15,11 +15,12 @@ from angarium.core.clock import Clock
 from angarium.core.ground import Ground
 from angarium.core.journal import Event, Journal, decode_entry
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import Start, Taken, Transaction
+from angarium.transactions.model import Start, Taken, Transaction, step_words
 from angarium.transactions.node import Node
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.statistics import Level
 from angarium.transactions.store import (
+    Able,
     HandoutStore,
     Held,
     PipelineStore,
@@ -32,6 +33,7 @@ from tests.transactions.app import app
 
 DEADLINE_S = 30.0
 FAR_MS = 4_000_000_000_000
+STEP_TYPES = step_words(app.handlers("step"))
 STEPS: Mapping[str, list[dict[str, Any]]] = {
     "one": [{"type": "echo"}],
     "two": [{"type": "add"}, {"type": "add", "parameters": {"n": 10}}],
@@ -62,11 +64,18 @@ class Room:
         start = Start(pipeline, msgspec.json.encode({} if data is None else data), **more)
         return (await self.store.start(start)).transaction_id
 
-    async def take(self, node: str = "n1", count: int = 10, group: str = "default") -> list[Taken]:
+    async def take(
+        self,
+        node: str = "n1",
+        count: int = 10,
+        group: str = "default",
+        step_types: str = STEP_TYPES,
+    ) -> list[Taken]:
         """From every partition."""
         found: list[Taken] = []
         for partition in self.store.places.partitions:
-            haul = await self.store.dequeue(partition, node, [group], count - len(found))
+            left = count - len(found)
+            haul = await self.store.dequeue(partition, node, [group], left, Able(step_types))
             found += haul.taken
             if len(found) >= count:
                 break

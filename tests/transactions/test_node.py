@@ -39,7 +39,6 @@ async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
         ("strange", "internal-error", "not JSON"),
         ("huge", "internal-error", "over 1048576"),
         ("sleep_nonsense", "internal-error", "sleep for nan"),
-        ("nobody-has-this", "internal-error", "no step 'nobody-has-this'"),
     ],
 )
 async def test_whatever_a_step_does_ends_its_transaction_and_not_the_node(

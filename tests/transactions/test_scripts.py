@@ -17,10 +17,10 @@ from angarium.transactions.errors import (
     TransactionUnknown,
 )
 from angarium.transactions.model import Start, Taken
-from angarium.transactions.store import Held, life
+from angarium.transactions.store import Able, Held, life
 from angarium.transactions.store.life import ENQUEUE
 from tests.kit.clock import FakeClock
-from tests.transactions.room import room
+from tests.transactions.room import STEP_TYPES, room
 
 HOOK = "https://example.org/hook"
 
@@ -117,7 +117,7 @@ async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
         cancelled, good = await here.start(), await here.start()
         await here.store.cancel(cancelled)
         await here.ground.redis.call("RPUSH", queue, "ghost")
-        haul = await here.store.dequeue(0, "n1", ["default"], 10)
+        haul = await here.store.dequeue(0, "n1", ["default"], 10, Able(STEP_TYPES))
         assert [each.id for each in haul.taken] == [good]
         assert haul.refused == 2
         assert await here.event_names("ghost") == ["dropped"]
@@ -528,7 +528,7 @@ async def test_an_administrators_transaction_goes_before_others(any_redis_url: s
             await here.start()
         admin = await here.start(admin=True)
         partition = here.store.places.partition_of(admin)
-        haul = await here.store.dequeue(partition, "n1", ["default"], 1)
+        haul = await here.store.dequeue(partition, "n1", ["default"], 1, Able(STEP_TYPES))
         assert [each.id for each in haul.taken] == [admin]
 
 

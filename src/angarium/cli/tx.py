@@ -140,7 +140,7 @@ def watch(
     elders: Annotated[int, typer.Option(min=1, max=200, help="How many elders.")] = 20,
     as_json: Json = False,
 ) -> int:
-    """What needs an eye: transactions that run longest, queues, silent nodes."""
+    """What needs an eye: transactions that run longest, queues, awaited steps, silent nodes."""
 
     async def run(transactions: Transactions) -> int:
         found = await transactions.watch(elders)
@@ -161,6 +161,12 @@ def watch(
             for each in found.queues
         ]
         _print_table(("node group", "queue", "length", "waiting"), queues)
+        steps = [
+            (each.node_group, each.step_type, each.transactions, f"{each.waiting_ms / 1000:.1f} s")
+            for each in found.awaited_steps
+        ]
+        if steps:
+            _print_table(("node group", "no node with step", "waiting", "for"), steps)
         rows = [
             (each.transaction_id, each.pipeline, each.node, f"{each.age_ms / 1000:.1f} s")
             for each in found.elders

@@ -189,7 +189,7 @@ class Handlers:
                           Parameter("level", schema={"enum": [each.value for each in Level]}),
                           Parameter("intervals", schema={"type": "integer", "minimum": 1})]),
             Operation("GET", "/v1/transaction-watch", "watchTransactions",
-                      "What needs an eye: elders, queues, silent nodes", self.watch,
+                      "What needs an eye: elders, queues, awaited steps, silent nodes", self.watch,
                       answers={200: Watch}, parameters=[
                           Parameter("elders", schema={"type": "integer", "minimum": 1,
                                                       "maximum": ELDERS_MAX})]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -173,6 +173,7 @@ class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     node: str | None = None
     wake_ms: int | None = None
     switch: str | None = None
+    waits_for_step: str | None = None  # the step type that a node must have to go on with it
     parent: str | None = None
     children_left: int | None = None
     note: str | None = None
@@ -205,7 +206,7 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
     group, pipeline, owner = fields[b"label"].decode().split("|")
     created_ms = int(fields[b"created"])
     completed_ms = number(b"completed")
-    sleeping = fields[b"status"] == b"sleeping"
+    sleeping, queued = fields[b"status"] == b"sleeping", fields[b"status"] == b"queued"
     return Transaction(
         id=id,
         status=Status(fields[b"status"].decode()),
@@ -224,6 +225,7 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
         node=text(b"node"),
         wake_ms=number(b"wake") if sleeping else None,
         switch=text(b"switch") if sleeping else None,
+        waits_for_step=awaited_step(text(b"waits")) if queued else None,
         parent=text(b"parent"),
         children_left=number(b"childrenLeft"),
         note=text(b"note"),
@@ -237,6 +239,17 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
         progress=raw(b"progress"),
         output=raw(b"output"),
     )
+
+
+def awaited_step(place: str | None) -> str | None:
+    """The step type in the name of a place where transactions wait."""
+    return place.rpartition("|")[2] if place else None
+
+
+def step_words(step_types: Iterable[str]) -> str:
+    """Step types as dequeue_transactions.lua reads them. A name that no pipeline can have is left
+    out: it could read as two."""
+    return f" {' '.join(each for each in step_types if _NAME.fullmatch(each))} "
 
 
 def pairs_of(values: Sequence[bytes], first: int = 0) -> dict[bytes, bytes]:

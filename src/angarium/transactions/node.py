@@ -23,9 +23,9 @@ from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
 from angarium.transactions.contact import Contact
 from angarium.transactions.library import load_definitions, read_definitions
-from angarium.transactions.model import Status, Taken, check_name
+from angarium.transactions.model import Status, Taken, check_name, step_words
 from angarium.transactions.runner import Ending, Pipelines, Runner, Running
-from angarium.transactions.store import Held, PipelineStore, TransactionStore
+from angarium.transactions.store import Able, Held, PipelineStore, TransactionStore
 
 # A hint comes with new work; this is for the case that it was missed.
 POLL_S = 0.5
@@ -100,6 +100,14 @@ class Node(Service):
             await load_definitions(self._pipelines, definitions, self._app)
         handlers = self._app.handlers("step")
         self._step_types = tuple(handlers)
+        self._step_words = step_words(handlers)
+        self._awaited = {f"{group}|{each}" for group in self._groups for each in handlers}
+        if not handlers:
+            self.log.warning(
+                "node_without_steps",
+                problem="this node has no steps, so it runs no pipeline step",
+                fix="name an application with @app.step functions: --app module:app",
+            )
         self._runner = Runner(
             self._store,
             Pipelines(self._pipelines),
@@ -119,6 +127,7 @@ class Node(Service):
         await self._tend()
         self.spawn("hints", self._listen)
         partitions = self._store.places.partitions
+        self._ask_waiting_s = [0.0] * len(partitions)
         self._takers = [self.loop(f"take{p}", partial(self._take, p), POLL_S) for p in partitions]
         self.loop("wake", self._wake, WAKE_S)
         # Until the very end: what we still have in hand must not be taken for orphaned.
@@ -150,7 +159,10 @@ class Node(Service):
             return Haul(0, again=False)
         self._reserved += count
         try:
-            haul = await self._store.dequeue(partition, self._node, self._groups, count)
+            able = Able(
+                self._step_words, self._runner.whole_pipelines, self._asks_waiting(partition)
+            )
+            haul = await self._store.dequeue(partition, self._node, self._groups, count, able)
         finally:
             self._reserved -= count
             self._wake_takers(but=partition)
@@ -159,12 +171,19 @@ class Node(Service):
         tally = self._runner.tally
         tally.taken += len(haul.taken)
         tally.refused += haul.refused
-        got = len(haul.taken) + haul.refused
-        if got == count:
+        tally.not_ours += haul.waiting
+        if able.waiting and not haul.taken:
+            self._ask_waiting_s[partition] = self.clock.monotonic() + POLL_S
+        if haul.entries == count:
             self._more.add(partition)
         else:
             self._more.discard(partition)
-        return Haul(got, again=got == count and free > count)
+        return Haul(haul.entries, again=haul.entries == count and free > len(haul.taken))
+
+    def _asks_waiting(self, partition: int) -> bool:
+        """Not with each call, for it costs one: after a hint, while there may be some, and again
+        and again for the case that a hint was missed."""
+        return self.clock.monotonic() >= self._ask_waiting_s[partition]
 
     def _launch(self, taken: Taken) -> None:
         now_s = self.clock.monotonic()
@@ -232,12 +251,21 @@ class Node(Service):
                 batch = await subscription.receive()
                 lines = [line for each in batch.messages for line in each.payload.split(b"\n")]
                 words = {tuple(line.decode().split(" ", 1)) for line in lines}
-                if batch.gap or any(("work", group) in words for group in self._groups):
+                if batch.gap or any(map(self._is_awaited, words)):
+                    self._ask_waiting_s = [0.0] * len(self._takers)
+                if batch.gap or any(map(self._is_for_us, words)):
                     for taker in self._takers:
                         taker.wake()
                 for word in words:
                     if word[0] == "cancel" and word[-1] in self._running:
                         self._stop_step(self._running[word[-1]], Status.CANCELLED, "")
+
+    def _is_for_us(self, words: tuple[str, ...]) -> bool:
+        """Work in a queue of ours, or something that waits for one of our step types."""
+        return (words[0] == "work" and words[-1] in self._groups) or self._is_awaited(words)
+
+    def _is_awaited(self, words: tuple[str, ...]) -> bool:
+        return words[0] == "waits" and words[-1] in self._awaited
 
     # Minding
 
@@ -262,6 +290,7 @@ class Node(Service):
             if found.count:
                 self.log.warning("orphans_recovered", partition=partition, count=found.count)
                 self._runner.tally.recovered += found.count
+            await self._store.expire_waiting(partition)
             for id in found.to_cancel:
                 if id in self._running:  # the notice was missed
                     self._stop_step(self._running[id], Status.CANCELLED, "")
@@ -338,6 +367,8 @@ class Node(Service):
             "running": len(self._running),
             "taken": tally.taken,
             "refused": tally.refused,
+            "not_ours": tally.not_ours,
+            "handed_over": tally.handed_over,
             "steps": tally.steps,
             "slept": tally.slept,
             "recovered": tally.recovered,

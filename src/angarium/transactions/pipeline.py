@@ -48,6 +48,11 @@ class Pipeline(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     def step_types(self) -> tuple[str, ...]:
         return tuple(step.type for step in self.steps if step.type is not None)
 
+    @property
+    def needs(self) -> str:
+        """What nodes must have, step by step, as scripts read it: `*` for a child pipeline."""
+        return " ".join(step.type or "*" for step in self.steps)
+
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 

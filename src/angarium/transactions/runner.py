@@ -40,6 +40,8 @@ NOTE_CHARACTERS_MAX = 1_000
 LOST_THREADS_MAX = 256
 # Later than any, but not never: a step that waits for its thread may be stopped.
 NO_DEADLINE_S = 1e15
+# Sent with each dequeue, so it should stay below a packet or two.
+WHOLE_PIPELINES_MAX = 50
 SLEEP_S_MAX = 10 * 365 * 86_400
 # What Redis can say that goes away by itself; the outcome in hand is worth the wait.
 PASSING = (RedisUnavailable, OutcomeUnknown, NotDurable, Overloaded)
@@ -101,6 +103,8 @@ class Tally:
 
     taken: int = 0
     refused: int = 0
+    not_ours: int = 0  # they wait now for a node that has their step
+    handed_over: int = 0
     steps: int = 0
     slept: int = 0
     recovered: int = 0
@@ -143,6 +147,7 @@ class Runner:
         self._store = store
         self._pipelines = pipelines
         # With what is asked of each at every step: whether it is async, and its own time-out.
+        self.whole_pipelines = ""
         self._handlers = {
             name: (each, each.is_async, each.options.get("timeout_s", 0) * 1000)
             for name, each in handlers.items()
@@ -222,9 +227,14 @@ class Runner:
             except (AngariumError, KeyError):
                 note = f"version {version} of pipeline {name} is gone"
                 return Ending(Status.INTERNAL_ERROR, b"", note)
+            self._learn(pipeline, version)
         frame = Frame.decode(taken.frame)
         data = frame.data or taken.data
         index, retry = frame.step, frame.retry
+        if not self._has(pipeline.steps[index]):
+            # The script that gave it to us could not read its definition.
+            await self._hand_over(running, index, taken.frame, pipeline.steps[index])
+            return None
         while True:
             definition = pipeline.steps[index]
             try:
@@ -242,8 +252,22 @@ class Runner:
             index, retry, data = index + 1, 0, output
             if index == len(pipeline.steps):
                 return Ending(Status.SUCCESS, output, outcome.note)
-            await self._checkpoint(running, index, Frame(index, 0, data).encode())
+            checkpoint = Frame(index, 0, data).encode()
+            if not self._has(pipeline.steps[index]):
+                await self._hand_over(running, index, checkpoint, pipeline.steps[index])
+                return None
+            await self._checkpoint(running, index, checkpoint)
             taken.children = ()
+
+    def _learn(self, pipeline: Pipeline, version: str) -> None:
+        """The next dequeue need not look at the steps of a pipeline that this node has whole. Only
+        a saving, so a bounded number is kept: the ones learnt last."""
+        words, name = self.whole_pipelines.split(), f"{pipeline.name}|{version}"
+        if name not in words and all(map(self._has, pipeline.steps)):
+            self.whole_pipelines = f" {' '.join([*words[1 - WHOLE_PIPELINES_MAX :], name])} "
+
+    def _has(self, definition: StepDefinition) -> bool:
+        return definition.type is None or definition.type in self._handlers
 
     # One step
 
@@ -252,10 +276,7 @@ class Runner:
     ) -> Outcome | None:
         if definition.pipeline is not None:
             return await self._children(running, definition, index, data)
-        known = self._handlers.get(definition.type or "")
-        if known is None:
-            raise StepNonsense(f"this node has no step {definition.type!r}")
-        handler, is_async, own_ms = known
+        handler, is_async, own_ms = self._handlers[definition.type or ""]
         if running.cancel:
             running.stopped = Status.CANCELLED
             raise StepStopped
@@ -387,6 +408,17 @@ class Runner:
             lambda: self._store.sleep(taken.id, taken.run, frame, sleep_ms, outcome.switch)
         )
         self.tally.slept += 1
+        _unless_cancelled(running, status)
+
+    async def _hand_over(
+        self, running: Running, index: int, frame: bytes, definition: StepDefinition
+    ) -> None:
+        """The next step is for a node that has it."""
+        taken, step_type = running.taken, definition.type or ""
+        status = await self._insist(
+            lambda: self._store.hand_over(taken.id, taken.run, index, frame, step_type)
+        )
+        self.tally.handed_over += 1
         _unless_cancelled(running, status)
 
     async def _checkpoint(self, running: Running, index: int, frame: bytes) -> None:

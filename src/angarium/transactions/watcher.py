@@ -39,6 +39,10 @@ FIGURES = Gauge(
 QUEUES = Gauge(
     "angarium_transaction_queue", "Transactions waiting for a node.", ["node_group", "kind"]
 )
+AWAITED_STEPS = Gauge(
+    "angarium_transactions_awaiting_step", "Transactions that wait for a node with a step type.",
+    ["node_group", "step_type"],
+)  # fmt: skip
 EVENTS = Gauge(
     "angarium_transaction_events", "Events of the last five minutes.", ["node_group", "event"]
 )
@@ -237,6 +241,9 @@ class Watcher(Service):
         FIGURES.labels("polls").set(self._count)
         for queue in watch.queues:
             QUEUES.labels(queue.node_group, queue.kind).set(queue.length)
+        AWAITED_STEPS.clear()  # a step that is awaited no longer has no line
+        for step in watch.awaited_steps:
+            AWAITED_STEPS.labels(step.node_group, step.step_type).set(step.transactions)
         await self._count_events()
 
     async def _count_events(self) -> None:

@@ -54,6 +54,22 @@ QUEUE_ADMIN = _transactions(
     "list",
     meaning="Ids of transactions with an administrative event; served first",
 )
+WAITING = _transactions(
+    "qWaitZ:{place}",
+    "zset",
+    meaning="Ids of transactions that wait for a node with their next step type, scored by when "
+    "they began to wait; a place is `queue|node group|step type`, with `queue` in, out or admin",
+)
+WAITING_DEADLINES = _transactions(
+    "qWaitZ:deadlines",
+    "zset",
+    meaning="Ids of all transactions that wait for a step type, scored by when their time is over",
+)
+WAITING_PLACES = _transactions(
+    "qWaitZ:places",
+    "zset",
+    meaning="Places where transactions wait for a step type, scored by when the first one came",
+)
 EXTERNAL_ID = _transactions(
     "externalId:{external_id}",
     "string",
@@ -140,6 +156,7 @@ TRANSACTIONS_EVENTS = _transactions(
 TRANSACTIONS_WORK = _transactions(
     "transactions:work",
     "channel",
-    meaning="Hints to nodes: a queue that was empty has work, a running transaction is cancelled",
+    meaning="Hints to nodes: a queue that was empty has work, a transaction waits for a step type, "
+    "a running transaction is cancelled",
     scope=Scope.KEYSPACE,
 )

@@ -90,7 +90,7 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
             "transaction": {
                 Role.ACCEPT: "started",
                 Role.STEP: "taken advanced progressed slept woken called resumed switched "
-                "cancel_asked returned recovered",
+                "cancel_asked returned recovered step_awaited",
                 Role.END: "completed=delivered cancelled=cancelled expired=expired",
                 Role.BESIDE: "notified webhook_tried webhook_failed webhook_delivered "
                 "webhook_given_up webhook_cancelled archived",
@@ -108,7 +108,16 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
 STAGES = ("accepted", "worked", "paused", "ended", "notified", "archived")
 _BEGINS = (Role.ANNOUNCE, Role.ACCEPT, Role.REOPEN)
 _PAUSES = frozenset(
-    ["rejected", "returned", "awaited", "slept", "called", "recovered", "outbound_retried"]
+    [
+        "rejected",
+        "returned",
+        "awaited",
+        "slept",
+        "called",
+        "recovered",
+        "step_awaited",
+        "outbound_retried",
+    ]
 )
 _FILED = frozenset(("archived", "discarded"))
 # What somebody had to do again, or will have to.

@@ -8,6 +8,11 @@ from typing import Literal
 import msgspec
 
 from angarium.conversations.order import Need, wanted
+from angarium.transactions.store.reading import AwaitedStep
+
+# Nodes of two applications in one group pass work on to each other all the time; what waits longer
+# than this waits for a node that is missing, or has too much to do.
+STEP_AWAITED_MS = 5_000
 
 Facts = Mapping[str, Mapping[str, int]]
 
@@ -22,13 +27,18 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 def notices(
-    facts: Facts, roles: Set[str], dropped_events: int, *, needs: Sequence[Need] = ()
+    facts: Facts,
+    roles: Set[str],
+    dropped_events: int,
+    awaited_steps: Sequence[AwaitedStep] = (),
+    needs: Sequence[Need] = (),
 ) -> list[Notice]:
     """The worst first."""
     found = [
         *_dispatch(facts["dispatch"]),
         *_routing(facts["routing"]),
         *_transactions(facts["transactions"], roles),
+        *_awaited_steps(awaited_steps),
         *_needs(needs),
         *_rest(facts, roles, dropped_events),
     ]
@@ -72,6 +82,15 @@ def _transactions(room: Mapping[str, int], roles: Set[str]) -> Iterator[Notice]:
     if room["silent_nodes"]:
         text = f"{_many(room['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "others take over what it had in hand")
+
+
+def _awaited_steps(steps: Sequence[AwaitedStep]) -> Iterator[Notice]:
+    for step in steps:
+        if step.waiting_ms >= STEP_AWAITED_MS:
+            many = _many(step.transactions, "transaction")
+            text = f"{many} waiting for a node with step '{step.step_type}' ({step.node_group})"
+            hint = "start a node whose application has this step, or cancel them"
+            yield Notice("transactions", "trouble", text, hint)
 
 
 def _needs(needs: Sequence[Need]) -> Iterator[Notice]:

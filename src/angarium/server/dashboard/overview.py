@@ -26,6 +26,7 @@ from angarium.routing.store import RoutingStore
 from angarium.server.dashboard.attention import Notice, notices
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.client import Transactions
+from angarium.transactions.store.reading import Watch
 
 
 class RoomFigures(msgspec.Struct, frozen=True):
@@ -82,11 +83,12 @@ class Sampler:
         now_ms = await self._now_ms()
         processes = await read_processes(self._ground)
         journal = await self._journal_figures()
+        watch = await self._transactions.watch(1)
         senders = await show_senders(self._conversations)
         rooms = [
             await self._dispatch_figures(processes),
             await self._routing_figures(processes),
-            await self._transactions_figures(processes),
+            _transactions_figures(watch, processes),
             await self._conversations_figures(processes, senders),
             await self._pickup_figures(processes, now_ms),
         ]
@@ -98,7 +100,9 @@ class Sampler:
             rates=self._rates.update(processes, journal.events, now_ms),
             journal=journal,
             processes=processes,
-            notices=notices(facts, _roles(processes), journal.dropped_events, needs=senders.needs),
+            notices=notices(
+                facts, _roles(processes), journal.dropped_events, watch.awaited_steps, senders.needs
+            ),
         )
 
     async def _now_ms(self) -> int:
@@ -153,24 +157,6 @@ class Sampler:
             lengths.dead_inbound + lengths.dead_outbound, facts,
         )  # fmt: skip
 
-    async def _transactions_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
-        watch = await self._transactions.watch(1)
-        queued = sum(queue.length for queue in watch.queues)
-        facts = {
-            "queued": queued,
-            "running": watch.running,
-            "sleeping": watch.sleeping,
-            "webhooks": watch.webhooks,
-            "to_archive": watch.to_archive,
-            "nodes": len(watch.nodes),
-            "silent_nodes": sum(not node.alive for node in watch.nodes),
-        }
-        waits = [queue.waiting_ms for queue in watch.queues if queue.length]
-        return RoomFigures(
-            "transactions", _count(processes, "node", "webhooks", "archiver"),
-            queued + watch.running + watch.sleeping, max(waits, default=None), 0, facts,
-        )  # fmt: skip
-
     async def _conversations_figures(
         self, processes: Sequence[ProcessFigures], senders: ShownSenders
     ) -> RoomFigures:
@@ -199,6 +185,24 @@ class Sampler:
             "pickup", _count(processes, "gateway"), found.queues,
             max(0, now_ms - min(oldest)) if oldest else None, 0, facts,
         )  # fmt: skip
+
+
+def _transactions_figures(watch: Watch, processes: Sequence[ProcessFigures]) -> RoomFigures:
+    queued = sum(queue.length for queue in watch.queues)
+    facts = {
+        "queued": queued,
+        "running": watch.running,
+        "sleeping": watch.sleeping,
+        "webhooks": watch.webhooks,
+        "to_archive": watch.to_archive,
+        "nodes": len(watch.nodes),
+        "silent_nodes": sum(not node.alive for node in watch.nodes),
+    }
+    waits = [queue.waiting_ms for queue in watch.queues if queue.length]
+    return RoomFigures(
+        "transactions", _count(processes, "node", "webhooks", "archiver"),
+        queued + watch.running + watch.sleeping, max(waits, default=None), 0, facts,
+    )  # fmt: skip
 
 
 def _moment(entry_id: str) -> int:

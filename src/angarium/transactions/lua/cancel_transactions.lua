@@ -1,8 +1,8 @@
 #!lua
--- Guarantee: what waits ends at once as cancelled, with the children it waits for; what runs is
+-- Guarantee: what is queued or sleeps ends at once as cancelled, with its children; what runs is
 -- marked, and its node told; what has ended stays as it is.
 -- KEYS: 3 to 5 statistics, 6 processing, 7 sleeping, 8 toArchive, 9 webhooks, 10 to 11 stems of
--- qOut and states; per item: state
+-- qOut and states, 12 stem of qWait; per item: state
 -- ARGV: 4 notify, 5 work, 6 archive_ms, 7 number of items; per item: id
 -- Returns: per item 'cancelled' | 'cancelling' | 'finished' | 'no_state'
 -- Events: cancelled, cancel_asked, resumed (room transactions)
@@ -10,6 +10,8 @@
 -- include: transition
 -- include: transactions
 -- include: transaction_end
+-- include: waiting
+wait_stem = KEYS[12]
 local cancel
 function cancel(state, id)
   local found = redis.call('HMGET', state, 'status', 'run', 'label', 'more')
@@ -23,6 +25,10 @@ function cancel(state, id)
     hints[#hints + 1] = 'cancel ' .. id
     return 'cancelling'
   end
+  if found[1] == 'queued' then
+    local place = redis.call('HGET', state, 'waits')
+    if place then stop_waiting(id, place) end
+  end
   local rare = end_transaction(state, id, found, 'cancelled', '', '')
   for number = 1, tonumber(rare[3] or 0) do
     local child = id .. '.' .. rare[5] .. '-' .. number
@@ -33,7 +39,7 @@ end
 
 local statuses = {}
 for item = 1, tonumber(ARGV[7]) do
-  statuses[item] = cancel(KEYS[11 + item], ARGV[7 + item])
+  statuses[item] = cancel(KEYS[12 + item], ARGV[7 + item])
 end
 end_all()
 settle()

@@ -1,7 +1,8 @@
 #!lua
 -- Guarantee: a version of a pipeline never changes; the newest one is for new transactions.
 -- KEYS: 3 pipeline, 4 names of pipelines
--- ARGV: 4 name, 5 version or '' for the next, 6 definition, 7 node group, 8 timeout_ms or ''
+-- ARGV: 4 name, 5 version or '' for the next, 6 definition, 7 node group, 8 timeout_ms or '',
+-- 9 its step types in order, '*' for a step that is a pipeline: what a node needs to run it
 -- Returns: {'stored', version} | {'same', version} | {'version_taken', version}
 -- Events: pipeline_stored (room transactions)
 -- Repeats: safe
@@ -17,7 +18,7 @@ end
 local stored = redis.call('HGET', KEYS[3], 'definition:' .. version)
 if stored then return { stored == ARGV[6] and 'same' or 'version_taken', version } end
 redis.call('HSET', KEYS[3], 'definition:' .. version, ARGV[6], 'group:' .. version, ARGV[7],
-  'stored:' .. version, string.format('%.0f', now_ms))
+  'stored:' .. version, string.format('%.0f', now_ms), 'steps:' .. version, ARGV[9])
 if ARGV[8] ~= '' then redis.call('HSET', KEYS[3], 'timeout:' .. version, ARGV[8]) end
 if not current or tonumber(current) < tonumber(version) then
   redis.call('HSET', KEYS[3], 'current', version, 'group', ARGV[7])

@@ -40,9 +40,11 @@ CHECKPOINT, SLEEP = _script("checkpoint_transactions"), _script("sleep_transacti
 WAKE, SET_SWITCHES = _script("wake_transactions"), _script("set_switches")
 REPORT_PROGRESS, RETURN = _script("report_progress"), _script("return_transactions")
 RECOVER, TOUCH_NODE = _script("recover_orphans"), _script("touch_node")
-CALL_CHILDREN = _script("call_children")
+CALL_CHILDREN, HAND_OVER = _script("call_children"), _script("hand_over_transactions")
+EXPIRE_WAITING = _script("expire_waiting")
 GET_STATES, REPLY_STATES = _script("get_states"), _script("reply_states")
 RECOVER_COUNT = 200
+EXPIRE_COUNT = 200
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,27 @@ class Recovered:
 
 
 @dataclass(frozen=True)
+class Able:
+    """What a node can run, in the words of `step_words`. `pipelines` («name|version») saves a look
+    at their steps; `waiting`: whether it asks for those that wait for a step type too."""
+
+    step_types: str
+    pipelines: str = ""
+    waiting: bool = True
+
+
+@dataclass(frozen=True)
 class Haul:
-    """What a node took; `refused` entries were in a queue but could not be run."""
+    """What a node took. `refused` entries were in a queue but could not be run; `waiting` ones
+    wait now for a node that has their next step."""
 
     taken: list[Taken]
     refused: int
+    waiting: int = 0
+
+    @property
+    def entries(self) -> int:
+        return len(self.taken) + self.refused + self.waiting
 
 
 class TransactionStore:
@@ -78,7 +96,7 @@ class TransactionStore:
         self._data_bytes_max = ground.settings.limits.transaction_data_bytes_max
         self._switches_max = ground.settings.limits.transaction_switches_items_max
         self.places = places = Places(ground)
-        archive_ms = self._settings.delay_before_archiving * 1000
+        self._archive_ms = archive_ms = self._settings.delay_before_archiving * 1000
         self._timeout_ms = self._settings.transaction_timeout_ms
 
         def batched(
@@ -112,7 +130,7 @@ class TransactionStore:
             self._timeout_ms,
         )
         self._complete = batched(COMPLETE, places.ending, archive_ms)
-        self._cancel = batched(CANCEL, places.ending, archive_ms)
+        self._cancel = batched(CANCEL, places.ending_queued, archive_ms)
         self._checkpoint = batched(CHECKPOINT, with_statistics())
         self._sleep = batched(
             SLEEP,
@@ -133,6 +151,9 @@ class TransactionStore:
                 places.name(keys.PROCESSING, partition),
                 *places.queue_stems(partition),
             ],
+        )
+        self._hand_over = batched(
+            HAND_OVER, with_statistics(("name", keys.PROCESSING), ("stem", keys.WAITING))
         )
         self._get = ground.batched(GET_STATES, lambda _: ())
         self._reply = batched(REPLY_STATES, with_statistics(("name", keys.WEBHOOKS)))
@@ -202,19 +223,28 @@ class TransactionStore:
 
     # Nodes
 
-    async def dequeue(self, partition: int, node: str, groups: Sequence[str], count: int) -> Haul:
+    async def dequeue(
+        self, partition: int, node: str, groups: Sequence[str], count: int, able: Able
+    ) -> Haul:
+        """Only what the node can go on with is taken."""
         places = self.places
         names = [
             *places.statistics(partition),
             places.stem(keys.STATE, partition),
             places.name(keys.PROCESSING, partition),
             places.name(keys.NODES, partition),
+            places.stem(keys.PIPELINE, partition),
+            places.stem(keys.WAITING, partition),
             *places.queues(partition, groups),
         ]
-        args: list[Argument] = [*places.channels, node, count, len(groups), *groups]
+        args: list[Argument] = [
+            *places.channels, node, count, able.step_types, able.pipelines,
+            "all" if able.waiting else "queues", len(groups), *groups,
+        ]  # fmt: skip
         replies = await self._ground.run(DEQUEUE, partition, names, args)
         taken = [_taken(reply) for reply in replies if reply[0] == b"taken"]
-        return Haul(taken, len(replies) - len(taken))
+        waiting = sum(reply[0] == b"waits" for reply in replies) if len(taken) < len(replies) else 0
+        return Haul(taken, len(replies) - len(taken) - waiting, waiting)
 
     def complete_soon(
         self, taken: Taken, status: str, output: bytes = b"", note: str = ""
@@ -251,6 +281,22 @@ class TransactionStore:
 
     async def return_to_queue(self, transaction_id: str, run: str) -> str:
         return await self._send(self._return, transaction_id, run)
+
+    async def hand_over(
+        self, transaction_id: str, run: str, step: int, frame: bytes, step_type: str
+    ) -> str:
+        """To a node that has the step; `waits` when that is done."""
+        return await self._send(self._hand_over, transaction_id, run, step, frame, step_type)
+
+    async def expire_waiting(self, partition: int) -> int:
+        """End those that waited for a step type until their time was over; how many."""
+        names, ended = self.places.ending_queued(partition), 0
+        args = (*self.places.channels, self._archive_ms, EXPIRE_COUNT)
+        while True:
+            found = int(await self._ground.run(EXPIRE_WAITING, partition, names, args))
+            ended += found
+            if found < EXPIRE_COUNT:
+                return ended
 
     async def call_children(
         self, transaction_id: str, run: str, step: int, frame: bytes, pipeline: str,
@@ -299,6 +345,7 @@ class TransactionStore:
             *self.places.statistics(partition),
             self.places.name(keys.NODES, partition),
             self.places.name(keys.STEP_TYPES, partition),
+            self.places.stem(keys.WAITING, partition),
             *self.places.queues(partition, groups),
         ]
         what = "leaving" if leaving else "here"

@@ -13,7 +13,7 @@ import msgspec
 from angarium.core import keyspace as keys
 from angarium.core.ground import Ground
 from angarium.core.scripts import load_script
-from angarium.transactions.model import Status
+from angarium.transactions.model import Status, awaited_step
 from angarium.transactions.store.places import Places
 
 PAGE = load_script("angarium.transactions", "page_transactions")
@@ -21,7 +21,7 @@ PAGE = load_script("angarium.transactions", "page_transactions")
 LOOKED_MAX = 1_000
 _FIELDS = (
     "label", "status", "created", "updated", "taken", "completed", "step", "node", "wake",
-    "switch", "externalId", "note", "webhook", "hookTries", "hookError",
+    "switch", "externalId", "note", "webhook", "hookTries", "hookError", "waits",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: str | None = None
     wake_ms: int | None = None
     switch: str | None = None
+    waits_for_step: str | None = None
     external_id: str | None = None
     note: str | None = None
 
@@ -76,6 +77,8 @@ class TransactionListing:
             if status is Status.QUEUED:
                 names = self._places.queues(partition, groups)
                 found += [("list", partition, name) for name in names]
+                waiting = self._places.name(keys.WAITING_DEADLINES, partition)
+                found.append(("zset", partition, waiting))
                 continue
             key, kind = keys.TO_ARCHIVE, "newest"
             if status is Status.RUNNING:
@@ -130,6 +133,7 @@ def _row(values: Sequence[bytes]) -> Row:
         node=fields["node"] or None,
         wake_ms=int(fields["wake"]) if fields["wake"] and status is Status.SLEEPING else None,
         switch=(fields["switch"] or None) if status is Status.SLEEPING else None,
+        waits_for_step=awaited_step(fields["waits"]) if status is Status.QUEUED else None,
         external_id=fields["externalId"] or None,
         note=fields["note"] or None,
     )

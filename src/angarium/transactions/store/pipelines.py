@@ -34,6 +34,7 @@ class PipelineStore:
             timeout = "" if pipeline.timeout_ms is None else pipeline.timeout_ms
             args = (
                 pipeline.name, version, definition_of(pipeline), pipeline.node_group, timeout,
+                pipeline.needs,
             )  # fmt: skip
             reply = await self._ground.run(PUT_PIPELINE, partition, names, args)
             version = int(reply[1])

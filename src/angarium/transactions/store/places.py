@@ -62,6 +62,10 @@ class Places:
             self.stem(keys.STATE, partition),
         ]
 
+    def ending_queued(self, partition: int) -> list[str]:
+        """The same with KEYS 12, for scripts that end what is queued: it may wait for a step."""
+        return [*self.ending(partition), self.stem(keys.WAITING, partition)]
+
     def queue_stems(self, partition: int) -> list[str]:
         return [
             self.stem(key, partition) for key in (keys.QUEUE_IN, keys.QUEUE_OUT, keys.QUEUE_ADMIN)

@@ -36,11 +36,22 @@ class Elder(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """`waiting_ms`: how long its first entry has been waiting."""
+    """`kind`: admin, out and in as they are served, and `waiting` for those that wait for a step
+    type. `waiting_ms`: how long its first entry has been waiting."""
 
     node_group: str
     kind: str
     length: int
+    waiting_ms: int
+
+
+class AwaitedStep(msgspec.Struct, frozen=True):
+    """A step type that no node had when its transactions were looked at; `waiting_ms`: how long the
+    first of them has been waiting."""
+
+    node_group: str
+    step_type: str
+    transactions: int
     waiting_ms: int
 
 
@@ -58,6 +69,7 @@ class Watch(msgspec.Struct, frozen=True):
     elders: list[Elder]
     queues: list[Queue]
     nodes: list[NodeSeen]
+    awaited_steps: list[AwaitedStep] = []
 
 
 class ReadingStore:
@@ -78,19 +90,26 @@ class ReadingStore:
         """Those that have been in this status longest; of completed ones, the newest."""
         found: list[Transaction] = []
         for partition in self._places.partitions:
-            if status is Status.QUEUED:
-                kind, sources = "list", self._places.queues(partition, groups)
-            elif status is Status.RUNNING:
-                kind, sources = "zset", [self._places.name(keys.PROCESSING, partition)]
-            elif status is Status.SLEEPING:
-                kind, sources = "zset", [self._places.name(keys.SLEEPING, partition)]
-            else:
-                kind, sources = "newest", [self._places.name(keys.TO_ARCHIVE, partition)]
-            names = [self._places.stem(keys.STATE, partition), *sources]
-            args = (kind, count, LOOKED_MAX, pipeline, owner, str(status))
-            rows = await self._ground.run(LIST, partition, names, args)
-            found += [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in rows]
+            for kind, sources in self._sources(status, partition, groups):
+                names = [self._places.stem(keys.STATE, partition), *sources]
+                args = (kind, count, LOOKED_MAX, pipeline, owner, str(status))
+                rows = await self._ground.run(LIST, partition, names, args)
+                found += [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in rows]
         return found[:count]
+
+    def _sources(
+        self, status: Status, partition: int, groups: Sequence[str]
+    ) -> list[tuple[str, Sequence[str]]]:
+        """Where transactions of a status are, and how that is read."""
+        places = self._places
+        if status is Status.QUEUED:
+            waiting = places.name(keys.WAITING_DEADLINES, partition)
+            return [("zset", [waiting]), ("list", places.queues(partition, groups))]
+        if status is Status.RUNNING:
+            return [("zset", [places.name(keys.PROCESSING, partition)])]
+        if status is Status.SLEEPING:
+            return [("zset", [places.name(keys.SLEEPING, partition)])]
+        return [("newest", [places.name(keys.TO_ARCHIVE, partition)])]
 
     async def statistics(self, level: Level, intervals: int) -> list[Interval]:
         """Newest first, summed over partitions."""
@@ -122,6 +141,21 @@ class ReadingStore:
                 length = queue.length + (other.length if other else 0)
                 waiting_ms = max(queue.waiting_ms, other.waiting_ms if other else 0)
                 queues[place] = Queue(*place, length, waiting_ms)
+        steps: dict[tuple[str, str], AwaitedStep] = {}
+        for step in (each for part in parts for each in part.awaited_steps):
+            name = (step.node_group, step.step_type)
+            same = steps.get(name, AwaitedStep(*name, 0, 0))
+            steps[name] = AwaitedStep(
+                *name,
+                step.transactions + same.transactions,
+                max(step.waiting_ms, same.waiting_ms),
+            )
+        waiting: list[Queue] = []
+        for group in dict.fromkeys([*groups, *(group for group, _ in steps)]):
+            waits = [step for step in steps.values() if step.node_group == group]
+            longest_ms = max((step.waiting_ms for step in waits), default=0)
+            length = sum(step.transactions for step in waits)
+            waiting.append(Queue(group, "waiting", length, longest_ms))
         oldest = sorted((e for part in parts for e in part.elders), key=lambda e: e.taken_ms)
         return Watch(
             running=sum(part.running for part in parts),
@@ -129,8 +163,9 @@ class ReadingStore:
             to_archive=sum(part.to_archive for part in parts),
             webhooks=sum(part.webhooks for part in parts),
             elders=oldest[:elders],
-            queues=list(queues.values()),
+            queues=[*waiting, *queues.values()],
             nodes=sorted(nodes.values(), key=lambda each: each.node),
+            awaited_steps=sorted(steps.values(), key=lambda each: -each.waiting_ms),
         )
 
     async def _watch(self, partition: int, groups: Sequence[str], elders: int) -> Watch:
@@ -142,11 +177,12 @@ class ReadingStore:
             places.name(keys.SLEEPING, partition),
             places.name(keys.TO_ARCHIVE, partition),
             places.name(keys.WEBHOOKS, partition),
+            places.stem(keys.WAITING, partition),
             *places.queues(partition, groups),
         ]
         reply = await self._ground.run(READ_WATCH, partition, names, (elders,))
         now_ms = int(reply[0])
-        counts, old, nodes, queues = reply[1:]
+        counts, old, nodes, queues, waiting = reply[1:]
         running, sleeping, to_archive, webhooks = counts
         kinds = [(group, kind) for group in groups for kind in ("admin", "out", "in")]
         return Watch(
@@ -168,7 +204,16 @@ class ReadingStore:
                     kinds, queues[::2], queues[1::2], strict=True
                 )
             ],
+            awaited_steps=[
+                _awaited_step(now_ms, place, length, since)
+                for place, length, since in zip(*[iter(waiting)] * 3, strict=True)
+            ],
         )
+
+
+def _awaited_step(now_ms: int, place: bytes, length: int, since: bytes) -> AwaitedStep:
+    _, group, step_type = place.decode().split("|")
+    return AwaitedStep(group, step_type, length, max(0, now_ms - int(float(since))))
 
 
 def _elder(now_ms: int, id: bytes, place: bytes, node: bytes, label: bytes) -> Elder:

@@ -8,7 +8,7 @@ const BAR = { y: 24, height: 22 };
 // Which state begins with an event; events that are not here only make a mark.
 const BEGINS = {
   started: "queued", taken: "running", slept: "sleeping", woken: "queued", switched: null, resumed: "queued",
-  returned: "queued", recovered: "queued", called: "sleeping", completed: "", cancelled: "", expired: "",
+  returned: "queued", recovered: "queued", step_awaited: "queued", called: "sleeping", completed: "", cancelled: "", expired: "",
 };
 const MOVING = new Set(["queued", "running", "sleeping"]);
 const MARKS = new Set(["advanced", "progressed", "completed", "cancelled", "expired"]);

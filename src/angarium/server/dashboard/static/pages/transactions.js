@@ -48,6 +48,7 @@ function view(own) {
     statistics(own),
     listCard(own),
     webhooks(own),
+    own.watch?.awaited_steps.length ? awaitedSteps(own.watch) : null,
     own.watch ? h("div", { class: "grid", key: "watch" }, nodes(own.watch), elders(own.watch)) : null,
   ];
 }
@@ -83,6 +84,7 @@ function whatNow(row) {
   if (row.status === "running") return row.node ? `at ${row.node} for ${duration(clock.now() - row.updated_ms)}` : "";
   if (row.status === "sleeping") return `${row.switch ? `waits for switch ${row.switch}, ` : ""}wakes ${ahead(row.wake_ms)}`;
   if (row.completed_ms) return `took ${duration(row.completed_ms - row.created_ms)}${row.note ? `: ${row.note}` : ""}`;
+  if (row.waits_for_step) return `waiting for a node with step '${row.waits_for_step}' for ${duration(clock.now() - row.updated_ms)}`;
   return `waits ${duration(clock.now() - row.updated_ms)}`;
 }
 
@@ -123,6 +125,15 @@ function nodes(watch) {
     { label: "State", cell: (row) => badge(row.alive ? "alive" : "silent", row.alive ? "good" : "warn") },
     { label: "Heard of", cell: (row) => `${duration(row.silent_ms)} ago`, number: true },
   ], watch.nodes, (row) => row.node) });
+}
+
+function awaitedSteps(watch) {
+  return card("Awaited steps", { note: "transactions that wait for a node with a step type", key: "awaited", table: table("Awaited steps", [
+    { label: "Step type", cell: (row) => row.step_type, class: "wrap" },
+    { label: "Node group", cell: (row) => row.node_group, class: "wrap" },
+    { label: "Transactions", cell: (row) => count(row.transactions), number: true },
+    { label: "First waits", cell: (row) => duration(row.waiting_ms), number: true },
+  ], watch.awaited_steps, (row) => `${row.node_group}|${row.step_type}`) });
 }
 
 function elders(watch) {
