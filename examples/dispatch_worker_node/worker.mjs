@@ -135,8 +135,10 @@ const redis = new Redis(options.redis);
 // Frames -----------------------------------------------------------------------------------------
 
 const VERSION = 1;
-const PROCESS_MESSAGE = 0, ACK_MESSAGE = 1, NACK_MESSAGE = 2, HELLO = 3, HEARTBEAT = 4, ERROR = 5;
+const PROCESS_MESSAGE = 0, ACK_MESSAGE = 1, NACK_MESSAGE = 2, HELLO = 3, HEARTBEAT = 4, ERROR = 5, PROOF = 6;
 const FRAME_BYTES_MAX = 1024 * 1024;
+const UNTRUSTED_BYTES_MAX = 8192; // before the dispatcher has proved that it knows the token
+const HANDSHAKE_MS = 10_000;
 
 function frame(command, payload = "") {
   const body = Buffer.from(payload);
@@ -148,7 +150,7 @@ function frame(command, payload = "") {
 }
 
 /** Calls `take(command, payload)` for each whole frame, however the bytes were cut. */
-function frameReader(take) {
+function frameReader(bytesMax, take) {
   let parts = [], size = 0, wanted = 6;
   return (data) => {
     parts.push(data);
@@ -158,7 +160,7 @@ function frameReader(take) {
     for (wanted = 6; rest.length >= 6; wanted = 6) {
       if (rest[0] !== VERSION) throw new Error(`version_unknown: a frame of version ${rest[0]}`);
       const length = rest.readUInt32BE(2);
-      if (length > FRAME_BYTES_MAX) throw new Error(`frame_too_large: a frame of ${length} bytes`);
+      if (length > bytesMax()) throw new Error(`frame_too_large: a frame of ${length} bytes`);
       wanted = 6 + length;
       if (rest.length < wanted) break;
       take(rest[1], rest.subarray(6, wanted));
@@ -169,8 +171,49 @@ function frameReader(take) {
   };
 }
 
-const greeting = () =>
-  frame(HELLO, JSON.stringify({ consumer_id: address, window: Number(options.window), token: options.token }));
+// The handshake: HELLO, and where a token is set, proofs that both sides know it -------------------
+
+/** On one connection: at our own port, where we listen, or to an ACK port, which we dial. */
+class Handshake {
+  constructor(port) {
+    this.port = port; // "worker-port" or "ack-port"
+    this.dials = port === "ack-port";
+    const says = { consumer_id: address, window: Number(options.window) };
+    if (options.token) says.nonce = crypto.randomBytes(32).toString("hex");
+    this.hello = frame(HELLO, JSON.stringify(says));
+    this.other = null; // the dispatcher's HELLO, as a whole frame
+    this.trusted = options.token === "";
+  }
+
+  bytesMax() {
+    return this.trusted ? FRAME_BYTES_MAX : UNTRUSTED_BYTES_MAX;
+  }
+
+  /** What to answer to a HELLO or PROOF, if anything. */
+  take(command, payload) {
+    if (command === HELLO) {
+      const { nonce = "" } = JSON.parse(payload.toString());
+      if (!options.token && nonce) throw new Error("token_refused: a proof of dispatch.token is asked for, and we have none");
+      if (this.trusted) return "";
+      if (this.other || nonce.length < 32) throw new Error("token_refused: one HELLO with a nonce must come; is dispatch.token set?");
+      this.other = frame(HELLO, payload);
+      return this.dials ? frame(PROOF, this.proof("worker")) : "";
+    }
+    if (this.trusted || !this.other) throw new Error("frame_misplaced: PROOF is not expected");
+    const right = this.proof("dispatcher");
+    if (payload.length !== right.length || !crypto.timingSafeEqual(payload, right)) {
+      throw new Error("token_refused: the proof is wrong; dispatch.token differs");
+    }
+    this.trusted = true;
+    return this.dials ? "" : frame(PROOF, this.proof("worker"));
+  }
+
+  proof(role) {
+    const [listener, dialler] = this.dials ? [this.other, this.hello] : [this.hello, this.other];
+    const hmac = crypto.createHmac("sha256", options.token);
+    return hmac.update(`angarium-dispatch ${this.port} ${role}\0`).update(listener).update(dialler).digest();
+  }
+}
 
 // Messages ---------------------------------------------------------------------------------------
 
@@ -192,7 +235,7 @@ async function received(link, payload) {
   try {
     const result = work(JSON.parse(payload.toString("utf8", 37)));
     const fields = [];
-    for (const [name, value] of Object.entries(result)) {
+    for (const [name, value] of Object.entries(result ?? {})) {
       fields.push(name === "message_id" || name === "consumer_id" ? `result_${name}` : name);
       fields.push(typeof value === "string" ? value : JSON.stringify(value));
     }
@@ -207,7 +250,8 @@ async function received(link, payload) {
 }
 
 function acknowledge(link, id) {
-  (options.ack ? ackPort() : link).send(frame(ACK_MESSAGE, id));
+  if (options.ack) ackPort().acknowledge(frame(ACK_MESSAGE, id));
+  else link.send(frame(ACK_MESSAGE, id));
 }
 
 setInterval(() => {
@@ -219,65 +263,79 @@ setInterval(() => {
 
 // Links: connections that dispatchers opened ------------------------------------------------------
 
-class Link {
-  constructor(socket) {
+/** A socket with its handshake. Refuses, with an ERROR, what breaks the protocol or comes too late. */
+class Connection {
+  constructor(socket, port) {
     this.socket = socket;
-    this.trusted = options.token === "";
-    const read = frameReader((command, payload) => this.take(command, payload));
+    this.port = port;
+    this.handshake = new Handshake(port);
+    const read = frameReader(() => this.handshake.bytesMax(), (command, payload) => this.take(command, payload));
+    const late = setTimeout(() => {
+      if (!this.handshake.trusted) this.refuse(new Error("token_refused: no proof of dispatch.token in time"));
+    }, HANDSHAKE_MS);
     socket.setNoDelay(true);
     socket.on("data", (data) => {
       try {
         read(data);
       } catch (error) {
-        log(`link: ${error.message}`);
-        socket.removeAllListeners("data").resume(); // nothing behind it can be trusted
-        socket.end(frame(ERROR, error.message));
+        this.refuse(error);
       }
     });
-    socket.on("error", (error) => log(`link: ${error.message}`));
-    socket.on("close", () => links.delete(this));
-    this.send(greeting());
+    socket.on("error", (error) => log(`${port}: ${error.message}`));
+    socket.on("close", () => clearTimeout(late));
+    this.send(this.handshake.hello);
+  }
+
+  refuse(error) {
+    log(`${this.port}: ${error.message}`);
+    this.socket.removeAllListeners("data").resume(); // nothing behind it can be trusted
+    this.socket.end(frame(ERROR, error.message));
   }
 
   send(bytes) {
-    if (this.socket.writable) this.socket.write(bytes);
+    if (bytes.length > 0 && this.socket.writable) this.socket.write(bytes);
   }
 
   take(command, payload) {
-    if (command === HELLO) {
-      const { token = "" } = JSON.parse(payload.toString());
-      if (options.token && !same(token, options.token)) throw new Error("token_refused: not our token");
-      this.trusted = true;
-    } else if (command === HEARTBEAT) {
-      this.send(frame(HEARTBEAT));
+    if (command === HELLO || command === PROOF) {
+      this.send(this.handshake.take(command, payload));
     } else if (command === ERROR) {
       log(`dispatcher: ${payload}`);
-    } else if (command === PROCESS_MESSAGE) {
-      if (!this.trusted) throw new Error("token_refused: HELLO with the token must come first");
+    } else if (command === HEARTBEAT) {
+      this.send(frame(HEARTBEAT));
+    } else if (!this.handshake.trusted) {
+      throw new Error("token_refused: a proof of dispatch.token must come first");
+    } else if (command === PROCESS_MESSAGE && this.port === "worker-port") {
       received(this, payload);
     } // Anything else is skipped: NACK_MESSAGE only says that an acknowledgement came too late.
   }
 }
 
-function same(one, other) {
-  const hash = (text) => crypto.createHash("sha256").update(text).digest();
-  return crypto.timingSafeEqual(hash(one), hash(other));
+class AckPort extends Connection {
+  waiting = []; // until the dispatcher has proved itself
+
+  acknowledge(bytes) {
+    if (this.handshake.trusted) this.send(bytes);
+    else this.waiting.push(bytes);
+  }
+
+  take(command, payload) {
+    super.take(command, payload);
+    if (this.handshake.trusted) for (const bytes of this.waiting.splice(0)) this.send(bytes);
+  }
 }
 
 let atPort = null; // the connection to an ACK port, opened when it is needed
 
 function ackPort() {
-  if (atPort === null || !atPort.writable) {
+  if (atPort === null || !atPort.socket.writable) {
     const [, host, port] = options.ack.match(/^\[?(.*?)\]?:(\d+)$/);
     const own = options.cert ? { cert: fs.readFileSync(options.cert), key: fs.readFileSync(options.key) } : {};
     const ca = options.ca && fs.readFileSync(options.ca);
     const socket = ca ? tls.connect({ host, port, ca, ...own }) : net.connect(Number(port), host);
-    socket.on("error", (error) => log(`ack port: ${error.message}`));
-    socket.resume(); // what comes back is not needed, but has to be read
-    socket.write(greeting());
-    atPort = socket;
+    atPort = new AckPort(socket, "ack-port");
   }
-  return { send: (bytes) => atPort.write(bytes) };
+  return atPort;
 }
 
 // Being found ------------------------------------------------------------------------------------
@@ -298,7 +356,11 @@ async function sayAlive(joining) {
 // Life -------------------------------------------------------------------------------------------
 
 const links = new Set();
-const accept = (socket) => links.add(new Link(socket));
+const accept = (socket) => {
+  const link = new Connection(socket, "worker-port");
+  links.add(link);
+  socket.on("close", () => links.delete(link));
+};
 const secured = options.cert && {
   cert: fs.readFileSync(options.cert),
   key: fs.readFileSync(options.key),
@@ -330,7 +392,7 @@ async function stop() {
   }
   while (inHand.size > 0) await new Promise((resolve) => setTimeout(resolve, 10));
   for (const link of links) link.socket.end();
-  atPort?.end();
+  atPort?.socket.end();
   redis.socket?.end();
   setTimeout(() => process.exit(0), 1_000).unref();
 }

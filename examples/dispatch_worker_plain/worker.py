@@ -4,14 +4,17 @@
 
 List it in ANGARIUM_DISPATCH__CONSUMERS. It shows how little a worker has to know: nothing but the
 standard library, one thread for each dispatcher, no window, no refusals. Its results are delivered
-at least once, because it stores them by itself and acknowledges afterwards.
+at least once, because it stores them by itself and acknowledges afterwards. Where the dispatchers
+have a token (--token), it also takes part in the proof of it: HELLO (3), HEARTBEAT (4), PROOF (6).
 """
 
 from __future__ import annotations
 
 import argparse
+import hmac
 import json
 import logging
+import secrets
 import socket
 import struct
 import sys
@@ -19,10 +22,14 @@ import threading
 from typing import Any, BinaryIO
 
 HEADER = struct.Struct("!BBI")
-PROCESS_MESSAGE, ACK_MESSAGE = 0, 1
+PROCESS_MESSAGE, ACK_MESSAGE, HELLO, HEARTBEAT, ERROR, PROOF = 0, 1, 3, 4, 5, 6
+FRAME_BYTES_MAX = 1024 * 1024
+# Before a dispatcher has proved that it knows the token.
+UNTRUSTED_BYTES_MAX = 8192
+HANDSHAKE_S = 10.0
 
 
-def work(message: dict[str, Any]) -> dict[str, Any]:
+def work(message: dict[str, Any]) -> dict[str, Any] | None:
     return {**message, "worker": "plain"}
 
 
@@ -55,12 +62,16 @@ def serve_dispatcher(connection: socket.socket, options: argparse.Namespace) -> 
     Redis or the ACK port goes, the connection ends too, and the dispatcher dials again."""
     with connection, connection.makefile("rb") as frames:
         try:
+            if options.token:
+                prove(connection, frames, options, dials=False)
             redis = Redis(options.redis)
-            answers = ack_port(options.ack) if options.ack else connection
+            answers = ack_port(options) if options.ack else connection
             while frame := read_frame(frames):
                 command, payload = frame
                 if command == PROCESS_MESSAGE and store(payload, redis, options):
-                    answers.sendall(HEADER.pack(1, ACK_MESSAGE, 36) + payload[:36])
+                    answers.sendall(frame_of(ACK_MESSAGE, payload[:36]))
+                elif command == HEARTBEAT:  # comes only to one that has said HELLO
+                    connection.sendall(frame_of(HEARTBEAT))
         except OSError as error:
             logging.warning("a dispatcher's connection ended: %s", error)
 
@@ -70,7 +81,7 @@ def store(payload: bytes, redis: Redis, options: argparse.Namespace) -> bool:
     message_id, message = payload[:36].decode(), payload[37:]
     fields: list[object] = []
     try:
-        for name, value in work(json.loads(message)).items():
+        for name, value in (work(json.loads(message)) or {}).items():
             fields += (name, value if isinstance(value, str) else json.dumps(value))
     except (ValueError, TypeError, AttributeError) as error:
         logging.warning("message %s can't be processed: %s", message_id, error)
@@ -80,8 +91,42 @@ def store(payload: bytes, redis: Redis, options: argparse.Namespace) -> bool:
     return True
 
 
-def ack_port(address: str) -> socket.socket:
-    connection = connect(address)
+def prove(
+    connection: socket.socket, frames: BinaryIO, options: argparse.Namespace, *, dials: bool
+) -> None:
+    """Both sides know the token, or ConnectionError. The side that dials proves it first."""
+    connection.settimeout(HANDSHAKE_S)
+    nonce = secrets.token_hex(32)
+    own = frame_of(HELLO, json.dumps({"consumer_id": options.address, "nonce": nonce}).encode())
+    connection.sendall(own)
+    other = frame_of(HELLO, expect(HELLO, frames))
+    said = other + own if dials else own + other  # the HELLO of the side that listens comes first
+
+    def proof(role: str) -> bytes:
+        label = f"angarium-dispatch {'ack' if dials else 'worker'}-port {role}\0".encode()
+        return hmac.digest(options.token.encode(), label + said, "sha256")
+
+    if dials:
+        connection.sendall(frame_of(PROOF, proof("worker")))
+    if not hmac.compare_digest(expect(PROOF, frames), proof("dispatcher")):
+        connection.sendall(frame_of(ERROR, b"token_refused: the proof is wrong"))
+        raise ConnectionError("the proof is wrong: the tokens differ")
+    if not dials:
+        connection.sendall(frame_of(PROOF, proof("worker")))
+    connection.settimeout(None)
+
+
+def expect(wanted: int, frames: BinaryIO) -> bytes:
+    frame = read_frame(frames, UNTRUSTED_BYTES_MAX)
+    if frame is None or frame[0] != wanted:
+        raise ConnectionError(f"the proof of the token was broken off: {frame}")
+    return frame[1]
+
+
+def ack_port(options: argparse.Namespace) -> socket.socket:
+    connection = connect(options.ack)
+    if options.token:
+        prove(connection, connection.makefile("rb"), options, dials=True)
 
     def drain() -> None:
         while connection.recv(65_536):
@@ -91,13 +136,19 @@ def ack_port(address: str) -> socket.socket:
     return connection
 
 
-def read_frame(frames: BinaryIO) -> tuple[int, bytes] | None:
+def frame_of(command: int, payload: bytes = b"") -> bytes:
+    return HEADER.pack(1, command, len(payload)) + payload
+
+
+def read_frame(frames: BinaryIO, bytes_max: int = FRAME_BYTES_MAX) -> tuple[int, bytes] | None:
     header = frames.read(HEADER.size)
     if len(header) < HEADER.size:
         return None
     version, command, length = HEADER.unpack(header)
+    if version != 1 or length > bytes_max:
+        return None
     payload = frames.read(length)
-    return (command, payload) if version == 1 and len(payload) == length else None
+    return (command, payload) if len(payload) == length else None
 
 
 def main() -> None:
@@ -106,6 +157,7 @@ def main() -> None:
     parser.add_argument("--stream", default="messages:processed")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ack", help="host:port of an ACK port, to be used instead of the link")
+    parser.add_argument("--token", default="", help="the secret in dispatch.token")
     options = parser.parse_args()
     with socket.create_server(("127.0.0.1", options.port)) as listener:
         port = listener.getsockname()[1]

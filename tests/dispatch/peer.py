@@ -13,7 +13,7 @@ from angarium.core.clock import SystemClock
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.frames import Command, FrameReader, encode_acknowledgements
 from angarium.dispatch.links import Link, LinkOwner, Links, LinkTerms
-from angarium.dispatch.protocol import Greeting, Rejected, hello
+from angarium.dispatch.protocol import Answer, Greeting, Rejected, WorkerSide, hello
 from tests.kit.eventually import eventually
 
 DEADLINE_S = 30.0
@@ -23,8 +23,9 @@ FRAME_BYTES_MAX = 4 * 1024 * 1024
 class Peer:
     """Use `peer()`. What arrives is kept; a connection that ends leaves the rest as it was."""
 
-    def __init__(self, greeting: Greeting | None, first: bytes) -> None:
-        self._first = (b"" if greeting is None else hello(greeting)) + first
+    def __init__(self, greeting: Greeting | None, first: bytes, token: str | None) -> None:
+        self._first = (b"" if greeting is None or token else hello(greeting)) + first
+        self._greeting, self._token = greeting, token
         self._server: asyncio.Server | None = None
         self.connections: list[PeerConnection] = []
         self.messages: list[tuple[bytes, bytes]] = []
@@ -76,8 +77,12 @@ class Peer:
         assert connection.transport is not None
         if not self.reads:
             connection.transport.pause_reading()
-        if self._first:
-            connection.transport.write(self._first)
+        if opening := self._first + connection.side.opening() * (self._token is not None):
+            connection.transport.write(opening)
+
+    def side(self) -> WorkerSide:
+        """Answers the handshake, when the peer has a token."""
+        return WorkerSide(FRAME_BYTES_MAX, self._token, self._greeting, dials=False)
 
     def received(self, command: int, payload: bytes) -> None:
         self.frames.append((command, payload))
@@ -89,6 +94,7 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._reader = FrameReader(FRAME_BYTES_MAX)
+        self.side = peer.side()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,6 +102,9 @@ class PeerConnection(asyncio.Protocol):
         self._peer.connected(self)
 
     def data_received(self, data: bytes) -> None:
+        for event in self.side.receive(data):
+            if isinstance(event, Answer) and self.transport is not None:
+                self.transport.write(event.data)
         for command, payload in self._reader.feed(data):
             self._peer.received(command, payload)
 
@@ -105,10 +114,15 @@ class PeerConnection(asyncio.Protocol):
 
 @asynccontextmanager
 async def peer(
-    greeting: Greeting | None = None, *, first: bytes = b"", port: int = 0, reads: bool = True
+    greeting: Greeting | None = None,
+    *,
+    first: bytes = b"",
+    port: int = 0,
+    reads: bool = True,
+    token: str | None = None,
 ) -> AsyncIterator[Peer]:
     """Without a greeting it knows nothing of our additions."""
-    found = Peer(greeting, first)
+    found = Peer(greeting, first, token)
     found.reads = reads
     await found.open(port)
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
+from angarium.dispatch import security
 from angarium.dispatch.frames import Command, encode, encode_messages
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.links import WRITE_BUFFER_BYTES_MAX, Link, Message
@@ -186,24 +188,60 @@ async def test_a_worker_of_another_make_gets_messages_without_a_word() -> None:
         assert [command for command, _ in a.frames] == [Command.PROCESS_MESSAGE] * 2
 
 
-async def test_with_a_token_only_those_who_show_it_get_messages() -> None:
-    good = Greeting(consumer_id="good", window=1, token="s3cret")
+async def test_with_a_token_only_those_who_prove_that_they_know_it_get_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(security, "HANDSHAKE_S_MAX", 0.2)
     async with (
-        peer(good) as a,
-        peer(Greeting(window=1, token="guess")) as b,
-        wired(terms(token="s3cret", heartbeat_s=0.05)) as ours,
+        peer(Greeting(consumer_id="good", window=1), token="s3cret") as a,
+        peer(Greeting(window=1), token="guess") as b,
+        peer(Greeting(window=1)) as without,
+        peer(first=encode(Command.HELLO, b'{"window":1,"token":"s3cret"}')) as old,
+        wired(terms(token="s3cret")) as ours,
         peer() as silent,
     ):
-        ours.keep(a.address, b.address, silent.address)
+        strangers = (b, without, old, silent)
+        ours.keep(a.address, *(each.address for each in strangers))
         await ours.open(a)
-        await eventually(lambda: ours.counts.protocol_errors >= 2, DEADLINE_S)
-        await eventually(lambda: any(command == 5 for command, _ in b.frames), DEADLINE_S)
+        for each in strangers:
+            told = await eventually(partial(error_told, each), DEADLINE_S)
+            assert told.startswith(b"token_refused")
+            assert not each.messages
         assert ours.links.room == 1
-        assert not b.messages
-        assert not silent.messages
-        # The token goes only to one who has shown it.
-        assert not any(b"s3cret" in payload for _, payload in b.frames + silent.frames)
-        assert b'"token":"s3cret"' in a.frames[0][1]
+        sent = [payload for each in (a, *strangers) for _, payload in each.frames]
+        assert not any(b"s3cret" in payload for payload in sent)
+
+
+def error_told(peer: Peer) -> bytes:
+    told = [payload for command, payload in peer.frames if command == Command.ERROR]
+    return told[0] if told else b""
+
+
+async def test_a_worker_that_says_hello_and_never_proves_itself_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(security, "HANDSHAKE_S_MAX", 0.2)
+    challenge = encode(Command.HELLO, b'{"window":9,"nonce":"%s"}' % (b"0" * 64))
+    async with peer(first=challenge) as a, wired(terms(token="s3cret")) as ours:
+        ours.keep(a.address)
+        told = await eventually(lambda: error_told(a), DEADLINE_S)
+        assert b"no proof" in told
+        # It was sent our HELLO and our proof, and nothing else.
+        assert [command for command, _ in a.frames[:3]] == [
+            Command.HELLO,
+            Command.PROOF,
+            Command.ERROR,
+        ]
+        assert ours.links.room == 0
+
+
+async def test_a_dispatcher_without_a_token_leaves_a_worker_that_asks_for_one() -> None:
+    async with peer(Greeting(window=1), token="s3cret") as a, wired(terms()) as ours:
+        ours.keep(a.address)
+        told = await eventually(lambda: error_told(a), DEADLINE_S)
+        assert told.startswith(b"token_refused")
+        assert b"no token is set" in told
+        assert not a.messages
 
 
 # Losing them --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from angarium.dispatch.protocol import (
     REASON_BYTES_MAX,
     Acknowledged,
     Alive,
+    Answer,
     Broken,
     DispatcherSide,
     Event,
@@ -47,13 +48,24 @@ ID = b"0b7f3c52-8a4e-4d0c-9f00-2f5a1c3e9d10"
 OTHER = b"7d1e0a44-0c1b-4b6f-8a2d-5e6f7a8b9c0d"
 SIDES: list[type[Side]] = [DispatcherSide, WorkerSide]
 
+
+def on_link(side_type: type[Side], token: str | None = None, name: str = "") -> Side:
+    """One end of a connection to a worker's port."""
+    dials = side_type is DispatcherSide
+    return side_type(BYTES_MAX, token, Greeting(consumer_id=name), dials=dials)
+
+
+def at_ack_port(side_type: type[Side], token: str | None = None, name: str = "") -> Side:
+    dials = side_type is WorkerSide
+    return side_type(BYTES_MAX, token, Greeting(consumer_id=name), dials=dials)
+
+
 IDS = st.uuids(version=4).map(lambda uuid: str(uuid).encode())
 GREETINGS = st.builds(
     Greeting,
     consumer_id=st.text(st.characters(categories=("L", "N", "P")), max_size=40),
     window=st.integers(0, 2**40),
     completes=st.booleans(),
-    token=st.text(max_size=40),
 )
 TO_DISPATCHER = st.lists(
     st.one_of(
@@ -101,6 +113,10 @@ def receive(side: Side, pieces: Sequence[bytes]) -> list[object]:
     return parted([event for piece in pieces for event in side.receive(piece)])
 
 
+def without_answers(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if not isinstance(event, Answer)]
+
+
 def refusal(side: Side, data: bytes) -> type[FrameInvalid]:
     """The error that these bytes are answered with; nothing else comes of them."""
     (event,) = side.receive(data)
@@ -116,7 +132,7 @@ def refusal(side: Side, data: bytes) -> type[FrameInvalid]:
 
 
 def test_a_dispatcher_takes_acknowledgements_and_refusals() -> None:
-    side = DispatcherSide(BYTES_MAX, None)
+    side = on_link(DispatcherSide)
     data = encode_acknowledgements([ID, OTHER]) + rejection(ID, "no such order") + rejection(OTHER)
     assert side.receive(data + encode_acknowledgements([ID])) == [
         Acknowledged([ID, OTHER]),
@@ -129,17 +145,17 @@ def test_a_dispatcher_takes_acknowledgements_and_refusals() -> None:
 
 
 def test_a_worker_takes_messages_untouched() -> None:
-    side = WorkerSide(BYTES_MAX, None)
+    side = on_link(WorkerSide)
     messages = [(ID, b'{"a": [1,  2]}'), (OTHER, b""), (ID, b"\x00:\xff\xfe"), (OTHER, b":")]
     assert side.receive(encode_messages(messages)) == [Messages(messages)]
 
 
 @pytest.mark.parametrize("side_type", SIDES)
 def test_both_sides_take_greetings_signs_of_life_and_errors(side_type: type[Side]) -> None:
-    side = side_type(BYTES_MAX, None)
+    side = on_link(side_type)
     greeting = Greeting(consumer_id="10.0.0.1:8400", window=7, completes=True)
     data = hello(greeting) + heartbeat() + encode(Command.ERROR, "zu groß".encode())
-    assert side.receive(data) == [Greeted(greeting), Alive(), Refused("zu groß")]
+    assert without_answers(side.receive(data)) == [Greeted(greeting), Alive(), Refused("zu groß")]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +164,12 @@ def test_both_sides_take_greetings_signs_of_life_and_errors(side_type: type[Side
         (DispatcherSide, encode_messages([(ID, b"{}")])),
         (WorkerSide, encode_acknowledgements([ID])),
         (WorkerSide, rejection(ID, "why")),
+        (DispatcherSide, encode(Command.PROOF, bytes(32))),
+        (WorkerSide, encode(Command.PROOF, bytes(32))),
     ],
 )
 def test_a_command_for_the_other_side_is_misplaced(side_type: type[Side], frame: bytes) -> None:
-    assert refusal(side_type(BYTES_MAX, None), frame) is FrameMisplaced
+    assert refusal(on_link(side_type), frame) is FrameMisplaced
 
 
 @pytest.mark.parametrize("side_type", SIDES)
@@ -160,7 +178,7 @@ def test_a_command_for_the_other_side_is_misplaced(side_type: type[Side], frame:
     [
         (b"\x02", VersionUnknown),
         (b"GET / HTTP/1.1\r\n", VersionUnknown),
-        (b"\x01\x06\x00\x00\x00\x00", CommandUnknown),
+        (b"\x01\x07\x00\x00\x00\x00", CommandUnknown),
         (b"\x01\x01\x00\x00\x10\x01", FrameTooLarge),
         (b"\x01\x04\xff\xff\xff\xff", FrameTooLarge),
     ],
@@ -168,7 +186,7 @@ def test_a_command_for_the_other_side_is_misplaced(side_type: type[Side], frame:
 def test_broken_frames_are_answered_and_end_it(
     side_type: type[Side], data: bytes, error: type[FrameInvalid]
 ) -> None:
-    assert refusal(side_type(BYTES_MAX, None), data) is error
+    assert refusal(on_link(side_type), data) is error
 
 
 @pytest.mark.parametrize(
@@ -177,28 +195,28 @@ def test_broken_frames_are_answered_and_end_it(
 )
 def test_an_acknowledgement_is_a_uuid4_and_nothing_else(payload: bytes) -> None:
     frame = encode(Command.ACK_MESSAGE, payload)
-    assert refusal(DispatcherSide(BYTES_MAX, None), frame) is PayloadInvalid
+    assert refusal(on_link(DispatcherSide), frame) is PayloadInvalid
 
 
 @pytest.mark.parametrize("payload", [b"", ID, ID[:-1] + b":", ID + b" {}", b"x" * 36 + b":{}"])
 def test_a_message_is_a_uuid4_a_colon_and_bytes(payload: bytes) -> None:
     frame = encode(Command.PROCESS_MESSAGE, payload)
-    assert refusal(WorkerSide(BYTES_MAX, None), frame) is PayloadInvalid
+    assert refusal(on_link(WorkerSide), frame) is PayloadInvalid
 
 
 @pytest.mark.parametrize("payload", [b"", ID[:-1], ID + b" reason", b"x" * 36 + b":"])
 def test_a_refusal_begins_with_a_uuid4(payload: bytes) -> None:
     frame = encode(Command.NACK_MESSAGE, payload)
-    assert refusal(DispatcherSide(BYTES_MAX, None), frame) is PayloadInvalid
+    assert refusal(on_link(DispatcherSide), frame) is PayloadInvalid
 
 
 def test_a_refusal_may_be_the_id_alone() -> None:
-    side = DispatcherSide(BYTES_MAX, None)
+    side = on_link(DispatcherSide)
     assert side.receive(encode(Command.NACK_MESSAGE, ID)) == [Rejected(ID, "")]
 
 
 def test_ids_are_taken_in_either_case_and_known_in_small_letters() -> None:
-    side = DispatcherSide(BYTES_MAX, None)
+    side = on_link(DispatcherSide)
     data = encode_acknowledgements([ID.upper()]) + rejection(OTHER.upper(), "x")
     assert side.receive(data) == [Acknowledged([ID]), Rejected(OTHER, "x")]
 
@@ -215,7 +233,7 @@ def test_what_stands_in_front_of_a_broken_frame_counts(side_type: type[Side]) ->
         bad = encode(Command.PROCESS_MESSAGE, b"nonsense")
         expected = [(ID, b"1"), (OTHER, b"2")]
     for pieces in ([good + bad], [good, bad]):
-        found = receive(side_type(BYTES_MAX, None), pieces)
+        found = receive(on_link(side_type), pieces)
         assert found[:2] == expected
         assert len(found) == 3
 
@@ -225,13 +243,20 @@ def test_what_stands_in_front_of_a_broken_frame_counts(side_type: type[Side]) ->
 
 @given(greeting=GREETINGS)
 def test_a_greeting_arrives_as_it_was_sent(greeting: Greeting) -> None:
-    assert DispatcherSide(BYTES_MAX, None).receive(hello(greeting)) == [Greeted(greeting)]
+    side = on_link(DispatcherSide, name="d1")
+    own = Answer(hello(Greeting(consumer_id="d1")))
+    assert side.receive(hello(greeting)) == [own, Greeted(greeting)]
+    assert side.receive(hello(greeting)) == [Greeted(greeting)], "it is answered once"
+    assert on_link(WorkerSide).receive(hello(greeting)) == [Greeted(greeting)]
+    asked = at_ack_port(DispatcherSide, name="d1")
+    assert asked.receive(hello(greeting) * 2) == [own, Greeted(greeting)] * 2
 
 
 def test_what_a_greeting_says_besides_is_ignored() -> None:
     said = json.dumps({"window": 3, "language": "node", "more": [{}]}).encode()
-    side = DispatcherSide(BYTES_MAX, None)
-    assert side.receive(encode(Command.HELLO, said)) == [Greeted(Greeting(window=3))]
+    side = on_link(DispatcherSide)
+    events = side.receive(encode(Command.HELLO, said))
+    assert without_answers(events) == [Greeted(Greeting(window=3))]
 
 
 @pytest.mark.parametrize(
@@ -256,14 +281,14 @@ def test_what_a_greeting_says_besides_is_ignored() -> None:
 )
 def test_a_greeting_that_makes_no_sense_is_refused(payload: bytes) -> None:
     for side_type in SIDES:
-        side = side_type(BYTES_MAX, None)
+        side = on_link(side_type)
         assert refusal(side, encode(Command.HELLO, payload)) is PayloadInvalid
         assert side.trusted, "no token was asked for"
 
 
 @given(reason=st.text(max_size=3_000))
 def test_a_reason_is_one_bounded_line(reason: str) -> None:
-    (event,) = DispatcherSide(BYTES_MAX, None).receive(rejection(ID, reason))
+    (event,) = on_link(DispatcherSide).receive(rejection(ID, reason))
     assert isinstance(event, Rejected)
     assert len(event.reason) <= REASON_BYTES_MAX
     assert "\n" not in event.reason
@@ -274,69 +299,14 @@ def test_a_reason_is_one_bounded_line(reason: str) -> None:
 
 def test_a_reason_of_broken_text_is_still_a_reason() -> None:
     frame = encode(Command.NACK_MESSAGE, ID + b":\xff\xfe oops \x00")
-    (event,) = DispatcherSide(BYTES_MAX, None).receive(frame)
+    (event,) = on_link(DispatcherSide).receive(frame)
     assert isinstance(event, Rejected)
     assert "oops" in event.reason
 
 
 def test_an_error_text_is_bounded_too() -> None:
-    (event,) = WorkerSide(BYTES_MAX, None).receive(encode(Command.ERROR, b"\xff" * 4_000))
+    (event,) = on_link(WorkerSide).receive(encode(Command.ERROR, b"\xff" * 4_000))
     assert event == Refused("\ufffd" * REASON_BYTES_MAX)
-
-
-# The token ----------------------------------------------------------------------------------
-
-
-def first_frames() -> list[tuple[type[Side], bytes]]:
-    return [
-        (DispatcherSide, encode_acknowledgements([ID])),
-        (DispatcherSide, encode(Command.ACK_MESSAGE, b"nonsense")),
-        (DispatcherSide, rejection(ID, "x")),
-        (DispatcherSide, encode_messages([(ID, b"")])),
-        (WorkerSide, encode_messages([(ID, b"{}")])),
-        (WorkerSide, encode_acknowledgements([ID])),
-    ]
-
-
-@pytest.mark.parametrize(("side_type", "frame"), first_frames())
-def test_nothing_is_taken_before_the_token(side_type: type[Side], frame: bytes) -> None:
-    side = side_type(BYTES_MAX, TOKEN)
-    assert not side.trusted
-    assert refusal(side, frame) is TokenRefused
-    assert not side.trusted
-
-
-@pytest.mark.parametrize("side_type", SIDES)
-@pytest.mark.parametrize("shown", ["", "another", TOKEN[:-1], TOKEN + " ", "ä" * len(TOKEN)])
-def test_a_wrong_token_is_refused(side_type: type[Side], shown: str) -> None:
-    side = side_type(BYTES_MAX, TOKEN)
-    assert refusal(side, hello(Greeting(token=shown))) is TokenRefused
-    assert not side.trusted
-
-
-@pytest.mark.parametrize("side_type", SIDES)
-def test_the_token_opens_the_way_and_is_never_said_in_an_error(side_type: type[Side]) -> None:
-    side = side_type(BYTES_MAX, TOKEN)
-    greeting = Greeting(token=TOKEN)
-    bulk = encode_acknowledgements([ID])
-    if side_type is WorkerSide:
-        bulk = encode_messages([(ID, b"x")])
-    events = side.receive(heartbeat() + hello(greeting) + bulk)
-    assert events[:2] == [Alive(), Greeted(greeting)]
-    assert len(events) == 3
-    assert side.trusted
-    # Somebody else on the same connection is not.
-    (event,) = side.receive(hello(Greeting(token="guess")))
-    assert isinstance(event, Broken)
-    assert isinstance(event.error, TokenRefused)
-    assert TOKEN not in str(event.error)
-    assert "guess" not in str(event.error)
-
-
-def test_without_a_token_of_our_own_we_do_not_care_which_is_shown() -> None:
-    side = DispatcherSide(BYTES_MAX, None)
-    greeting = Greeting(token="whatever")
-    assert side.receive(hello(greeting)) == [Greeted(greeting)]
 
 
 # Any bytes ----------------------------------------------------------------------------------
@@ -345,22 +315,22 @@ def test_without_a_token_of_our_own_we_do_not_care_which_is_shown() -> None:
 @given(frames=TO_DISPATCHER, cuts=CUTS)
 def test_any_cut_means_the_same_to_a_dispatcher(frames: list[bytes], cuts: list[int]) -> None:
     data = b"".join(frames)
-    whole = receive(DispatcherSide(BYTES_MAX, None), [data])
-    assert receive(DispatcherSide(BYTES_MAX, None), pieces_of(data, cuts)) == whole
-    assert len(whole) == len(frames)
+    whole = receive(on_link(DispatcherSide), [data])
+    assert receive(on_link(DispatcherSide), pieces_of(data, cuts)) == whole
+    assert len([each for each in whole if not isinstance(each, Answer)]) == len(frames)
 
 
 @given(frames=TO_WORKER, cuts=CUTS)
 def test_any_cut_means_the_same_to_a_worker(frames: list[bytes], cuts: list[int]) -> None:
     data = b"".join(frames)
-    whole = receive(WorkerSide(BYTES_MAX, None), [data])
-    assert receive(WorkerSide(BYTES_MAX, None), pieces_of(data, cuts)) == whole
-    assert len(whole) == len(frames)
+    whole = receive(on_link(WorkerSide), [data])
+    assert receive(on_link(WorkerSide), pieces_of(data, cuts)) == whole
+    assert len([each for each in whole if not isinstance(each, Answer)]) == len(frames)
 
 
 @given(
     frames=st.lists(
-        st.tuples(st.integers(0, 6), st.one_of(IDS, st.binary(max_size=80))), max_size=6
+        st.tuples(st.integers(0, 7), st.one_of(IDS, st.binary(max_size=80))), max_size=6
     ),
     noise=st.binary(max_size=20),
     cuts=CUTS,
@@ -378,7 +348,8 @@ def test_any_bytes_mean_events_or_one_documented_error(
         bytes([1, command]) + len(payload).to_bytes(4, "big") + payload
         for command, payload in frames
     )
-    check_any(lambda: side_type(BYTES_MAX, token), data + noise, cuts)
+    check_any(lambda: on_link(side_type, token), data + noise, cuts)
+    check_any(lambda: at_ack_port(side_type, token), data + noise, cuts)
 
 
 def check_any(new_side: Callable[[], Side], data: bytes, cuts: Sequence[int]) -> None:
@@ -391,7 +362,7 @@ def check_any(new_side: Callable[[], Side], data: bytes, cuts: Sequence[int]) ->
     for event in broken:
         assert isinstance(event.error, FrameInvalid)
         # The other side can read what it is told before the end.
-        (told,) = WorkerSide(BYTES_MAX, None).receive(event.farewell)
+        (told,) = on_link(WorkerSide).receive(event.farewell)
         assert isinstance(told, Refused)
         assert told.text.startswith(event.error.code)
     assert receive(new_side(), pieces_of(data, cuts)) == parted(whole)
@@ -399,7 +370,7 @@ def check_any(new_side: Callable[[], Side], data: bytes, cuts: Sequence[int]) ->
 
 def test_random_damage_to_a_good_conversation_breaks_nothing_but_itself() -> None:
     seeded = random.Random(23)
-    greeting = Greeting(consumer_id="w1", window=5, completes=True, token=TOKEN)
+    greeting = Greeting(consumer_id="w1", window=5, completes=True)
     talks: list[tuple[type[Side], bytes]] = [
         (DispatcherSide, hello(greeting) + encode_acknowledgements([ID, OTHER]) + heartbeat()),
         (DispatcherSide, hello(greeting) + rejection(ID, "no") + encode_acknowledgements([OTHER])),
@@ -415,7 +386,7 @@ def test_random_damage_to_a_good_conversation_breaks_nothing_but_itself() -> Non
         cuts = [seeded.randrange(1_000) for _ in range(seeded.randrange(5))]
         token = seeded.choice([None, TOKEN])
         damaged = bytes(data)
-        check_any(lambda kind=side_type, token=token: kind(BYTES_MAX, token), damaged, cuts)  # type: ignore[misc]
-        side = side_type(BYTES_MAX, token)
+        check_any(lambda kind=side_type, token=token: on_link(kind, token), damaged, cuts)  # type: ignore[misc]
+        side = on_link(side_type, token)
         errors |= {type(e.error) for e in side.receive(damaged) if isinstance(e, Broken)}
     assert {VersionUnknown, CommandUnknown, FrameTooLarge, PayloadInvalid, TokenRefused} <= errors

@@ -72,7 +72,13 @@ def frames(data: bytes) -> None:
 
 
 def dispatch_protocol(data: bytes) -> None:
-    for side in (DispatcherSide(SMALL, "secret"), WorkerSide(SMALL, None)):
+    sides = (
+        DispatcherSide(SMALL, "secret", dials=True),
+        DispatcherSide(SMALL, None, dials=False),
+        WorkerSide(SMALL, "secret", dials=False),
+        WorkerSide(SMALL, None, dials=False),
+    )
+    for side in sides:
         for piece in _cut(data):
             if any(isinstance(event, Broken) for event in side.receive(piece)):
                 break
@@ -193,7 +199,12 @@ TARGETS: Mapping[str, Target] = {
     ),
     "dispatch_protocol": Target(
         dispatch_protocol,
-        (hello(Greeting(token="secret")), encode_messages([(b"i" * 36, b"1")])),
+        (
+            hello(Greeting(window=1)),
+            encode(Command.HELLO, b'{"nonce":"%s"}' % (b"0" * 64)),
+            encode(Command.PROOF, bytes(32)),
+            encode_messages([(b"i" * 36, b"1")]),
+        ),
     ),
     "http_requests": Target(
         http_requests,

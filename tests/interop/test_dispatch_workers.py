@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import trustme
@@ -14,9 +15,12 @@ import trustme
 from angarium.dispatch import frames
 from angarium.dispatch.frames import Command, FrameReader, encode_acknowledgements
 from angarium.dispatch.protocol import (
+    Answer,
     Broken,
     DispatcherSide,
+    Greeted,
     Greeting,
+    WorkerSide,
     heartbeat,
     hello,
     rejection,
@@ -80,16 +84,17 @@ async def all_arrive(fleet: Fleet, count: int) -> set[str]:
 
 def test_the_bytes_on_the_page_are_those_that_are_sent() -> None:
     message_id = b"7d3f6c1e-0b5a-4c8e-9a51-2f6d8e4b0c37"
-    (broken,) = DispatcherSide(1_000, None).receive(b"\x02")
+    (broken,) = DispatcherSide(1_000, None, dials=True).receive(b"\x02")
     assert isinstance(broken, Broken)
     sent = {
         "PROCESS_MESSAGE": frames.encode_messages([(message_id, b'{"n":1}')]),
         "ACK_MESSAGE": encode_acknowledgements([message_id]),
         "NACK_MESSAGE with a reason": rejection(message_id, "no such customer"),
         "NACK_MESSAGE without a reason": rejection(message_id),
-        "HELLO of a worker": hello(Greeting("10.0.0.7:9100", 200, False, "s3cret")),
+        "HELLO of a worker": hello(Greeting("10.0.0.7:9100", 200)),
         "HEARTBEAT": heartbeat(),
         "ERROR": broken.farewell,
+        **handshake_on_the_page(),
     }
     blocks = re.findall(r"```hex\n; (.+)\n((?:[^`]+\n)+)```", PAGE.read_text())
     shown = {
@@ -97,6 +102,32 @@ def test_the_bytes_on_the_page_are_those_that_are_sent() -> None:
         for name, lines in blocks
     }
     assert shown == sent
+
+
+def handshake_on_the_page() -> dict[str, bytes]:
+    """On a worker's port, with the token and the nonces that the page names."""
+    worker = WorkerSide(
+        10_000,
+        "s3cret",
+        Greeting("10.0.0.7:9100", 200),
+        dials=False,
+        random_bytes=lambda count: b"\x11" * count,
+    )
+    dispatcher = DispatcherSide(
+        10_000, "s3cret", Greeting("d1"), dials=True, random_bytes=lambda count: b"\x22" * count
+    )
+    first = worker.opening()
+    (second,) = dispatcher.receive(first)
+    assert isinstance(second, Answer)
+    third, greeted = worker.receive(second.data)
+    assert isinstance(third, Answer)
+    assert isinstance(greeted, Greeted)
+    assert dispatcher.receive(third.data) == [Greeted(Greeting("10.0.0.7:9100", 200))]
+    return {
+        "HELLO of a worker with a token": first,
+        "HELLO and PROOF of a dispatcher": second.data,
+        "PROOF of a worker": third.data,
+    }
 
 
 def test_the_page_names_every_command_by_its_number() -> None:
@@ -157,7 +188,7 @@ async def test_a_worker_in_node_acknowledges_at_a_dispatcher_that_does_not_lead(
             assert await all_arrive(ships, 100) == {f"127.0.0.1:{worker.ports['worker']}"}
 
 
-async def test_a_worker_in_node_speaks_tls_and_shows_its_token(
+async def test_a_worker_in_node_speaks_tls_and_proves_that_it_knows_the_token(
     redis_url: str, tmp_path: Path
 ) -> None:
     authority = trustme.CA()
@@ -182,6 +213,7 @@ async def test_a_worker_in_node_speaks_tls_and_shows_its_token(
             NodeWorker(ships, token="s3cret", ack=ack, **files) as worker,
         ):
             await eventually(lambda: any("token_refused" in e for e in stranger.stderr()), 30)
+            assert not any("s3cret" in line for line in (*stranger.stderr(), *worker.stderr()))
             await ships.publish(numbered(50))
             assert await all_arrive(ships, 50) == {f"127.0.0.1:{worker.ports['worker']}"}
 
@@ -215,6 +247,35 @@ async def test_a_worker_that_knows_two_commands_acknowledges_at_the_port(
         ack = f"127.0.0.1:{dispatcher.ports['ack']}"
         async with plain_worker(ships, redis_server, port=str(port), ack=ack):
             assert await all_arrive(ships, 200) == {address}
+
+
+def says(role: RoleProcess, text: str) -> bool:
+    return any(text in line for line in role.stderr())
+
+
+async def test_a_plain_worker_proves_that_it_knows_the_token(redis_server: ServerProcess) -> None:
+    secured = {**PATIENT, "worker_window": 20, "token": "s3cret", "heartbeat_ms": 200}
+    async with fleet(redis_server.url, dispatch=secured) as ships:
+        ports = [free_port() for _ in range(3)]
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        dispatcher = await ships.add_dispatcher(
+            ANGARIUM_DISPATCH__CONSUMERS=",".join(addresses),
+        )
+        await ships.led()
+        ack = f"127.0.0.1:{dispatcher.ports['ack']}"
+        async with (
+            plain_worker(ships, redis_server, port=str(ports[0]), token="s3cret"),
+            plain_worker(ships, redis_server, port=str(ports[1]), token="s3cret", ack=ack),
+            plain_worker(ships, redis_server, port=str(ports[2]), token="wrong") as stranger,
+        ):
+
+            async def both_have_worked() -> bool:
+                await ships.publish(numbered(2))
+                return set((await ships.arrived()).consumers) == set(addresses[:2])
+
+            await eventually(both_have_worked, DEADLINE_S)
+            for role in (stranger, dispatcher):
+                await eventually(partial(says, role, "the proof is wrong"), DEADLINE_S)
 
 
 # Ours, as an example

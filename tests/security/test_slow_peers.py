@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from angarium.dispatch import acknowledgements
+from angarium.dispatch import security
 from angarium.dispatch.dispatcher import Dispatcher
-from angarium.dispatch.protocol import Greeting, hello
+from angarium.dispatch.protocol import Answer, Greeting, WorkerSide, hello
+from angarium.dispatch.worker import STRANGERS_MAX
 from angarium.pickup import gateway as pickup_gateway
 from angarium.routing import relay as relay_module
 from angarium.server import connections, http
+from tests.dispatch.hall import hall
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_ground
 from tests.pickup.rig import gateway, sqlite
@@ -148,10 +151,10 @@ async def test_a_handshake_with_the_relay_that_never_ends_is_given_up(
         assert status_of(await heard(reader)) != 101
 
 
-async def test_who_does_not_show_the_token_at_the_ack_port_soon_loses_its_place(
+async def test_who_does_not_prove_to_know_the_token_at_the_ack_port_soon_loses_its_place(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acknowledgements, "GREET_S_MAX", SHORT_S)
+    monkeypatch.setattr(security, "HANDSHAKE_S_MAX", SHORT_S)
     limits, rules = {"ack_connections_max": 2}, {"ack_port": 0, "token": "secret"}
     async with sample_ground(redis_url, limits=limits, dispatch=rules) as ground:
         dispatcher = Dispatcher(ground)
@@ -159,12 +162,52 @@ async def test_who_does_not_show_the_token_at_the_ack_port_soon_loses_its_place(
         port = dispatcher.ports["ack"]
         try:
             async with dialled(port) as (kept, writer), dialled(port) as (silent, _):
-                writer.write(hello(Greeting(token="secret")))
-                assert await kept.read(5)  # greeted back
+                await prove(kept, writer)
                 assert await said(port) == b""  # there are two already
-                assert await heard(silent) == b""
-                writer.write(hello(Greeting(token="secret")))
+                assert b"token_refused" in await heard(silent)
+                writer.write(hello(Greeting()))
                 async with asyncio.timeout(PATIENCE_S):
                     assert await kept.read(5)
         finally:
             await dispatcher.stop(5)
+
+
+async def prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As a worker at an ACK port whose token is `secret`."""
+    side = WorkerSide(10_000, "secret", dials=True)
+    writer.write(side.opening())
+    async with asyncio.timeout(PATIENCE_S):
+        while not side.trusted:
+            for event in side.receive(await reader.read(10_000)):
+                if isinstance(event, Answer):
+                    writer.write(event.data)
+
+
+async def test_who_does_not_prove_to_know_the_token_at_a_workers_port_soon_loses_its_place(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security, "HANDSHAKE_S_MAX", SHORT_S)
+    async with hall(redis_url, token="secret") as ours:
+        worker = await ours.add_worker()
+        async with dialled(worker.ports["worker"]) as (silent, _):
+            assert b"token_refused" in await heard(silent)
+
+
+async def test_strangers_at_a_workers_port_take_few_places_and_never_a_dispatchers(
+    redis_url: str,
+) -> None:
+    async with hall(redis_url, token="secret") as ours, AsyncExitStack() as stack:
+        worker = await ours.add_worker()
+        await ours.add_dispatcher()
+        await ours.publish(b'{"n":1}')
+        await ours.processed(1)
+        opened = [
+            await stack.enter_async_context(dialled(worker.ports["worker"]))
+            for _ in range(STRANGERS_MAX + 50)
+        ]
+        for reader, _ in opened[:50]:
+            await heard(reader)  # the oldest are gone, long before their time is over
+        await ours.publish(b'{"n":2}')
+        await ours.processed(2)
+        await ours.add_dispatcher()
+        await eventually(lambda: worker.dispatchers == 2, PATIENCE_S)

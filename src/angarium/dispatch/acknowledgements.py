@@ -13,31 +13,33 @@ from socket import socket
 from typing import Any, TypeVar, cast
 
 from angarium.core import log
+from angarium.core.clock import Clock
 from angarium.core.errors import AngariumError, NotDurable, OutcomeUnknown, ScriptFailed
 from angarium.core.settings import Settings
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
+from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.identity import partition_of_id
 from angarium.dispatch.protocol import (
     Acknowledged,
+    Answer,
     Broken,
     DispatcherSide,
     Greeted,
-    Greeting,
+    Refused,
     Rejected,
-    hello,
+    farewell,
     rejection,
 )
 from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.warnings import RepeatedWarnings
 
-Answer = Callable[[bytes], None]
+Writer = Callable[[bytes], None]
 """Writes bytes back to whoever sent the acknowledgement, if it is still there."""
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 BATCH_MAX = 500
 RETRY_S = 0.1
-# For a stranger to show the token: the places of the port are few.
-GREET_S_MAX = 10.0
 
 
 class Answers:
@@ -49,7 +51,7 @@ class Answers:
         self._store = store
         self._on_due = on_due  # told of a partition in which messages may be due again
         self._counts = counts
-        self._acks: deque[tuple[bytes, str, Answer]] = deque()
+        self._acks: deque[tuple[bytes, str, Writer]] = deque()
         self._rejects: deque[tuple[bytes, str, int]] = deque()
         self._finished: deque[bytes] = deque()
         self._wake = asyncio.Event()
@@ -57,7 +59,7 @@ class Answers:
         self._idle.set()
         self._log = log.logger("angarium.dispatch")
 
-    def acknowledge(self, message_id: bytes, consumer: str, answer: Answer) -> None:
+    def acknowledge(self, message_id: bytes, consumer: str, answer: Writer) -> None:
         self._acks.append((message_id, consumer, answer))
         self._idle.clear()
         self._wake.set()
@@ -150,11 +152,13 @@ class AckListener:
         settings: Settings,
         counts: DispatcherCounts,
         on_acknowledged: Callable[[Sequence[bytes]], None],
+        clock: Clock,
     ) -> None:
         self._answers = answers
         self._settings = settings
         self.counts = counts
         self._on_acknowledged = on_acknowledged
+        self.warnings = RepeatedWarnings(log.logger("angarium.dispatch"), clock)
         self._tls = security.server_tls(settings)
         self._server: asyncio.Server | None = None
         self.connections: set[_AckConnection] = set()
@@ -162,7 +166,10 @@ class AckListener:
     async def open(self, listener: socket) -> int:
         """Listen; the port."""
         self._server = await asyncio.get_running_loop().create_server(
-            self._connection, sock=listener, ssl=self._tls
+            self._connection,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=security.tls_deadline_s(self._tls),
         )
         return int(listener.getsockname()[1])
 
@@ -171,12 +178,13 @@ class AckListener:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
+        self.warnings.flush(at_end=True)
 
     @property
     def has_place(self) -> bool:
         return len(self.connections) < self._settings.limits.ack_connections_max
 
-    def acknowledged(self, ids: Sequence[bytes], consumer: str, answer: Answer) -> None:
+    def acknowledged(self, ids: Sequence[bytes], consumer: str, answer: Writer) -> None:
         for message_id in ids:
             self._answers.acknowledge(message_id, consumer, answer)
         self._on_acknowledged(ids)
@@ -186,17 +194,22 @@ class AckListener:
         delay_ms = self._settings.dispatch.retry_delay_ms
         self._answers.reject(rejected.message_id, reason, delay_ms)
 
+    def refused(self, error: FrameInvalid, consumer: str) -> None:
+        self.counts.protocol_errors += 1
+        self.warnings.warn(
+            "protocol_error", error.code, code=error.code, problem=str(error), consumer=consumer
+        )
+
     def _connection(self) -> _AckConnection:
-        side = DispatcherSide(self._settings.limits.frame_bytes_max, security.token(self._settings))
-        greeting = Greeting(token=security.token(self._settings) or "")
-        return _AckConnection(self, side, greeting)
+        token = security.token(self._settings)
+        side = DispatcherSide(self._settings.limits.frame_bytes_max, token, dials=False)
+        return _AckConnection(self, side)
 
 
 class _AckConnection(asyncio.Protocol):
-    def __init__(self, listener: AckListener, side: DispatcherSide, greeting: Greeting) -> None:
+    def __init__(self, listener: AckListener, side: DispatcherSide) -> None:
         self._listener = listener
         self._side = side
-        self._greeting = greeting
         self._consumer = "ack port"
         self._transport: asyncio.Transport | None = None
         self._stranger: asyncio.TimerHandle | None = None
@@ -209,7 +222,8 @@ class _AckConnection(asyncio.Protocol):
         self._listener.connections.add(self)
         if not self._side.trusted:
             loop = asyncio.get_running_loop()
-            self._stranger = loop.call_later(GREET_S_MAX, self._transport.abort)
+            self._stranger = loop.call_later(security.HANDSHAKE_S_MAX, self._no_proof)
+            self.answer(self._side.opening())
         peer = self._transport.get_extra_info("peername")
         self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
 
@@ -223,20 +237,26 @@ class _AckConnection(asyncio.Protocol):
                 case Greeted(greeting):
                     self._known()
                     self._consumer = greeting.consumer_id or self._consumer
-                    self.answer(hello(self._greeting))
-                case Broken(error, farewell):
-                    self._listener.counts.protocol_errors += 1
-                    log.logger("angarium.dispatch", consumer=self._consumer).warning(
-                        "protocol_error", code=error.code, problem=str(error)
-                    )
-                    self.answer(farewell)
-                    self.close()
+                case Answer(answer):
+                    self.answer(answer)
+                case Refused(text):
+                    self._listener.warnings.warn("worker_refused", "", why=text)
+                case Broken(error):
+                    self._refuse(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._known()
         self._listener.connections.discard(self)
         if self._side.incomplete:
             self._listener.counts.frames_cut += 1
+
+    def _no_proof(self) -> None:
+        self._refuse(security.proof_missing())
+
+    def _refuse(self, error: FrameInvalid) -> None:
+        self._listener.refused(error, self._consumer)
+        self.answer(farewell(error))
+        self.close()
 
     def _known(self) -> None:
         if self._stranger is not None:

@@ -94,7 +94,7 @@ class Dispatcher(Service, LinkOwner):
         )
         self.links = Links(terms, self, self.counts, self.clock)
         self._answers = Answers(self._store, self._is_due, self.counts)
-        self._acks = AckListener(self._answers, settings, self.counts, self._brought)
+        self._acks = AckListener(self._answers, settings, self.counts, self._brought, self.clock)
         self.partitions = [
             Partition(number, ground, self._store, self._ring, self.links, self.counts)
             for number in range(self._store.partitions)
@@ -356,5 +356,6 @@ class Dispatcher(Service, LinkOwner):
             "ring_dropped": self._ring.dropped,
         }
         await self._figures.report(figures)
+        self._acks.warnings.flush()
         shown = ("accepted", "processed", "redelivered", "pending", "messages_per_s")
         self.log.info("figures", **{name: figures[name] for name in shown}, leads=len(led))

@@ -7,7 +7,7 @@ AngariumError
 │   ├── FrameTooLarge      longer than `limits.frame_bytes_max`
 │   ├── FrameMisplaced     a command that this side does not take, or not now
 │   ├── PayloadInvalid     its payload is not what the command says
-│   └── TokenRefused       the other side did not show the token that is set
+│   └── TokenRefused       the other side did not prove that it knows the token
 ├── NotFound
 │   └── DeadLetterUnknown  no dead letter under that id
 └── Conflict

@@ -25,6 +25,7 @@ class Command(IntEnum):
     HELLO = 3
     HEARTBEAT = 4
     ERROR = 5
+    PROOF = 6
 
 
 COMMANDS = frozenset(int(command) for command in Command)
@@ -64,7 +65,7 @@ class FrameReader:
     """
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max  # may be raised once the other side is trusted
         self._parts: list[bytes] = []  # of a frame that is not whole yet
         self._waiting = 0  # bytes in them
         self._wanted = 0  # bytes without which another look finds nothing new
@@ -75,7 +76,8 @@ class FrameReader:
         """Part of a frame is here; at the end of a connection that means it was cut."""
         return bool(self._parts)
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes, *, one: bool = False) -> list[Frame]:
+        """All frames that are whole, or just the next `one`: the rest then waits unread."""
         frames: list[Frame] = []
         if self.error is not None:
             return frames
@@ -89,7 +91,7 @@ class FrameReader:
         size, at, wanted = len(data), 0, HEADER_BYTES
         while size - at >= HEADER_BYTES:
             version, command, length = _unpack(data, at)
-            if version != VERSION or command not in COMMANDS or length > self._bytes_max:
+            if version != VERSION or command not in COMMANDS or length > self.frame_bytes_max:
                 self.error, self._parts = self._broken(version, command, length), []
                 return frames
             end = at + HEADER_BYTES + length
@@ -98,6 +100,8 @@ class FrameReader:
                 break
             frames.append((command, data[at + HEADER_BYTES : end]))
             at = end
+            if one:
+                break
         rest = data[at:]
         self._parts, self._waiting, self._wanted = [rest] if rest else [], size - at, wanted
         if rest and rest[0] != VERSION:
@@ -111,5 +115,6 @@ class FrameReader:
         if command not in COMMANDS:
             return CommandUnknown(f"command {command} is not one of version {VERSION}")
         return FrameTooLarge(
-            f"a frame of {length} bytes, limits.frame_bytes_max allows {self._bytes_max}"
+            f"a frame of {length} bytes, {self.frame_bytes_max} are allowed: by "
+            "limits.frame_bytes_max, or before the token is proved"
         )

@@ -18,18 +18,21 @@ from angarium.core import log
 from angarium.core.backoff import Backoff
 from angarium.core.clock import Clock
 from angarium.core.tracing import Tracing
+from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
+from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import encode_messages
 from angarium.dispatch.protocol import (
     Acknowledged,
+    Answer,
     Broken,
     DispatcherSide,
     Greeted,
     Greeting,
     Refused,
     Rejected,
+    farewell,
     heartbeat,
-    hello,
 )
 
 CONNECT_TIMEOUT_S = 5.0
@@ -82,7 +85,8 @@ class Link(asyncio.Protocol):
         self._terms = terms
         self._owner = owner
         self._counts = counts
-        self._side = DispatcherSide(terms.frame_bytes_max, terms.token)
+        greeting = Greeting(consumer_id=terms.name)
+        self._side = DispatcherSide(terms.frame_bytes_max, terms.token, greeting, dials=True)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.greeted = False
@@ -169,16 +173,14 @@ class Link(asyncio.Protocol):
                     self._owner.acknowledged(self, ids)
                 case Rejected():
                     self._owner.rejected(self, event)
+                case Answer(answer):
+                    self.answer(answer)
                 case Greeted(greeting):
                     self._greet(greeting)
                 case Refused(text):
                     self._log.warning("worker_refused", why=text)
-                case Broken(error, farewell):
-                    self._counts.protocol_errors += 1
-                    self._log.warning("protocol_error", code=error.code, problem=str(error))
-                    assert self._transport is not None
-                    self._transport.write(farewell)
-                    self._transport.close()
+                case Broken(error):
+                    self._refuse(error)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -201,11 +203,8 @@ class Link(asyncio.Protocol):
     # Inside -------------------------------------------------------------------------------
 
     def _greet(self, greeting: Greeting) -> None:
-        assert self._transport is not None
         if not self.greeted:
             self.greeted = True
-            own = Greeting(consumer_id=self._terms.name, token=self._terms.token or "")
-            self._transport.write(hello(own))
             self._restart_timer(self._terms.heartbeat_s, self._beat)
             self._log.info("worker_connected", window=greeting.window)
         self.leaving = False
@@ -223,12 +222,16 @@ class Link(asyncio.Protocol):
             self._log.info("worker_connected", window=self._terms.window, greeted=False)
             self._open(self._terms.window)
         else:
-            # It has to show the token first; a slow one gets the time of three heartbeats.
-            self._restart_timer(self._terms.heartbeat_s * SILENT_BEATS_MAX, self._never_greeted)
+            # It has to prove that it knows the token first.
+            self._restart_timer(security.HANDSHAKE_S_MAX, self._no_proof)
 
-    def _never_greeted(self) -> None:
+    def _no_proof(self) -> None:
+        self._refuse(security.proof_missing())
+
+    def _refuse(self, error: FrameInvalid) -> None:
         self._counts.protocol_errors += 1
-        self._log.warning("worker_without_token")
+        self._log.warning("protocol_error", code=error.code, problem=str(error))
+        self.answer(farewell(error))
         self.close()
 
     def _beat(self) -> None:
@@ -385,6 +388,7 @@ class Links:
                     host.strip("[]"),
                     int(port),
                     ssl=self._terms.tls,
+                    ssl_handshake_timeout=security.tls_deadline_s(self._terms.tls),
                 )
         except (OSError, TimeoutError, ValueError, OverflowError):
             return None

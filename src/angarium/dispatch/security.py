@@ -1,4 +1,4 @@
-"""TLS and the token of worker connections, as the settings say."""
+"""TLS and the token of worker connections, as the settings say, and the time for both."""
 
 from __future__ import annotations
 
@@ -7,11 +7,28 @@ from pathlib import Path
 
 from angarium.core.errors import SettingInvalid
 from angarium.core.settings import Settings
+from angarium.dispatch.errors import TokenRefused
+
+# For the other side to prove that it knows the token, and before that for the TLS handshake:
+# round trips of milliseconds, and the places of a port are few.
+HANDSHAKE_S_MAX = 10.0
 
 
 def token(settings: Settings) -> str | None:
+    """None where none is set; an empty one would prove nothing."""
     secret = settings.dispatch.token
-    return None if secret is None else secret.get_secret_value()
+    return None if secret is None else secret.get_secret_value() or None
+
+
+def proof_missing() -> TokenRefused:
+    return TokenRefused(
+        f"no proof of dispatch.token came within {HANDSHAKE_S_MAX:g} s: is the token set on the "
+        "other side?"
+    )
+
+
+def tls_deadline_s(tls: ssl.SSLContext | None) -> float | None:
+    return None if tls is None else HANDSHAKE_S_MAX
 
 
 def server_tls(settings: Settings) -> ssl.SSLContext | None:

@@ -30,17 +30,20 @@ from angarium.core.trace import IN_HAND, InHand
 from angarium.core.wire import Argument
 from angarium.dispatch import security
 from angarium.dispatch.counts import WorkerCounts
+from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import encode_acknowledgements
 from angarium.dispatch.identity import partition_of_id
 from angarium.dispatch.protocol import (
     REASON_BYTES_MAX,
+    Answer,
     Broken,
+    Greeted,
     Greeting,
     Messages,
     Refused,
     WorkerSide,
+    farewell,
     heartbeat,
-    hello,
     rejection,
 )
 from angarium.dispatch.results import fields_of
@@ -56,6 +59,9 @@ TURN_MESSAGES_MAX = 100
 # A dispatcher that reads no acknowledgements has this much of them waiting before it is cut off.
 UNREAD_BYTES_MAX = 4 * 1024 * 1024
 RETRY_S = 0.1
+# Connections that have not proved that they know the token, where one is set. Each lasts for some
+# seconds at most; every one beyond these would cost a descriptor that dispatchers need.
+STRANGERS_MAX = 100
 
 _decode = msgspec.json.Decoder().decode
 
@@ -94,7 +100,8 @@ class Worker(Service):
         self.counts = WorkerCounts()
         self.warnings = RepeatedWarnings(self.log, ground.clock)
         self.consumer = ""
-        self._connections: set[_Connection] = set()
+        self._connections: set[_Connection] = set()  # of dispatchers that are trusted
+        self._strangers: dict[_Connection, None] = {}  # the others, in the order they came
         self._server: asyncio.Server | None = None
         self._todo: deque[tuple[bytes, bytes]] = deque()
         self._in_hand: dict[bytes, _Connection] = {}  # and who is to be told how it went
@@ -110,7 +117,10 @@ class Worker(Service):
         address = self._ground.settings.dispatch.worker_address
         self.consumer = address or f"{await self._host()}:{port}"
         self._server = await asyncio.get_running_loop().create_server(
-            self._connection, sock=listener, ssl=self._tls
+            self._connection,
+            sock=listener,
+            ssl=self._tls,
+            ssl_handshake_timeout=security.tls_deadline_s(self._tls),
         )
         self.spawn("handlers", self._run_handlers)
         self.spawn("results", self._results.pump)
@@ -138,7 +148,7 @@ class Worker(Service):
         await self._figures.withdraw()
 
     async def on_close(self) -> None:
-        for connection in list(self._connections):
+        for connection in (*self._connections, *self._strangers):
             connection.close()
         self._caller.close()
         self._in_hand.clear()
@@ -154,14 +164,33 @@ class Worker(Service):
             consumer_id=self.consumer,
             window=self._window,
             completes=True,
-            token=security.token(self._ground.settings) or "",
         )
 
+    @property
+    def dispatchers(self) -> int:
+        """Connections of dispatchers that are trusted."""
+        return len(self._connections)
+
+    def connected(self, connection: _Connection) -> None:
+        """Of those who have not proved themselves yet, the oldest goes when there are too many:
+        a dispatcher needs milliseconds, so it is seldom that one."""
+        self._strangers[connection] = None
+        if len(self._strangers) > STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+
     def joined(self, connection: _Connection) -> None:
+        self._strangers.pop(connection, None)
         self._connections.add(connection)
 
     def parted(self, connection: _Connection) -> None:
+        self._strangers.pop(connection, None)
         self._connections.discard(connection)
+
+    def refused(self, error: FrameInvalid) -> None:
+        self.counts.protocol_errors += 1
+        self.warnings.warn("protocol_error", error.code, code=error.code, problem=str(error))
 
     def received(self, messages: Sequence[tuple[bytes, bytes]], connection: _Connection) -> None:
         if not self.ready:
@@ -299,7 +328,7 @@ class Worker(Service):
         figures: Mapping[str, float] = {
             **self.counts.table(),
             "in_hand": len(self._in_hand),
-            "dispatchers": len(self._connections),
+            "dispatchers": self.dispatchers,
         }
         await self._figures.report(figures)
         self.log.info("figures", **figures)
@@ -375,40 +404,62 @@ class _Results:
 
 
 class _Connection(asyncio.Protocol):
-    """One dispatcher at our port."""
+    """One dispatcher at our port, or a stranger until it has proved that it is one."""
 
     def __init__(self, worker: Worker, settings: Settings) -> None:
         self._worker = worker
-        self._side = WorkerSide(settings.limits.frame_bytes_max, security.token(settings))
+        token, bytes_max = security.token(settings), settings.limits.frame_bytes_max
+        self._side = WorkerSide(bytes_max, token, worker.greeting(), dials=False)
         self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNREAD_BYTES_MAX)
-        self._worker.joined(self)
-        self.write(hello(self._worker.greeting()))
+        if self._side.trusted:
+            self._worker.joined(self)
+        else:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(security.HANDSHAKE_S_MAX, self._no_proof)
+            self._worker.connected(self)
+        self.write(self._side.opening())
 
     def data_received(self, data: bytes) -> None:
         for event in self._side.receive(data):
             match event:
                 case Messages(messages):
                     self._worker.received(messages, self)
+                case Answer(answer):
+                    self.write(answer)
+                case Greeted():
+                    self._stop_deadline()
+                    self._worker.joined(self)
                 case Refused(text):
-                    self._worker.log.warning("dispatcher_refused", why=text)
-                case Broken(error, farewell):
-                    self._worker.counts.protocol_errors += 1
-                    self._worker.log.warning("protocol_error", code=error.code, problem=str(error))
-                    self.write(farewell)
-                    self.close()
+                    self._worker.warnings.warn("dispatcher_refused", "", why=text)
+                case Broken(error):
+                    self._refuse(error)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._stop_deadline()
         if self._side.incomplete:
             self._worker.counts.frames_cut += 1
         self._worker.parted(self)
 
+    def _no_proof(self) -> None:
+        self._refuse(security.proof_missing())
+
+    def _refuse(self, error: FrameInvalid) -> None:
+        self._worker.refused(error)
+        self.write(farewell(error))
+        self.close()
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     def acknowledge(self, ids: Sequence[bytes]) -> None:
         self.write(encode_acknowledgements(ids))
@@ -420,6 +471,10 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 def _reason(error: Exception) -> str:

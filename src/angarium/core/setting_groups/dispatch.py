@@ -88,7 +88,7 @@ class DispatchSettings(Group):
         1_000, description="Milliseconds between signs of life on a worker's connection."
     )
     token: SecretStr | None = Field(
-        None, description="Secret that dispatchers and workers show each other."
+        None, description="Secret that dispatchers and workers prove to know; it is never sent."
     )
     tls_certificate: Path | None = Field(
         None, description="File with the certificate this side shows on worker connections."
