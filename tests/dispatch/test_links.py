@@ -14,6 +14,7 @@ from angarium.dispatch.frames import Command, encode, encode_messages
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.links import WRITE_BUFFER_BYTES_MAX, Link, Message
 from angarium.dispatch.protocol import Greeting, Rejected, heartbeat, hello, rejection
+from angarium.dispatch.warnings import LINES_FIRST
 from tests.dispatch.peer import DEADLINE_S, Peer, peer, terms, wired
 from tests.kit.eventually import eventually
 
@@ -431,3 +432,19 @@ async def test_a_second_greeting_sets_the_window_anew() -> None:
         await eventually(lambda: link.room == 3, DEADLINE_S)
         assert link.consumer == "renamed"
         assert sum(command == Command.HELLO for command, _ in a.frames) <= 1
+
+
+async def test_a_worker_that_hangs_up_before_its_proof_is_named_a_few_times_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = "{}:{}".format(*server.sockets[0].getsockname())
+    async with server, wired(terms(token="s3cret")) as ours:
+        ours.keep(address)
+        await eventually(lambda: len(ours.owner.losses) > LINES_FIRST + 1, DEADLINE_S)
+        lines = [record.getMessage() for record in caplog.records if address in record.getMessage()]
+        assert len(lines) == LINES_FIRST
+        assert all("before a proof" in line for line in lines)

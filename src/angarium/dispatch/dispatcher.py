@@ -357,5 +357,6 @@ class Dispatcher(Service, LinkOwner):
         }
         await self._figures.report(figures)
         self._acks.warnings.flush()
+        self.links.warnings.flush()
         shown = ("accepted", "processed", "redelivered", "pending", "messages_per_s")
         self.log.info("figures", **{name: figures[name] for name in shown}, leads=len(led))

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from angarium.core import log
 from angarium.core.backoff import Backoff
@@ -20,7 +20,7 @@ from angarium.core.clock import Clock
 from angarium.core.tracing import Tracing
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
-from angarium.dispatch.errors import FrameInvalid
+from angarium.dispatch.errors import FrameInvalid, TokenRefused
 from angarium.dispatch.frames import encode_messages
 from angarium.dispatch.protocol import (
     Acknowledged,
@@ -34,6 +34,7 @@ from angarium.dispatch.protocol import (
     farewell,
     heartbeat,
 )
+from angarium.dispatch.warnings import RepeatedWarnings
 
 CONNECT_TIMEOUT_S = 5.0
 # A worker of ours says HELLO at once; one of another make never does, and need not wait long.
@@ -72,7 +73,12 @@ class Link(asyncio.Protocol):
     """One connection. `held` are the messages it was sent and has not answered for."""
 
     def __init__(
-        self, address: str, terms: LinkTerms, owner: LinkOwner, counts: DispatcherCounts
+        self,
+        address: str,
+        terms: LinkTerms,
+        owner: LinkOwner,
+        counts: DispatcherCounts,
+        warnings: RepeatedWarnings,
     ) -> None:
         self.address = address
         self.consumer = address
@@ -85,6 +91,8 @@ class Link(asyncio.Protocol):
         self._terms = terms
         self._owner = owner
         self._counts = counts
+        self._warnings = warnings
+        self._said_why = False  # one of both sides has, so the end of the link is no riddle
         greeting = Greeting(consumer_id=terms.name)
         self._side = DispatcherSide(terms.frame_bytes_max, terms.token, greeting, dials=True)
         self._transport: asyncio.Transport | None = None
@@ -178,7 +186,8 @@ class Link(asyncio.Protocol):
                 case Greeted(greeting):
                     self._greet(greeting)
                 case Refused(text):
-                    self._log.warning("worker_refused", why=text)
+                    self._said_why = True
+                    self._warn("worker_refused", why=text)
                 case Broken(error):
                     self._refuse(error)
 
@@ -194,6 +203,9 @@ class Link(asyncio.Protocol):
             self._timer.cancel()
         if self._side.incomplete:
             self._counts.frames_cut += 1
+        if not self._side.trusted and not self._said_why:
+            problem = "the connection ended before a proof of dispatch.token: do the tokens differ?"
+            self._warn("protocol_error", code=TokenRefused.code, problem=problem)
         held, self.held = list(self.held), {}
         self._allowed = 0
         self._owner.lost(self, held)
@@ -230,9 +242,14 @@ class Link(asyncio.Protocol):
 
     def _refuse(self, error: FrameInvalid) -> None:
         self._counts.protocol_errors += 1
-        self._log.warning("protocol_error", code=error.code, problem=str(error))
+        self._said_why = True
+        self._warn("protocol_error", code=error.code, problem=str(error))
         self.answer(farewell(error))
         self.close()
+
+    def _warn(self, event: str, **values: Any) -> None:
+        """Such a worker is dialled again for as long as it is listed."""
+        self._warnings.warn(event, self.address, consumer=self.address, **values)
 
     def _beat(self) -> None:
         assert self._transport is not None
@@ -264,6 +281,7 @@ class Links:
         self._owner = owner
         self._counts = counts
         self._clock = clock
+        self.warnings = RepeatedWarnings(log.logger("angarium.dispatch"), clock)
         self._links: list[Link] = []
         self._turn = 0
         self._wanted: frozenset[str] = frozenset()
@@ -384,7 +402,7 @@ class Links:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, link = await loop.create_connection(
-                    lambda: Link(address, self._terms, self._owner, self._counts),
+                    lambda: Link(address, self._terms, self._owner, self._counts, self.warnings),
                     host.strip("[]"),
                     int(port),
                     ssl=self._terms.tls,
@@ -395,6 +413,7 @@ class Links:
         return link
 
     def close(self) -> None:
+        self.warnings.flush(at_end=True)
         for task in list(self._dialling.values()):
             task.cancel()
         for link in self._links:
