@@ -9,6 +9,7 @@ import msgspec
 
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
+from angarium.core.text import check_text
 from angarium.dispatch.store import DispatchStore, Enqueued, PartitionStatus
 
 
@@ -25,6 +26,8 @@ class DispatchClient:
 
     async def enqueue(self, message: Any, *, idempotency_key: str | None = None) -> Enqueued:
         """Into the durable intake, where it waits for a dispatcher; a used key adds nothing."""
+        if idempotency_key is not None:
+            check_text(idempotency_key, "idempotency_key")
         return await self._store.enqueue(self._encoded(message), idempotency_key)
 
     async def status(self) -> list[PartitionStatus]:

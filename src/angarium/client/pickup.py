@@ -13,6 +13,7 @@ from typing import Any
 from angarium.client.dispatch import encoded
 from angarium.core.ground import Ground
 from angarium.core.ids import time_ordered_id
+from angarium.core.text import check_text
 from angarium.pickup.archive import Archive
 from angarium.pickup.inspection import Inspection, Shown
 from angarium.pickup.letterbox import Letter, Letterbox, letter_id
@@ -40,6 +41,12 @@ class PickupRoomClient:
         push_token: str | None = None,
     ) -> str:
         """Queue a message; its id. The same `key` for the same connection adds nothing."""
+        _queue(tenant, connection_id)
+        for name, text in [
+            ("key", key), ("push_token", push_token), *(("recipient", each) for each in recipients)
+        ]:  # fmt: skip
+            if text is not None:
+                check_text(text, name)
         parts = (self._settings.prefix, tenant, connection_id, key or time_ordered_id().hex)
         message_id = letter_id(*parts)
         await self._box.put(
@@ -61,7 +68,8 @@ class PickupRoomClient:
         """Oldest first; they come again unless they are removed in time."""
         limits = self._settings.limits
         messages_max = min(limit, limits.pickup_take_messages_max)
-        queue = queue_name(tenant, connection_id)
+        queue = _queue(tenant, connection_id)
+        check_text(recipient, "recipient")
         mailbox = await self._mailbox()
         most = TakeLimits(messages_max, limits.pickup_take_bytes_max)
         return (await mailbox.take_portion(queue, recipient, most)).messages
@@ -70,12 +78,17 @@ class PickupRoomClient:
         self, connection_id: str, message_ids: Sequence[str], *, tenant: str = DEFAULT_TENANT
     ) -> int:
         """Gone for good, which acknowledges them; how many there were."""
-        return await (await self._mailbox()).remove(queue_name(tenant, connection_id), message_ids)
+        queue = _queue(tenant, connection_id)
+        for message_id in message_ids:
+            check_text(message_id, "message_id")
+        return await (await self._mailbox()).remove(queue, message_ids)
 
     async def count(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> int:
-        return await (await self._mailbox()).count(queue_name(tenant, connection_id), "")
+        queue = _queue(tenant, connection_id)
+        return await (await self._mailbox()).count(queue, "")
 
     async def show(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> Shown:
+        _queue(tenant, connection_id)
         return await Inspection(self._store, await self._open()).show(tenant, connection_id)
 
     async def close(self) -> None:
@@ -92,3 +105,7 @@ class PickupRoomClient:
                 settings = self._settings
                 self._archive = await Archive.open(settings.database_url, settings.prefix)
             return self._archive
+
+
+def _queue(tenant: str, connection_id: str) -> str:
+    return queue_name(check_text(tenant, "tenant"), check_text(connection_id, "connection_id"))

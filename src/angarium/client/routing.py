@@ -5,6 +5,7 @@ from __future__ import annotations
 from angarium.core.errors import InputInvalid, LimitExceeded
 from angarium.core.ground import Ground
 from angarium.core.scripts import status_of
+from angarium.core.text import check_text
 from angarium.routing.listening import rules_of
 from angarium.routing.store import KeyState, RoutingStore
 
@@ -18,7 +19,7 @@ class RoutingClient:
 
     async def send(self, recip_key: str, payload: bytes) -> str:
         """'queued' for the instance that owns the key, or 'kept' until there is one."""
-        if not 0 < len(recip_key.encode()) <= self._key_bytes_max:
+        if not 0 < len(check_text(recip_key, "recip_key").encode()) <= self._key_bytes_max:
             raise InputInvalid(f"a recipient key has 1 to {self._key_bytes_max} bytes")
         if len(payload) > self._bytes_max:
             raise LimitExceeded("http_body_bytes_max", len(payload), self._bytes_max)
@@ -26,4 +27,4 @@ class RoutingClient:
 
     async def show(self, recip_key: str) -> KeyState:
         """Who owns the key, and what waits for it."""
-        return await self._store.show(recip_key)
+        return await self._store.show(check_text(recip_key, "recip_key"))

@@ -19,6 +19,10 @@ group is cancelled. Anything else is recoverable until the reply's time is over.
 from __future__ import annotations
 
 from angarium.core.errors import AngariumError, Conflict, InputInvalid, NotFound
+from angarium.core.text import valid_text
+
+# Of an error's text, in the journal and in the log.
+WHY_CHARS_MAX = 200
 
 
 class IdRefused(InputInvalid):
@@ -65,3 +69,12 @@ class RetriesEnded(Recoverable):
     """It was checked as often as allowed, or stayed as long, and still could not go."""
 
     code = "retries_ended"
+
+
+def error_text(error: BaseException) -> str:
+    """What an error of a user's function says, fit to be stored; its class if it says nothing."""
+    try:
+        text = str(error)
+    except Exception as worse:  # its own code failed
+        text = f"its text can't be read: {type(worse).__name__}"
+    return valid_text(text or type(error).__name__)[:WHY_CHARS_MAX]

@@ -16,10 +16,12 @@ import msgspec
 from angarium.conversations.answers import Accepted, NewReply, Taken
 from angarium.conversations.awaited import AwaitedAgent
 from angarium.conversations.errors import (
+    WHY_CHARS_MAX,
     Fatal,
     IdRefused,
     Recoverable,
     RetriesEnded,
+    error_text,
 )
 from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
 from angarium.conversations.memory_queue import (
@@ -394,12 +396,12 @@ class ConversationsInstance(Service):
     async def _failed(self, task: Task, error: Exception) -> None:
         info = _info(task)
         if isinstance(error, Fatal):
-            self.cancelled += await self.manager.cancel_group(info, str(error)[:200])
+            self.cancelled += await self.manager.cancel_group(info, error_text(error))
         elif isinstance(error, RetriesEnded):
             self.awaited += 1
             await self.manager.set_awaited_when_retries_end([info])
         else:
-            why = f"{type(error).__name__}: {error}"[:200]
+            why = f"{type(error).__name__}: {error_text(error)}"[:WHY_CHARS_MAX]
             if not isinstance(error, Recoverable | AngariumError):
                 self.log.warning("sender_failed", reply=info.response_id, error=why, exc_info=error)
             self.awaited += await self.manager.set_awaited_by_request_id(

@@ -29,6 +29,7 @@ from angarium.conversations.model import (
 from angarium.conversations.order import group_backoff_ms
 from angarium.conversations.store import GROUP_PART, WAITING, ConversationStore
 from angarium.core.setting_groups.conversations import ConversationsSettings
+from angarium.core.text import check_text
 
 # Of one group, set AWAITED by one call of a method: those far behind are AWAITED already.
 AWAIT_MAX = 10_000
@@ -299,6 +300,9 @@ class MessageSyncManager:
     ) -> int:
         """Remove the replies of a request, or those of a status or not of an origin."""
         info = MinMessageInfo(request_info.request_id, "", request_info.conversation_id)
+        for name, text in (("status", status), ("origin", all_origin_except)):
+            if text is not None:
+                check_text(text, name)
         what = Cancelling(
             close=status is None and all_origin_except is None,
             status=status or "",

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from angarium.conversations.errors import RetriesEnded
+from angarium.conversations.errors import RetriesEnded, error_text
 from angarium.core import log
 from angarium.core.clock import Clock
 
@@ -281,7 +281,9 @@ class MemoryQueue:
                 raise
             # A task may raise anything; that ends the task, not the queue or the process. It is
             # caught here because what is below can't go on after a GeneratorExit.
-            await self._fail(task, RuntimeError(f"the task raised {error!r}"))
+            await self._fail(
+                task, RuntimeError(f"the task raised {type(error).__name__}: {error_text(error)}")
+            )
         finally:
             if done:
                 self._drop(group, task)

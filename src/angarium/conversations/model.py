@@ -58,7 +58,10 @@ class MinMessageInfo(msgspec.Struct, frozen=True):
     conversation_id: str = msgspec.field(name="cnId")
 
     def key(self) -> bytes:
-        return _encode(self)
+        try:
+            return _encode(self)
+        except UnicodeEncodeError as error:
+            raise InputInvalid(f"an id of {self!r} is not valid Unicode: {error.reason}") from None
 
     @classmethod
     def read(cls, member: bytes) -> MinMessageInfo:

@@ -47,6 +47,7 @@ from angarium.core.errors import InputInvalid, Overloaded
 from angarium.core.ground import Ground
 from angarium.core.keys.key import Shape
 from angarium.core.scripts import Script, load_script, status_of
+from angarium.core.text import check_text, valid_text
 from angarium.core.wire import Argument, Command
 
 
@@ -179,9 +180,9 @@ class ConversationStore:
 
     def check_id(self, what: str, value: str) -> None:
         try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            raise IdRefused(f"{what} id {value!r} is not valid text") from None
+            size = len(check_text(value, f"{what} id {value!r}").encode())
+        except InputInvalid as error:
+            raise IdRefused(str(error)) from None
         if not 0 < size <= self._id_bytes_max:
             raise IdRefused(f"a {what} id has 1 to {self._id_bytes_max} bytes, not {size}")
 
@@ -400,7 +401,7 @@ class ConversationStore:
     async def await_replies(
         self, infos: Iterable[MinMessageInfo], wait_ms: int, per_retry_ms: int, why: str
     ) -> list[str]:
-        waiting = []
+        waiting, why = [], valid_text(why)
         for info in infos:
             partition = self.partition_of(info.conversation_id)
             args = (info.conversation_id, info.response_id, info.key(), wait_ms, per_retry_ms, why)
@@ -450,9 +451,9 @@ class ConversationStore:
             request.key(),
             1 if what.close else 0,
             1 if whole_group else 0,
-            what.status,
-            what.except_origin,
-            what.why,
+            check_text(what.status, "status"),
+            check_text(what.except_origin, "origin"),
+            valid_text(what.why),
             *(info.key() for info in replies),
         )
         reply = await self._run(CANCEL_REPLIES, partition, names, args)

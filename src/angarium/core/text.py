@@ -22,6 +22,8 @@ def valid_text(text: str) -> str:
 
 def check_text(text: str, name: str) -> str:
     """The text itself, or InputInvalid: `name` says which input it was."""
+    if not isinstance(text, str):
+        raise InputInvalid(f"{name} must be text, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
