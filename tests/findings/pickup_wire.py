@@ -65,17 +65,12 @@ class Wire:
 
     async def ask(self, method: str, params: Any = None) -> Any:
         """The whole answer."""
-        return await self.ask_raw(
-            method, b"null" if params is None else json.dumps(params).encode()
-        )
+        return await self.ask_raw(method, b"" if params is None else json.dumps(params).encode())
 
     async def ask_raw(self, method: str, params: bytes) -> Any:
         number = next(self._numbers)
-        call = b'{"jsonrpc":"2.0","method":"%b","params":%b,"id":%d}' % (
-            method.encode(),
-            params,
-            number,
-        )
+        given = b'"params":%b,' % params if params else b""
+        call = b'{"jsonrpc":"2.0","method":"%b",%b"id":%d}' % (method.encode(), given, number)
         await self.socket.send_str(call.decode())
         while True:
             heard = await self.hear()

@@ -14,7 +14,7 @@ import pytest
 
 from angarium.core.errors import SettingInvalid
 from angarium.core.settings import load
-from angarium.pickup import access
+from angarium.pickup import access, client_socket
 from angarium.pickup.client import CallRefused, PickupClient
 from tests.kit.eventually import eventually
 from tests.pickup.rig import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
@@ -458,9 +458,10 @@ async def test_other_paths_and_plain_http_are_refused(redis_url: str, tmp_path: 
 
 
 async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
-    redis_url: str, tmp_path: Path
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {"pickup_client_buffer_bytes_max": 2_000_000}
+    monkeypatch.setattr(client_socket, "UNREAD_S_MAX", 0.5)
+    limits = {"pickup_client_buffer_bytes_max": 4_000_000}
     async with (
         gateway(redis_url, sqlite(tmp_path), limits=limits) as service,
         connected(service) as (client, inbox),

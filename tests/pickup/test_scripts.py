@@ -614,6 +614,18 @@ async def test_a_persister_of_an_older_term_deletes_nothing(redis_url: str, tmp_
         assert await made.archive.sizes(QUEUE, ids) != []
 
 
+async def test_a_message_for_a_slow_client_waits_to_be_pulled(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with rig(redis_url, sqlite(tmp_path), direct=True) as made:
+        term = await made.open()
+        reply = await made.store.add(QUEUE, "m1", DID, b"1", at_once=False)
+        assert status_of(reply) == "here"
+        assert status_of(await made.store.add(QUEUE, "m2", DID, b"1")) == "here", "behind it"
+        assert await made.pull(term) == ["m1", "m2"]
+        assert status_of(await made.store.add(QUEUE, "m3", DID, b"1")) == "sent"
+
+
 async def test_nothing_goes_at_once_before_the_database_was_counted(
     redis_url: str, tmp_path: Path
 ) -> None:

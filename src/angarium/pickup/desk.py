@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from angarium.core.scripts import status_of
 from angarium.pickup import methods
 from angarium.pickup.access import Access
 from angarium.pickup.answers import Answer, Batch
+from angarium.pickup.budget import Budget, Requests
 from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.errors import (
     GatewayQuiet,
@@ -37,14 +38,15 @@ from angarium.pickup.errors import (
 )
 from angarium.pickup.jsonrpc import Call, Refusal, parse
 from angarium.pickup.mailbox import DELIVERED, Mailbox
-from angarium.pickup.model import Message, connection_of, encode_message, queue_name
+from angarium.pickup.model import Message, connection_of, queue_name
 from angarium.pickup.push import Pushes
 from angarium.pickup.sessions import Sessions
-from angarium.pickup.store import PickupStore, TakeLimits
+from angarium.pickup.store import PickupStore
+from angarium.pickup.takes import Takes, share_of
 
-BATCH_CALLS_MAX = 1_000
 TRUE, FALSE = b"true", b"false"
 Handler = Callable[[ClientSocket, bytes, Answer], None]
+Step = Callable[[ClientSocket, bytes, Answer], Coroutine[Any, Any, None]]
 
 
 class Desk:
@@ -56,7 +58,7 @@ class Desk:
         mailbox: Mailbox,
         pushes: Pushes,
         access: Access,
-        spawn: Callable[[Awaitable[object]], None],
+        spawn: Callable[[Coroutine[Any, Any, object]], None],
     ) -> None:
         self._store = store
         self._mailbox = mailbox
@@ -67,10 +69,20 @@ class Desk:
         self._loop = asyncio.get_running_loop()
         self._tracing = store.ground.tracing
         self._log = log.logger("angarium.pickup")
-        self.sessions = Sessions(store, mailbox, spawn)
+        self.sessions = Sessions(store, mailbox, spawn, share_of(self._limits))
+        self._takes = Takes(mailbox, self._limits, spawn, self._taken_removed)
         self.clients: set[ClientSocket] = set()
         self.frame_bytes_max = self._limits.frame_bytes_max
         self.buffer_bytes_max = self._limits.pickup_client_buffer_bytes_max
+        # Filling its buffer with what it asked for must not cut a client off.
+        self.answer_bytes_max = min(
+            self._limits.pickup_client_answer_bytes_max, self.buffer_bytes_max // 2
+        )
+        self.answers = Budget(self._limits.pickup_gateway_answer_bytes_max, self._loop.call_soon)
+        self.requests = Requests(
+            self._limits.pickup_client_request_bytes_max,
+            self._limits.pickup_gateway_request_bytes_max,
+        )
         self.quiet = False
         self.added = self.removed = self.refused = 0
         self._handlers: dict[str, Handler] = {
@@ -80,11 +92,11 @@ class Desk:
             "rpc.on": self._subscribe,
             "rpc.off": self._unsubscribe,
             "takeFromQueue": partial(self._task, self._take),
-            "getAvailableMessageCount": partial(self._task, self._count),
-            "removeAllMessages": partial(self._task, self._remove_all),
-            "addLiveSession": partial(self._task, self._open_session),
-            "removeLiveSession": partial(self._task, self._close_session),
-            "getLiveSession": partial(self._task, self._get_session),
+            "getAvailableMessageCount": partial(self._task, partial(self._in_turn, self._count)),
+            "removeAllMessages": partial(self._task, partial(self._in_turn, self._remove_all)),
+            "addLiveSession": partial(self._task, partial(self._in_turn, self._open_session)),
+            "removeLiveSession": partial(self._task, partial(self._in_turn, self._close_session)),
+            "getLiveSession": partial(self._task, partial(self._in_turn, self._get_session)),
         }
         for alias, name in methods.ALIASES.items():
             self._handlers[alias] = self._handlers[name]
@@ -107,7 +119,7 @@ class Desk:
         self.sessions.wake_client(client)
 
     def client_said(self, client: ClientSocket, data: bytes) -> None:
-        frame = parse(data, BATCH_CALLS_MAX)
+        frame = parse(data, self._limits.pickup_batch_calls_max)
         batch = Batch(client, len(frame.entries)) if frame.batch else None
         for entry in frame.entries:
             if isinstance(entry, Refusal):
@@ -118,9 +130,18 @@ class Desk:
                     batch.add(entry.answer)
             else:
                 self._call(client, entry, batch)
+        if batch is not None and batch.steps:
+            self._spawn(self._run_batch(client, batch))
+
+    async def _run_batch(self, client: ClientSocket, batch: Batch) -> None:
+        """One call after the other, and one batch of a client after the other: what they hold
+        together is bounded, and nobody waits for what its own batch holds."""
+        async with client.batches:
+            for step in batch.steps:
+                await step()
 
     def _call(self, client: ClientSocket, call: Call, batch: Batch | None) -> None:
-        answer = Answer(client, call.id, batch)
+        answer = Answer(client, call, batch, self.requests)
         handler = self._handlers.get(call.method)
         try:
             self._count_call(client)
@@ -144,27 +165,24 @@ class Desk:
             self._log.error("call_failed", error=repr(error), exc_info=error)
         answer.failure(error)
 
-    def _task(
-        self,
-        run: Callable[[ClientSocket, bytes, Answer], Awaitable[None]],
-        client: ClientSocket,
-        params: bytes,
-        answer: Answer,
-    ) -> None:
-        """Methods that take several steps run as a task of their own."""
-        self._spawn(self._run(run, client, params, answer))
+    def _task(self, run: Step, client: ClientSocket, params: bytes, answer: Answer) -> None:
+        """Methods that take several steps run as a task of their own, or in that of their batch."""
+        if answer.batch is None:
+            self._spawn(self._run(run, client, params, answer))
+        else:
+            answer.batch.steps.append(partial(self._run, run, client, params, answer))
 
-    async def _run(
-        self,
-        run: Callable[[ClientSocket, bytes, Answer], Awaitable[None]],
-        client: ClientSocket,
-        params: bytes,
-        answer: Answer,
-    ) -> None:
+    async def _run(self, run: Step, client: ClientSocket, params: bytes, answer: Answer) -> None:
         try:
             await run(client, params, answer)
         except Exception as error:
             self._fail(answer, error)
+
+    async def _in_turn(
+        self, run: Step, client: ClientSocket, params: bytes, answer: Answer
+    ) -> None:
+        async with client.steps:
+            await run(client, params, answer)
 
     # Messages
 
@@ -180,7 +198,8 @@ class Desk:
         dids, payload = " ".join(add.dids), bytes(add.payload)
         message = Message(message_id, 0, 0, dids, payload)
         began_ns = 0 if self._tracing is None else time.time_ns()
-        future = self._store.add(queue, message_id, dids, payload, push)
+        at_once = not self.sessions.is_slow(queue)
+        future = self._store.add(queue, message_id, dids, payload, push, at_once=at_once)
         future.add_done_callback(partial(self._added, answer, queue, message, began_ns))
 
     def _added(
@@ -278,35 +297,14 @@ class Desk:
         answer.result(TRUE)
 
     async def _take(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
-        take = methods.read_take(params, self._limits)
-        queue = queue_name(client.tenant, take.connection)
-        limits = self._limits
-        messages_max, bytes_max = limits.pickup_take_messages_max, limits.pickup_take_bytes_max
-        if take.limit is not None:
-            messages_max = min(take.limit, messages_max)
-        most = TakeLimits(messages_max, bytes_max)
-        if take.limit_bytes is not None:
-            # The client's own limit holds for the first message too.
-            most = TakeLimits(messages_max, min(take.limit_bytes, bytes_max), take.limit_bytes)
-        taken = (await self._mailbox.take_portion(queue, take.did, most)).messages
-        answer.result(b"[" + b",".join(map(encode_message, taken)) + b"]")
+        ids = await self._takes.run(client, params, answer)
         if self._tracing is not None:
-            self._tracing.follow([each.id for each in taken], "pickup send", kind="producer")
-        if take.delete_messages and taken and client.open:
-            # Only when the answer is on its way: a gateway that dies in between has lost nothing,
-            # nor has a client that left while we looked.
-            ids = [each.id for each in taken]
-            removed = await self._remove_taken(queue, ids)
-            self.removed += removed
-            if self._tracing is not None and removed == len(ids):
-                self._tracing.follow(ids, "pickup delivered", kind="consumer")
+            self._tracing.follow(ids, "pickup send", kind="producer")
 
-    async def _remove_taken(self, queue: str, ids: Sequence[str]) -> int:
-        try:
-            return await self._mailbox.remove(queue, ids)
-        except AngariumError as error:
-            self._log.warning("taken_not_removed", queue=queue, error=repr(error))
-            return 0
+    def _taken_removed(self, ids: list[str], removed: int) -> None:
+        self.removed += removed
+        if self._tracing is not None and removed == len(ids):
+            self._tracing.follow(ids, "pickup delivered", kind="consumer")
 
     async def _count(self, client: ClientSocket, params: bytes, answer: Answer) -> None:
         asked = methods.read_of_recipient(methods.Count, params, self._limits)

@@ -39,6 +39,13 @@ class SessionsExceeded(AngariumError):
     http_status = 429
 
 
+class AnswersExceeded(AngariumError):
+    """The answers of a batch have as many bytes as they may have; this call was not run."""
+
+    code = "answers_exceeded"
+    http_status = 413
+
+
 class MethodUnknown(AngariumError):
     """There is no such method."""
 
@@ -68,5 +75,6 @@ CODES: Mapping[str, int] = MappingProxyType(
         "limit_exceeded": -32003,
         RateExceeded.code: -32004,
         SessionsExceeded.code: -32005,
+        AnswersExceeded.code: -32006,
     }
 )

@@ -13,8 +13,9 @@ import itertools
 import logging
 import secrets
 import socket
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from picows import (
     WSAutoPingStrategy,
@@ -220,19 +221,28 @@ class Gateway(Service):
 
     async def _run_tasks(self, running: asyncio.Event) -> None:
         """One group for the steps of calls; each of them catches its own errors."""
-        async with asyncio.TaskGroup() as self._tasks:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             running.set()
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
 
-    def _spawn(self, run: Awaitable[object]) -> None:
+    def _spawn(self, run: Coroutine[Any, Any, object]) -> None:
+        if self._tasks is None:
+            run.close()  # the gateway has stopped; what is left is found by others in time
+            return
+
         async def guarded() -> None:
             try:
                 await run
             except Exception as error:
                 self.log.error("step_failed", error=repr(error), exc_info=error)
 
-        assert self._tasks is not None
-        self._tasks.create_task(guarded())
+        task = self._tasks.create_task(guarded())
+        # One that was cancelled before it began has never looked at `run`.
+        task.add_done_callback(lambda _: run.close())
 
     async def _renew(self) -> None:
         """In all partitions at once: one whose server is away must not cost the others' leases."""
@@ -281,6 +291,8 @@ class Gateway(Service):
             "delivered": now.delivered,
             "removed": now.removed,
             "refused": desk.refused,
+            "answer_bytes": desk.answers.held,
+            "request_bytes": desk.requests.held,
             "pushes_sent": self._pushes.sent,
             "pushes_failed": self._pushes.failed,
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,8 @@ from angarium.pickup.store import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PickupStore
 # After a fault: soon enough to go unnoticed, late enough not to storm a server that comes back.
 RETRY_S = 0.25
 CHECKED_PER_TURN = 500
+# A process that wakes up has read by then whether a client has left, whose request it read first.
+NOTICE_S = 0.05
 
 
 class LiveSession:
@@ -74,11 +76,14 @@ class Sessions:
         self,
         store: PickupStore,
         mailbox: Mailbox,
-        spawn: Callable[[Awaitable[object]], None],
+        spawn: Callable[[Coroutine[Any, Any, object]], None],
+        share_bytes: int,
     ) -> None:
+        """`share_bytes` of its client's budget are reserved for each fetch under way."""
         self._store = store
         self._mailbox = mailbox
         self._spawn = spawn
+        self._share = share_bytes
         self._by_queue: dict[str, LiveSession] = {}
         self._opening: Counter[str] = Counter()
         self._telling: list[LiveSession] = []
@@ -95,16 +100,14 @@ class Sessions:
         """The queue's live session from now on; None if the client left meanwhile."""
         self._opening[queue] += 1
         try:
-            while True:
-                reply = await self._store.open_session(queue, session_id, client.id)
-                status, term = status_of(reply), reply[-1].decode()
-                if status != "no_lease":
-                    break
-                await self._store.renew_gateway(self._store.partition_of(queue))
+            opened = await self._open(client, queue, session_id)
         finally:
             self._opening[queue] -= 1
             if not self._opening[queue]:
                 del self._opening[queue]
+        if opened is None:
+            return None
+        status, term = opened
         if not client.open:
             await self._store.close_session(queue, gateway=self._store.gateway, socket=client.id)
             return None
@@ -118,6 +121,29 @@ class Sessions:
         self._by_queue[queue] = session
         client.sessions[queue] = session
         return session
+
+    async def _open(
+        self, client: ClientSocket, queue: str, session_id: str
+    ) -> tuple[str, str] | None:
+        """Status and term; None if a session began since and the client left.
+
+        While Redis was away, or this process was stopped, the client may have gone to another
+        gateway. Only a client that is still here replaces a session that began after it asked.
+        """
+        partition = self._store.partition_of(queue)
+        asked_ms: int | str = self._store.asked_ms(partition)
+        while True:
+            asking = self._store.open_session(queue, session_id, client.id, asked_ms=asked_ms)
+            match status_of(reply := await asking):
+                case "late":
+                    await asyncio.sleep(NOTICE_S)
+                    if not client.open:
+                        return None
+                    asked_ms = ""
+                case "no_lease":
+                    await self._store.renew_gateway(partition)
+                case status:
+                    return status, reply[1].decode()
 
     async def close(self, client: ClientSocket, queue: str, session_id: str) -> bool:
         """End the session that is meant: this client's, or the one with this id."""
@@ -256,8 +282,24 @@ class Sessions:
             if session.mail and not session.pulling:
                 self._pull(session)
 
+    def is_slow(self, queue: str) -> bool:
+        """Whether its client has much to read: what comes now is better left in Redis."""
+        session = self._by_queue.get(queue)
+        return session is not None and session.client.paused
+
     def _pull(self, session: LiveSession) -> None:
+        """Fetch when its client has the bytes for it: all its sessions together must not bring
+        more than it can read."""
         session.pulling, session.mail, session.full = True, False, False
+        session.client.budget.request(self._share, partial(self._fetch, session))
+
+    def _fetch(self, session: LiveSession) -> None:
+        client = session.client
+        if client.paused or self._by_queue.get(session.queue) is not session:
+            # It goes on when the client has read, if it is still there.
+            session.pulling, session.mail = False, True
+            client.budget.release(self._share)
+            return
         again = session.asked_again = session.recover
         session.recover, session.asked_term = False, session.term
         try:
@@ -270,6 +312,7 @@ class Sessions:
     def _pulled(self, session: LiveSession, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
             session.pulling = False
+            session.client.budget.release(self._share)
             return
         error = future.exception()
         if error is not None:
@@ -284,7 +327,7 @@ class Sessions:
             session.seen = reply[1].decode()
             self._spawn(self._pull_archived(session, reply[2]))
         elif status == b"busy":
-            self._pull(session)
+            self._fetch(session)
         elif status == b"lost":
             self._lost(session)
         elif status == b"uncharted":
@@ -331,6 +374,8 @@ class Sessions:
         if not more:
             session.seen = ""
             self._bring(session, [])
+        # Behind the notification, which is counted by then.
+        self._loop.call_soon(session.client.budget.release, self._share)
         session.gone.clear()
         again = more or session.mail or session.recover
         if again and self._by_queue.get(session.queue) is session:

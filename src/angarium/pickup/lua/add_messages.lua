@@ -7,7 +7,7 @@
 -- ARGV: 4 messages_max and 5 bytes_max of a queue, 6 hint channel without the gateway, 7 messages
 -- that may be sending at a time, or 0 if the caller can't tell the order of answers, 8 number of
 -- items; per item: queue, id, recipient DIDs divided by spaces, payload, hashed push token and its
--- note divided by a space, or ''
+-- note divided by a space, or '', 1 if it may go to its session at once
 -- Returns: per item {'sent', term, sequence, received_ms} | 'here' (its live session is the
 -- caller's) | 'elsewhere' | 'offline' | 'queue_full'
 -- Events: accepted, with status 'sent' where it went to its session at once; push_scheduled (room
@@ -28,7 +28,7 @@ local function goes_at_once(queue, stored, archived, held, grace)
   return sending < window and stored + held == sending and not in_grace(queue, grace)
 end
 
-local function add(queue, name, id, dids, payload, push)
+local function add(queue, name, id, dids, payload, push, at_once)
   local meta = call('HMGET', queue.meta, 'sequence', 'stored', 'bytes', 'archived', 'held',
     'gateway', 'term', 'grace')
   local stored, bytes = tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
@@ -41,7 +41,7 @@ local function add(queue, name, id, dids, payload, push)
   call('HSET', queue.meta, 'sequence', sequence, 'stored', stored + 1, 'bytes', bytes + #record)
   if stored == 0 then call('ZADD', KEYS[4], 'NX', now, name) end
   local live = gateway and alive(KEYS[3], gateway, known)
-  if live and gateway == actor
+  if live and gateway == actor and at_once
     and goes_at_once(queue, stored, archived, tonumber(meta[5]) or 0, meta[8]) then
     call('ZADD', queue.sending, HELD + sequence, id)
     note_message('accepted', id, name, ',"t":"sent"')
@@ -60,9 +60,9 @@ local function add(queue, name, id, dids, payload, push)
 end
 
 for item = 1, tonumber(ARGV[8]) do
-  local at = 9 + (item - 1) * 5
+  local at = 9 + (item - 1) * 6
   statuses[item] = add(queue_at(8 + (item - 1) * QUEUE_KEYS), ARGV[at], ARGV[at + 1], ARGV[at + 2],
-    ARGV[at + 3], ARGV[at + 4])
+    ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] == '1')
 end
 for gateway, hint in pairs(hints) do call('PUBLISH', ARGV[6] .. gateway, hint) end
 journal_append('pickup')

@@ -1,0 +1,200 @@
+"""What a client is sent waits for the client to read it, whatever it asks for; also over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import trustme
+
+from angarium.pickup import client_socket, takes
+from angarium.pickup.client import CallRefused, PickupClient
+from angarium.pickup.gateway import Gateway
+from tests.kit.eventually import eventually
+from tests.pickup.rig import DID, Inbox, all_done, connected, gateway, sqlite, url_of
+
+LARGE = "x" * 400_000
+
+
+def small_socket(address: Any) -> socket.socket:
+    """With little memory of its own; the system's default would take 30 MB of unread bytes."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+    return made
+
+
+@asynccontextmanager
+async def unread(service: Gateway) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A socket that reads when it is told to; aiohttp stops reading after some kilobytes."""
+    connector = aiohttp.TCPConnector(socket_factory=small_socket)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.ws_connect(url_of(service), max_msg_size=0, autoping=False) as wire,
+    ):
+        yield wire
+
+
+async def say(wire: aiohttp.ClientWebSocketResponse, *calls: tuple[str, Any]) -> None:
+    frames = [
+        {"jsonrpc": "2.0", "method": method, "params": params, "id": number}
+        for number, (method, params) in enumerate(calls)
+    ]
+    await wire.send_str(json.dumps(frames if len(frames) > 1 else frames[0]))
+
+
+async def hear(wire: aiohttp.ClientWebSocketResponse) -> Any:
+    message = await asyncio.wait_for(wire.receive(), 30)
+    assert message.type is aiohttp.WSMsgType.TEXT, message
+    return json.loads(message.data)
+
+
+def held(service: Gateway) -> tuple[int, int]:
+    return service.desk.answers.held, service.desk.requests.held
+
+
+async def test_every_byte_that_was_counted_is_given_back(redis_url: str, tmp_path: Path) -> None:
+    async with gateway(redis_url, sqlite(tmp_path)) as service:
+        async with connected(service) as (client, inbox), unread(service) as wire:
+            ids = [await client.add_message("c1", [DID], LARGE) for _ in range(12)]
+            await client.add_live_session("c2", "s")
+            more = [await client.add_message("c2", [DID], LARGE) for _ in range(4)]
+            await inbox.has(*more)
+            await say(wire, ("takeFromQueue", {"connectionId": "c1", "limit": 8}))
+            await eventually(lambda: service.desk.answers.held > 0, 30)
+            taken = await client.take_from_queue("c1")
+            assert [each.id for each in taken] == ids[8:]
+            await say(wire, ("ping", []), ("nothing", []), ("takeFromQueue", {}), ("rpc.on", []))
+            answers = [len((await hear(wire))["result"]), len(await hear(wire))]
+            assert answers == [8, 4]
+            await eventually(lambda: held(service) == (0, 0), 30)
+            await say(wire, ("takeFromQueue", {"connectionId": "c1", "limit": 8}))
+        await eventually(lambda: held(service) == (0, 0), 30)
+
+
+async def test_a_batch_deletes_what_it_took_when_it_was_answered(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, _),
+        unread(service) as wire,
+    ):
+        ids = [await client.add_message("c1", [DID], number) for number in range(6)]
+        params = {"connectionId": "c1", "limit": 2, "deleteMessages": True}
+        counting = {"connectionId": "c1", "recipientDid": DID}
+        await say(
+            wire,
+            ("takeFromQueue", params),
+            ("getAvailableMessageCount", counting),
+            ("takeFromQueue", {**params, "deleteMessages": False}),
+            ("getAvailableMessageCount", counting),
+        )
+        answers = {each["id"]: each["result"] for each in await hear(wire)}
+        assert [each["id"] for number in (0, 2) for each in answers[number]] == ids[:4]
+        assert (answers[1], answers[3]) == (4, 2), "one call after the other"
+
+        async def deleted() -> bool:
+            figures = await service.store.show("default:c1")
+            return figures is not None and (figures.pending, figures.sending) == (2, 2)
+
+        await eventually(deleted, 30)
+
+
+async def test_a_take_waits_for_bytes_and_is_told_if_none_come_free(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takes, "WAIT_S_MAX", 0.3)
+    monkeypatch.setattr(client_socket, "UNREAD_S_MAX", 3.0)
+    limits = {"pickup_gateway_answer_bytes_max": 6_000_000}
+    async with (
+        gateway(redis_url, sqlite(tmp_path), limits=limits) as service,
+        connected(service) as (client, _),
+        unread(service) as wire,
+    ):
+        # More than the operating system takes for a client that does not read.
+        await all_done(*(client.add_message("c1", [DID], LARGE) for _ in range(120)))
+        message = await client.add_message("c2", [DID], LARGE)
+        for _ in range(20):
+            await say(wire, ("takeFromQueue", {"connectionId": "c1"}))
+
+        async def refused() -> bool:
+            try:
+                found = await client.take_from_queue("c2", limit=1)
+            except CallRefused as error:
+                return (error.rpc_code, error.reason) == (-32000, "overloaded")
+            # It came before the other had all; what it got goes back.
+            await client.remove_messages("c2", [each.id for each in found])
+            nonlocal message
+            message = await client.add_message("c2", [DID], LARGE)
+            return False
+
+        await eventually(refused, 30)
+        assert service.desk.answers.held <= 7_000_000
+        await eventually(lambda: len(service.desk.clients) == 1, 30)
+        assert [each.id for each in await client.take_from_queue("c2")] == [message]
+
+
+@asynccontextmanager
+async def secured(redis_url: str, tmp_path: Path) -> AsyncIterator[tuple[Gateway, ssl.SSLContext]]:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    files: dict[str, Any] = {
+        "tls_certificate": tmp_path / "server.pem",
+        "tls_key": tmp_path / "server.pem",
+    }
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    async with gateway(redis_url, sqlite(tmp_path), **files) as service:
+        yield service, context
+
+
+async def test_large_answers_and_deliveries_pass_through_tls(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with secured(redis_url, tmp_path) as (service, context):
+        url, inbox = url_of(service).replace("ws:", "wss:"), Inbox()
+        async with PickupClient(url, tls=context, on_messages=inbox) as client:
+            ids = [await client.add_message("c1", [DID], LARGE) for _ in range(20)]
+            taken = await client.take_from_queue("c1", delete_messages=True)
+            assert [each.id for each in taken] == ids
+            more = [await client.add_message("c2", [DID], LARGE) for _ in range(20)]
+            await client.add_live_session("c2", "s")
+            await inbox.has(*more)
+            assert inbox.ids == more
+            await client.remove_messages("c2", more)
+
+            async def gone() -> bool:
+                found = [await client.get_available_message_count(each) for each in ("c1", "c2")]
+                return found == [0, 0]
+
+            await eventually(gone, 30)
+            await eventually(lambda: held(service) == (0, 0), 30)
+
+
+async def test_a_slow_reader_behind_tls_gets_everything_in_the_end(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with secured(redis_url, tmp_path) as (service, context):
+        url = url_of(service).replace("ws:", "wss:")
+        async with (
+            PickupClient(url, tls=context) as client,
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, max_msg_size=0, ssl=context) as wire,
+        ):
+            await say(wire, ("addLiveSession", {"connectionId": "c1", "sessionId": "s"}))
+            assert (await hear(wire))["result"] is True
+            ids = [await client.add_message("c1", [DID], LARGE) for _ in range(60)]
+            found: list[str] = []
+            while len(found) < len(ids):
+                found += [each["id"] for each in (await hear(wire))["params"]["messages"]]
+            assert found == ids
