@@ -116,6 +116,41 @@ async def test_a_session_is_restored_unless_another_has_it(
             assert status_of(again) == "taken"
 
 
+async def test_a_request_from_before_does_not_replace_a_session_that_began_since(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    database = sqlite(tmp_path)
+    async with rig(any_redis_url, database, clock=clock, actor="one") as one:
+        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
+            partition = one.store.partition_of(QUEUE)
+            await one.store.renew_gateway(partition)
+            asked_ms = one.store.asked_ms(partition)
+
+            async def ask(socket: str, asked_ms: int) -> str:
+                opening = one.store.open_session(QUEUE, "s1", socket, asked_ms=asked_ms)
+                return status_of(await opening)
+
+            await clock.advance(1)
+            await two.open(session="s9", socket="k9")
+            assert await ask("k1", asked_ms) == "late"
+            reply = await one.store.read_session(QUEUE)
+            assert [reply[0], reply[1]] == [b"live", b"s9"]
+            assert "session_replaced" not in await one.event_names()
+            await clock.advance(1)
+            for _ in range(2):
+                await one.store.renew_gateway(partition)
+            assert await ask("k1", one.store.asked_ms(partition)) == "opened"
+            # Asked again by the same client it is open, whenever that was.
+            assert await ask("k1", asked_ms) == "kept"
+            # A session of a gateway that died is anybody's.
+            await two.open(session="s9", socket="k9")
+            await clock.advance(LEASE_S + 1)
+            await one.store.renew_gateway(partition)
+            assert await ask("k1", asked_ms) == "opened"
+
+
 async def test_a_gateway_that_ends_is_forgotten_with_its_last_session(
     redis_url: str, tmp_path: Path
 ) -> None:

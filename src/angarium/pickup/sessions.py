@@ -28,6 +28,8 @@ from angarium.pickup.store import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PickupStore
 # After a fault: soon enough to go unnoticed, late enough not to storm a server that comes back.
 RETRY_S = 0.25
 CHECKED_PER_TURN = 500
+# A process that wakes up has read by then whether a client has left, whose request it read first.
+NOTICE_S = 0.05
 
 
 class LiveSession:
@@ -98,16 +100,14 @@ class Sessions:
         """The queue's live session from now on; None if the client left meanwhile."""
         self._opening[queue] += 1
         try:
-            while True:
-                reply = await self._store.open_session(queue, session_id, client.id)
-                status, term = status_of(reply), reply[-1].decode()
-                if status != "no_lease":
-                    break
-                await self._store.renew_gateway(self._store.partition_of(queue))
+            opened = await self._open(client, queue, session_id)
         finally:
             self._opening[queue] -= 1
             if not self._opening[queue]:
                 del self._opening[queue]
+        if opened is None:
+            return None
+        status, term = opened
         if not client.open:
             await self._store.close_session(queue, gateway=self._store.gateway, socket=client.id)
             return None
@@ -121,6 +121,29 @@ class Sessions:
         self._by_queue[queue] = session
         client.sessions[queue] = session
         return session
+
+    async def _open(
+        self, client: ClientSocket, queue: str, session_id: str
+    ) -> tuple[str, str] | None:
+        """Status and term; None if a session began since and the client left.
+
+        While Redis was away, or this process was stopped, the client may have gone to another
+        gateway. Only a client that is still here replaces a session that began after it asked.
+        """
+        partition = self._store.partition_of(queue)
+        asked_ms: int | str = self._store.asked_ms(partition)
+        while True:
+            asking = self._store.open_session(queue, session_id, client.id, asked_ms=asked_ms)
+            match status_of(reply := await asking):
+                case "late":
+                    await asyncio.sleep(NOTICE_S)
+                    if not client.open:
+                        return None
+                    asked_ms = ""
+                case "no_lease":
+                    await self._store.renew_gateway(partition)
+                case status:
+                    return status, reply[1].decode()
 
     async def close(self, client: ClientSocket, queue: str, session_id: str) -> bool:
         """End the session that is meant: this client's, or the one with this id."""

@@ -129,6 +129,7 @@ class PickupStore:
         self._grace_ms = settings.grace_ms
         self._sending_ms = settings.sending_ms
         self._lease_ms = settings.lease_ms
+        self._renewed_ms: dict[int, tuple[int, int]] = {}  # the last two times, by Redis' clock
         self.partition_of = ground.keyspace.partition_of
         self.hints = ground.keyspace.global_name(keys.PICKUP_HINTS, "")
         self.partitions = range(ground.settings.partitions)
@@ -306,8 +307,10 @@ class PickupStore:
 
     # Sessions
 
-    def open_session(self, queue: str, session: str, socket: str, restored: str = "") -> Futures:
-        item = (self._queue_keys(queue), (queue, session, socket, restored))
+    def open_session(
+        self, queue: str, session: str, socket: str, restored: str = "", *, asked_ms: int | str = ""
+    ) -> Futures:
+        item = (self._queue_keys(queue), (queue, session, socket, restored, asked_ms))
         return self._opens.submit(self.partition_of(queue), item, queue)
 
     def close_session(
@@ -331,7 +334,16 @@ class PickupStore:
     async def renew_gateway(self, partition: int, *, end: bool = False) -> str:
         names = [self._name(keys.PICKUP_GATEWAYS, partition)]
         args: list[Any] = [self.gateway, 0 if end else self._lease_ms]
-        return status_of(await self.ground.run(RENEW, partition, names, args, durable=False))
+        reply = await self.ground.run(RENEW, partition, names, args, durable=False)
+        if not end:
+            before_ms = self._renewed_ms.get(partition, (0, int(reply[1])))[1]
+            self._renewed_ms[partition] = (before_ms, int(reply[1]))
+        return status_of(reply)
+
+    def asked_ms(self, partition: int) -> int:
+        """A moment before whatever a client asks for now, by Redis' clock: the renewal before the
+        last. A process that was stopped may renew before it reads what has waited meanwhile."""
+        return self._renewed_ms.get(partition, (0, 0))[0]
 
     async def sessions_of(self, partition: int, gateway: str, count_max: int) -> list[str]:
         name = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)

@@ -2,7 +2,7 @@
 -- Guarantee: a gateway's sessions count as live until the time written here, and no longer.
 -- KEYS: 3 gateways
 -- ARGV: 4 gateway, 5 lease_ms, or 0 to give it up
--- Returns: {'renewed'} | {'revived'} it had run out or is new | {'ended'}
+-- Returns: {'renewed', now_ms} | {'revived', now_ms} it had run out or is new | {'ended'}
 -- Events: none, sessions tell of their own ends
 -- Repeats: safe
 -- include: transition
@@ -13,4 +13,4 @@ if ARGV[5] == '0' then
 end
 local until_ms = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[4]))
 redis.call('ZADD', KEYS[3], string.format('%.0f', now_ms + tonumber(ARGV[5])), ARGV[4])
-return { until_ms and until_ms >= now_ms and 'renewed' or 'revived' }
+return { until_ms and until_ms >= now_ms and 'renewed' or 'revived', now_ms }

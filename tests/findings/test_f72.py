@@ -1,0 +1,87 @@
+"""F72: a client that gave up on one gateway lost its session at the next one, without a word."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from angarium.core.errors import AngariumError
+from angarium.core.ground import Ground
+from angarium.core.journal import Journal, decode_entry
+from angarium.core.settings import load
+from angarium.pickup.client import Delivery, PickupClient
+from tests.kit.eventually import eventually
+from tests.kit.proxy import ThreadedFaultProxy
+from tests.kit.roles import RoleProcess
+from tests.kit.server import ServerProcess
+
+DID = "did:example:anna"
+DELAY_S = 2.0  # each way, to the server of the first gateway
+IMPATIENT_S = 0.5
+DEADLINE_S = 15.0
+MESSAGES = 20
+
+
+def url_of(role: RoleProcess) -> str:
+    return f"ws://127.0.0.1:{role.ports['gateway']}/"
+
+
+class Got:
+    """The payloads that a client was brought."""
+
+    def __init__(self) -> None:
+        self.payloads: list[object] = []
+
+    def __call__(self, delivery: Delivery) -> None:
+        self.payloads += [each.encrypted_message for each in delivery.messages]
+
+
+async def opened_by(ground: Ground) -> list[str]:
+    """The connections whose sessions were opened, in this order."""
+    entries = await Journal(ground).read(0, "0-0", 10_000)
+    found = [event for entry in entries for event in decode_entry(*entry).events]
+    return [str(event.key) for event in found if event.event == "session_opened"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", ["its server is far away", "its process is stopped"])
+async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewhere(
+    redis_server: ServerProcess, tmp_path: Path, fault: str
+) -> None:
+    env = {
+        "ANGARIUM_REDIS_URL": redis_server.url,
+        "ANGARIUM_PREFIX": f"f{secrets.token_hex(3)}:",
+        "ANGARIUM_HOME": str(tmp_path),
+        "ANGARIUM_PICKUP__GRACE_MS": "100",
+    }
+    settings = load(redis_url=env["ANGARIUM_REDIS_URL"], prefix=env["ANGARIUM_PREFIX"])
+    with ThreadedFaultProxy("127.0.0.1", redis_server.port) as line:
+        far_away = {**env, "ANGARIUM_REDIS_URL": line.url}
+        async with (
+            RoleProcess(["serve", "gateway"], far_away) as first,
+            RoleProcess(["serve", "gateway"], env) as second,
+            Ground.open(settings) as ground,
+        ):
+            async with PickupClient(url_of(first), call_timeout_s=IMPATIENT_S) as client:
+                if fault == "its process is stopped":
+                    first.pause()
+                else:
+                    line.do(lambda proxy: proxy.delay(DELAY_S))
+                with pytest.raises((AngariumError, TimeoutError)):
+                    await client.add_live_session("c1", "s1")
+            got = Got()
+            async with PickupClient(url_of(second), on_messages=got) as client:
+                await client.add_live_session("c1", "s1")
+                assert await opened_by(ground) == ["default:c1"]
+                first.resume()
+                # The first gateway asks for this behind what its client had asked for.
+                async with PickupClient(url_of(first)) as other:
+                    await other.add_live_session("c2", "s1")
+                    line.do(lambda proxy: proxy.heal())
+                    for number in range(MESSAGES):
+                        await client.add_message("c1", [DID], number)
+                    wanted = list(range(MESSAGES))
+                    await eventually(lambda: got.payloads == wanted, DEADLINE_S)
+                    assert await client.get_live_session("c1")
