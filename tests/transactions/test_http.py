@@ -155,8 +155,12 @@ async def test_existing_clients_start_and_ask(redis_url: str) -> None:
         async with running_node(here.ground):
             _, found = await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
             by_id = "/datp/1.0/tx/statusByExternalId/x?owner=ann"
-            _, external = await ask.ask("GET", by_id)
-        assert external == found
+
+            async def recorded() -> bool:
+                _, external = await ask.ask("GET", by_id)
+                return bool(external == found)
+
+            await eventually(recorded, 30)
         assert found["data"] == {"sum": 12}
         kept = found["metadata"]
         assert (kept["owner"], kept["externalId"], kept["transactionType"]) == ("ann", "x", "two")
@@ -237,7 +241,11 @@ async def test_a_poll_that_asked_for_it_takes_the_webhook_off_the_list(redis_url
         await _complete(here)
         assert (await here.reading.watch(["default"], 1)).webhooks == 1
         await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
-        assert (await here.reading.watch(["default"], 1)).webhooks == 0
+
+        async def cancelled() -> bool:
+            return (await here.reading.watch(["default"], 1)).webhooks == 0
+
+        await eventually(cancelled, 30)
         assert "webhook_cancelled" in await here.event_names(id)
 
 
@@ -282,7 +290,11 @@ async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str
         await _complete(here)
         _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/mine?reply=longpoll")
         assert "notifiedTime" in body["metadata"]
-        assert (await here.reading.watch(["default"], 1)).webhooks == 0
+
+        async def cancelled() -> bool:
+            return (await here.reading.watch(["default"], 1)).webhooks == 0
+
+        await eventually(cancelled, 30)
 
 
 async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> None:

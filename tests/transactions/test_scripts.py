@@ -475,7 +475,7 @@ async def test_a_node_that_missed_the_notice_learns_what_to_cancel(redis_url: st
         assert (found.count, found.to_cancel) == (0, [taken.id])
 
 
-# get_states, reply_states
+# get_states, record_replies
 
 
 async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
@@ -486,20 +486,33 @@ async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
         taken = await here.taken(webhook=HOOK, poll_cancels_webhook=True)
         kept = await here.taken(webhook=HOOK)
         for each in (taken, kept):
-            found = await here.store.find(each.id, replying=True)
-            assert found is not None
-            assert found.notified_ms is None
+            open = await here.store.poll(each.id)
+            assert open is not None
+            assert (open.first, open.transaction.notified_ms) == (False, None)
+            assert await here.store.record_reply(open.transaction) == "not_ended"
             await here.store.complete(each, "success", b"", "")
             first_ms = clock.now_ms()
-            for _ in range(2):
-                found = await here.store.find(each.id, replying=True)
-                assert found is not None
-                assert found.notified_ms == first_ms
-                clock.jump(1_000)
+            first = await here.store.poll(each.id)
+            assert first is not None
+            assert (first.first, first.transaction.notified_ms) == (True, first_ms)
+            # A look alone records nothing: whoever it was for may have gone.
+            assert (await here.state(each.id)).notified_ms is None
+            assert await here.score(keys.WEBHOOKS, each.id) is not None
+            clock.jump(1_000)
+            assert await here.store.record_reply(first.transaction) == "recorded"
+            clock.jump(1_000)
+            assert await here.store.record_reply(first.transaction) == "known"
+            again = await here.store.poll(each.id)
+            assert again is not None
+            assert (again.first, again.transaction.notified_ms) == (False, first_ms)
+            assert (await here.event_names(each.id)).count("notified") == 1
         assert await here.score(keys.WEBHOOKS, taken.id) is None
         assert await here.score(keys.WEBHOOKS, kept.id) is not None
         assert await here.store.find("ghost") is None
-        assert await here.store.find("ghost", replying=True) is None
+        assert await here.store.poll("ghost") is None
+        ghost = replace((await here.state(kept.id)), id="ghost")
+        assert await here.store.record_reply(ghost) == "no_state"
+        assert await here.store.find("ghost") is None
 
 
 async def test_a_long_note_is_not_cut_in_the_middle_of_a_letter(redis_url: str) -> None:

@@ -19,6 +19,7 @@ from angarium.core.outbound import check_url
 from angarium.transactions.errors import TransactionFinished, TransactionUnknown
 from angarium.transactions.library import load_definitions
 from angarium.transactions.model import (
+    Polled,
     Start,
     Started,
     Status,
@@ -82,15 +83,14 @@ class Transactions:
             raise TransactionUnknown(f"there is no transaction {transaction_id!r}")
         return found
 
-    async def replied_to(self, transaction_id: str) -> Transaction | None:
-        """Its state in Redis; if it has ended, note that a waiting client is told now."""
-        return await self._store.find(transaction_id, replying=True)
+    async def poll(self, transaction_id: str) -> Polled:
+        """The same, for a client that waits for the end."""
+        found = await self._store.poll(check_transaction_id(transaction_id))
+        return found or Polled(await self.get(transaction_id))
 
-    async def replied(self, transaction: Transaction) -> Transaction:
-        """Note that a waiting client is told now; the state as it is after that."""
-        if not transaction.status.final:
-            return transaction
-        return await self._store.find(transaction.id, replying=True) or transaction
+    async def record_reply(self, transaction: Transaction) -> None:
+        """The answer with its end was written to a client that waited."""
+        await self._store.record_reply(transaction)
 
     async def get_external(self, owner: str, external_id: str) -> Transaction:
         check_name(owner, "owner")

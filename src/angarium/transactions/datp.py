@@ -85,11 +85,10 @@ class _Handlers:
         return reply(reply_about(found))
 
     async def _answer(self, transaction_id: str, waits: bool, *, fresh: bool = False) -> Response:
-        if waits:
-            found = await self._watcher.wait(transaction_id, self._timeout_s, fresh=fresh)
-        else:
-            found = await self._transactions.get(transaction_id)
-        return reply(reply_about(found))
+        if not waits:
+            return reply(reply_about(await self._transactions.get(transaction_id)))
+        polled = await self._watcher.wait(transaction_id, self._timeout_s, fresh=fresh)
+        return self._watcher.answer(polled, reply_about(polled.transaction))
 
 
 def _start_of(pipeline: str, body: StartRequest, trace: str) -> tuple[Start, bool]:

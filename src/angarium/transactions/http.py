@@ -234,7 +234,8 @@ class Handlers:
         if not 0 <= wait_s < 1e9:
             raise InputInvalid("wait_s must be a number of seconds")
         if wait_s:
-            return reply(await self._watcher.wait(id, min(wait_s, self._wait_s_max)))
+            polled = await self._watcher.wait(id, min(wait_s, self._wait_s_max))
+            return self._watcher.answer(polled, polled.transaction)
         return reply(await self._transactions.get(id))
 
     async def list(self, request: Request) -> Response:

@@ -188,6 +188,15 @@ class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     output: msgspec.Raw
 
 
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a poll is answered with. `first`: it is the first answer with the end, dated in it as it
+    is to be recorded once it was written."""
+
+    transaction: Transaction
+    first: bool = False
+
+
 def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
     """From the fields of a state in Redis."""
 

@@ -10,16 +10,20 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client import Gauge
+from starlette.responses import Response
 
-from angarium.core.errors import Overloaded
+from angarium.core.errors import AngariumError, Overloaded
 from angarium.core.ground import Ground
 from angarium.core.service import Service
 from angarium.core.subscription import Batch
+from angarium.core.web import reply
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import Status, Transaction
+from angarium.transactions.model import Polled, Status, Transaction
+from angarium.transactions.poll_answer import PollAnswer
 from angarium.transactions.statistics import Level
 
 LOOK_S = 5.0
@@ -104,9 +108,7 @@ class Watcher(Service):
     async def on_close(self) -> None:
         await self._transactions.close()
 
-    async def wait(
-        self, transaction_id: str, timeout_s: float, *, fresh: bool = False
-    ) -> Transaction:
+    async def wait(self, transaction_id: str, timeout_s: float, *, fresh: bool = False) -> Polled:
         """Its end, or what there is when the time is over; TransactionUnknown if it never was.
 
         `fresh`: this process has just started it, so a notice of its end has come or will come;
@@ -121,24 +123,34 @@ class Watcher(Service):
                 if fresh and transaction_id in self._ends:
                     waiting.set_result(b"completed")
                 if not fresh:
-                    found = await self._transactions.get(transaction_id)
-                    if found.status.final:
-                        return await self._transactions.replied(found)
+                    found = await self._transactions.poll(transaction_id)
+                    if found.transaction.status.final:
+                        return found
                 left_s = until_s - loop.time()
                 if left_s <= 0 or not self.ready:
-                    return await self._transactions.get(transaction_id)
+                    return await self._transactions.poll(transaction_id)
                 timer = loop.call_later(left_s, _wake, {waiting}, b"late")
                 try:
-                    event = await waiting
+                    await waiting
                 finally:
                     timer.cancel()
-                if event in ENDS:
-                    ended = await self._transactions.replied_to(transaction_id)
-                    if ended is not None and ended.status.final:
-                        return ended
-                fresh = False
+                fresh = False  # the next look answers, if this was the end
             finally:
                 self._forget(self._polls, transaction_id, waiting)
+
+    def answer(self, polled: Polled, value: object) -> Response:
+        """`value` says what `polled` found; the first answer with an end is recorded once it is
+        written."""
+        if not polled.first:
+            return reply(value)
+        return PollAnswer(value, partial(self._record, polled.transaction))
+
+    async def _record(self, transaction: Transaction) -> None:
+        try:
+            await self._transactions.record_reply(transaction)
+        except AngariumError as error:
+            # The client has its answer. A webhook that it would have cancelled comes as well.
+            self.log.warning("reply_not_recorded", transaction=transaction.id, error=str(error))
 
     async def follow(self, transaction_id: str) -> AsyncIterator[tuple[str, Transaction | None]]:
         """What happens to it, from now until its end: event and state; None only says we live."""

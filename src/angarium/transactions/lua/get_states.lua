@@ -2,10 +2,17 @@
 -- Guarantee: what is known of each transaction, as it is at one moment.
 -- KEYS: per item: state
 -- ARGV: 4 number of items; per item: id
--- Returns: per item {field, value, …}, empty when there is no such transaction
+-- Returns: per item {field, value, …, 'now', now_ms}, without fields when there is no such
+-- transaction
 -- Events: none
 -- Repeats: safe
 -- include: transition
 local states = {}
-for item = 1, tonumber(ARGV[4]) do states[item] = redis.call('HGETALL', KEYS[2 + item]) end
+local now_text = string.format('%.0f', now_ms)
+for item = 1, tonumber(ARGV[4]) do
+  local state = redis.call('HGETALL', KEYS[2 + item])
+  state[#state + 1] = 'now'
+  state[#state + 1] = now_text
+  states[item] = state
+end
 return states

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from angarium.core import keyspace as keys
 from angarium.core.batching import Batcher, BatchItem
 from angarium.core.errors import LimitExceeded
@@ -18,6 +20,7 @@ from angarium.core.scripts import Script, load_script, status_of
 from angarium.core.wire import Argument
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
 from angarium.transactions.model import (
+    Polled,
     Start,
     Started,
     Taken,
@@ -42,7 +45,7 @@ REPORT_PROGRESS, RETURN = _script("report_progress"), _script("return_transactio
 RECOVER, TOUCH_NODE = _script("recover_orphans"), _script("touch_node")
 CALL_CHILDREN, HAND_OVER = _script("call_children"), _script("hand_over_transactions")
 EXPIRE_WAITING = _script("expire_waiting")
-GET_STATES, REPLY_STATES = _script("get_states"), _script("reply_states")
+GET_STATES, RECORD_REPLIES = _script("get_states"), _script("record_replies")
 RECOVER_COUNT = 200
 EXPIRE_COUNT = 200
 
@@ -156,7 +159,7 @@ class TransactionStore:
             HAND_OVER, with_statistics(("name", keys.PROCESSING), ("stem", keys.WAITING))
         )
         self._get = ground.batched(GET_STATES, lambda _: ())
-        self._reply = batched(REPLY_STATES, with_statistics(("name", keys.WEBHOOKS)))
+        self._replied = batched(RECORD_REPLIES, with_statistics(("name", keys.WEBHOOKS)))
 
     # Clients
 
@@ -193,15 +196,31 @@ class TransactionStore:
                 raise PipelineUnknown(f"pipeline {start.pipeline!r} has no version {start.version}")
         raise PipelineUnknown(f"there is no pipeline {start.pipeline!r}")
 
-    async def find(self, transaction_id: str, *, replying: bool = False) -> Transaction | None:
-        """As it is in Redis. `replying`: the answer goes to a waiting client now."""
+    async def find(self, transaction_id: str) -> Transaction | None:
+        """As it is in Redis."""
+        fields = await self._fields(transaction_id)
+        return transaction_of(transaction_id, fields) if b"created" in fields else None
+
+    async def poll(self, transaction_id: str) -> Polled | None:
+        """The same for a client that waits for the end: the first answer with it has its date."""
+        fields = await self._fields(transaction_id)
+        if b"created" not in fields:
+            return None
+        found = transaction_of(transaction_id, fields)
+        if not found.status.final or found.notified_ms is not None:
+            return Polled(found)
+        dated = msgspec.structs.replace(found, notified_ms=int(fields[b"now"]))
+        return Polled(dated, first=True)
+
+    async def record_reply(self, transaction: Transaction) -> str:
+        """The answer with its end was written to a client."""
+        return await self._send(self._replied, transaction.id, transaction.notified_ms or 0)
+
+    async def _fields(self, transaction_id: str) -> dict[bytes, bytes]:
         partition = self.places.partition_of(transaction_id)
         item: BatchItem = ((self.places.state(partition, transaction_id),), (transaction_id,))
-        batcher = self._reply if replying else self._get
-        reply = await batcher.submit(partition, item)
-        # Archived while a client waited, only the note that it was told may be left.
-        fields = pairs_of(reply)
-        return transaction_of(transaction_id, fields) if b"created" in fields else None
+        # A version of 0.1.0 may have left the note of a reply where a state was.
+        return pairs_of(await self._get.submit(partition, item))
 
     async def find_external(self, owner: str, external_id: str) -> str | None:
         partition = self.places.route_partition(external_route(owner, external_id))
