@@ -256,6 +256,8 @@ class PickupClient:
                     auto_ping_idle_timeout=PING_S,
                     auto_ping_reply_timeout=PING_S,
                     max_frame_size=64 * 1024 * 1024,
+                    # The headers hold the token, and it is for this gateway only.
+                    max_redirects=0,
                 )
             except (OSError, WSError):
                 await asyncio.sleep(backoff.next_delay_s())
