@@ -293,7 +293,7 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
         await bridge.request("c", "A", "web")
         accepted = await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
         assert not accepted.held
-        await eventually(lambda: bridge.manager.without_sender == 1, DEADLINE_S)
+        await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
         assert len(bridge.queue) == 0
         prefix = bridge._ground.settings.prefix
         async with instance(redis_url, elsewhere, prefix=prefix) as other:
@@ -312,7 +312,7 @@ async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: 
             assert bridge.store.older_beside
             await bridge.request("c", "A", "web")
             await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
-            await eventually(lambda: bridge.manager.without_sender == 1, DEADLINE_S)
+            await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
 
             async def claimed() -> bool:
                 _, infos = await room.store.claim_awaited(0, 10)

@@ -390,3 +390,45 @@ async def test_the_senders_of_a_process_count_for_as_long_as_it_reports(
         assert await second.store.senders.live() == {"http": 1}
         await second.store.senders.withdraw()
         assert await second.store.senders.live() == {}
+
+
+# Waiting behind others (F25)
+
+
+async def test_only_a_failed_try_makes_the_next_one_a_retry(redis_url: str) -> None:
+    async with rooms(redis_url, None) as (it,):
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        for _ in range(3):
+            await it.store.await_replies([reply], 0, 30_000, "retries ended", tried=False)
+            assert statuses(await claim(it)) == ["taken"]
+        assert await status(it, reply) == ("PENDING", 0)
+        await it.store.await_replies([reply], 0, 30_000, "timeout")
+        assert statuses(await claim(it)) == ["taken"]
+        assert await status(it, reply) == ("PENDING", 1)
+        await it.store.await_replies([reply], 0, 30_000, "given back", tried=False)
+        it.clock.jump(30_000)
+        assert statuses(await claim(it)) == ["taken"]
+        assert await status(it, reply) == ("PENDING", 1)
+
+
+async def test_having_been_far_behind_is_no_retry(redis_url: str) -> None:
+    async with rooms(redis_url, None) as (it,):
+        await it.request("A")
+        ahead = [await it.reply("A", f"a{number}") for number in range(64)]
+        last = await it.reply("A", "last", held=False)
+        assert statuses(await take_new(it)) == ["awaited"]
+        for each in ahead:
+            await it.store.finish(each, "unasked")
+        assert statuses(await claim(it)) == ["taken"]
+        assert await status(it, last) == ("PENDING", 0)
+
+
+async def test_what_a_dead_process_held_counts_as_a_retry(redis_url: str) -> None:
+    """It may have been tried: nobody knows."""
+    async with rooms(redis_url, None, None) as (dead, it):
+        await dead.request("A")
+        reply = await dead.reply("A", "a1")
+        it.clock.jump(FIRST_LOOK_MS)
+        assert statuses(await claim(it)) == ["taken"]
+        assert await status(it, reply) == ("PENDING", 1)

@@ -185,6 +185,8 @@ class Conversations(RuleBasedStateMachine):
         """To any request that ever was: late callbacks come to old ones."""
         recent = self.books.requests[-6:]
         request = recent[-1 - which % len(recent)]
+        if request.conversation != CONVERSATIONS[-1] and need == "n:nobody":
+            need = "n:a"  # one conversation that stands still is enough
         response_id = f"s{len(self.books.replies)}"
         new = NewReply(
             request.conversation, request.id, response_id, 2, b"{}", held=held, need=need
@@ -349,6 +351,15 @@ class Conversations(RuleBasedStateMachine):
             if way == "ack":
                 self.acknowledge(ack, reply)
 
+    @rule(which=WHICH, way=st.sampled_from(["ack", "lost", "unasked", "crash"]))
+    def serve(self, which: int, way: str) -> None:
+        """Each process takes what it can, and sends one of it."""
+        for instance in range(INSTANCES):
+            self.fetch_new(instance)
+            self.fetch_waiting(instance, others=False)
+        for instance in range(INSTANCES):
+            self.send(instance, which, way)
+
     def acknowledge(self, ack: str, reply: BookedReply) -> None:
         store = self.rooms[0].store
         assert self.do(store.find_ack(ack, None)) == reply.info
@@ -445,7 +456,8 @@ class Conversations(RuleBasedStateMachine):
             lambda: self.claim(instance, 31_000 if which % 4 == 0 else 0),
             lambda: self.check_all_held(instance),
             lambda: self.send(instance, which, way),
-            lambda: self.send(instance, which, way),
+            lambda: self.serve(which, way),
+            lambda: self.serve(which, way),
             lambda: self.fail_for_now(instance, which),
             lambda: self.fail_for_good(instance, which),
             lambda: self.wait(ms),

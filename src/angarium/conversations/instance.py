@@ -223,7 +223,7 @@ class ConversationsInstance(Service):
     async def _give_back(self) -> None:
         left = [_info(task) for task in self.queue.take_all()]
         if left:
-            await self.store.await_replies(left, 0, 0, "given back")
+            await self.store.await_replies(left, 0, 0, "given back", tried=False)
             await self.store.hint_due()
 
     async def on_close(self) -> None:

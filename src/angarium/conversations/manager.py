@@ -237,7 +237,7 @@ class MessageSyncManager:
 
     async def set_awaited_when_retries_end(self, infos: Sequence[MinMessageInfo]) -> None:
         wait_ms = self._settings.awaited_time_when_retries_end
-        await self._store.await_replies(infos, wait_ms, 0, "retries ended")
+        await self._store.await_replies(infos, wait_ms, 0, "retries ended", tried=False)
 
     async def get_awaited_messages(self, n_messages: int, corr: str = "") -> list[Taken]:
         """Claim that many due replies at most; they are PENDING in this process now."""

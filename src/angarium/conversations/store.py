@@ -399,13 +399,25 @@ class ConversationStore:
     # Replies wait, are put off or are given up
 
     async def await_replies(
-        self, infos: Iterable[MinMessageInfo], wait_ms: int, per_retry_ms: int, why: str
+        self,
+        infos: Iterable[MinMessageInfo],
+        wait_ms: int,
+        per_retry_ms: int,
+        why: str,
+        *,
+        tried: bool = True,
     ) -> list[str]:
+        """`tried`: sending it has failed, so that the next time is a retry."""
         waiting, why = [], valid_text(why)
         for info in infos:
             partition = self.partition_of(info.conversation_id)
-            args = (info.conversation_id, info.response_id, info.key(), wait_ms, per_retry_ms, why)
-            item: BatchItem = (self._place_keys(info, partition), args)
+            item: BatchItem = (
+                self._place_keys(info, partition),
+                (
+                    info.conversation_id, info.response_id, info.key(), wait_ms, per_retry_ms, why,
+                    0 if tried else 1,
+                ),
+            )  # fmt: skip
             waiting.append(self._await.submit(partition, item))
         return [status_of(reply) for reply in await asyncio.gather(*waiting)]
 

@@ -4,7 +4,8 @@
 -- with its sender goes on waiting for that.
 -- KEYS: 3–6 as in the include; per item: response, responses, order
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
--- MinMessageInfo, ms to wait, ms more for each retry so far, why
+-- MinMessageInfo, ms to wait, ms more for each retry so far, why, '1' if it was not tried: then
+-- being taken again is no retry
 -- Returns: per item {'awaited', due_ms} | {'sent'} | {'held', holder} | {'gone'}
 -- Events: awaited (room conversations)
 -- Repeats: safe, the second call answers 'awaited' and changes nothing
@@ -29,7 +30,8 @@ local function await(response, responses, order, a)
   end
   local wait_ms = ARGV[a + 3] + ARGV[a + 4] * found[2]
   local due_ms = math.min(now_ms + wait_ms, until_ms)
-  redis.call('HSET', response, 'status', 'AWAITED', 'awaitedToDateTS', seconds(due_ms))
+  redis.call('HSET', response, 'status', 'AWAITED', 'awaitedToDateTS', seconds(due_ms),
+    'untried', ARGV[a + 6])
   redis.call('ZADD', KEYS[3], seconds(due_ms), member)
   place(order, score, until_ms, 'P', '-')
   note('awaited', ARGV[a + 1], { k = ARGV[a], a = tonumber(found[2]), d = ARGV[a + 5] })
@@ -39,7 +41,7 @@ end
 local answers = {}
 for item = 1, items do
   local k = 4 + 3 * item
-  answers[item] = await(KEYS[k], KEYS[k + 1], KEYS[k + 2], 7 + 6 * item)
+  answers[item] = await(KEYS[k], KEYS[k + 1], KEYS[k + 2], 6 + 7 * item)
 end
 journal_append('conversations')
 return answers

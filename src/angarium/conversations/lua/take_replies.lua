@@ -16,7 +16,7 @@
 -- include: transition
 -- include: conversation
 local FIELDS = { 'status', 'awaitedRetries', 'taskItem', 'origin', 'corr', 'requestTimestamp',
-  'responseTimestamp', 'sentAttempt', 'sender' }
+  'responseTimestamp', 'sentAttempt', 'sender', 'untried' }
 -- A process of 0.1.0 finds replies by their time only: while one runs, it is this soon (ms).
 local LOOK_SOON = 1000
 -- Past this a call takes no more: what it answers travels as a whole. The rest is offered again.
@@ -110,6 +110,7 @@ local function take(k, conversation, member, claim, older)
   end
   if redis.call('ZRANK', responses, member) >= WINDOW then
     redis.call('HSET', response, 'status', 'AWAITED', 'awaitedToDateTS', seconds(until_ms))
+    if found[1] ~= 'AWAITED' then redis.call('HSET', response, 'untried', 1) end
     redis.call('ZADD', KEYS[3], seconds(until_ms), member)
     leave_waiting(holder, member)
     place(order, score, until_ms, 'P', '-')
@@ -134,8 +135,9 @@ local function take(k, conversation, member, claim, older)
     return { 'later' }
   end
   taken_bytes = taken_bytes + #(found[3] or '')
-  -- Waiting for a sender was no try.
-  local retries = tonumber(found[2]) + ((found[1] == 'WAITING' or waited) and 0 or 1)
+  -- Waiting, for a sender or behind others, was no try.
+  local untried = found[1] == 'WAITING' or waited or (found[1] == 'AWAITED' and found[10] == '1')
+  local retries = tonumber(found[2]) + (untried and 0 or 1)
   local due_ts = seconds(math.min(now_ms + pending_ttl, until_ms))
   redis.call('HSET', response, 'status', 'PENDING', 'awaitedRetries', retries,
     'awaitedToDateTS', due_ts, 'lastAccess', seconds(now_ms))
