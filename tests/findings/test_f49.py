@@ -48,6 +48,37 @@ async def main(path: Path, versions: Path, user: int) -> None:
 
 asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
 """
+# What a process may still write to a file: the first page of the log and no more.
+FILE_TOO_LARGE = """
+import asyncio, gc, os, resource, sys
+from pathlib import Path
+from angarium.core.errors import DatabaseUnavailable, OutcomeUnknown
+from tests.core.notes import note, opened, owners, store, with_notes
+
+def open_files(path: Path) -> list[str]:
+    found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return [each.name for each in found if each.name.startswith(path.name)]
+
+async def main(path: Path, versions: Path) -> None:
+    gc.disable()
+    async with with_notes(f"sqlite:///{path}", versions) as database:
+        await store(database, note("anna"))
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+        for _ in range(3):
+            try:
+                # More than SQLite caches: the statement fails, and not only its COMMIT.
+                await store(database, *(note("nobody", body=bytes(20_000)) for _ in range(300)))
+            except (DatabaseUnavailable, OutcomeUnknown):
+                continue
+            raise SystemExit("it was stored in a file that can't grow")
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        await store(database, note("bob"))
+        print(await owners(database), flush=True)
+    print(open_files(path), flush=True)
+
+asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
 
 
 @pytest.fixture
@@ -139,6 +170,15 @@ def test_a_file_that_was_read_only_for_a_moment_is_written_again(versions: Path)
         with RoleProcess(command, ready_lines=0) as process:
             assert process.wait(60) == 0, process.stderr()[-5:]
             assert process.lines() == ["['anna', 'bob']"]
+
+
+def test_a_connection_that_failed_is_closed_before_garbage_is_collected(
+    tmp_path: Path, versions: Path
+) -> None:
+    command = ["-c", FILE_TOO_LARGE, str(tmp_path / "notes.db"), str(versions)]
+    with RoleProcess(command, ready_lines=0) as process:
+        assert process.wait(60) == 0, process.stderr()[-5:]
+        assert process.lines() == ["['anna', 'bob']", "[]"]
 
 
 async def test_sessions_that_began_read_only_are_replaced(

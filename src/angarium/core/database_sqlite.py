@@ -20,6 +20,7 @@ import sqlite3
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,29 @@ if TYPE_CHECKING:
 
 POLL_S = 0.01
 _FIX = "name a file on a local disk, in a folder that this user may write to"
+
+
+class _Connection(sqlite3.Connection):
+    """Closes its cursors with itself.
+
+    The traceback of an error refers to the cursor that failed. SQLite keeps the file, its locks
+    and its view of the log for as long as one cursor has a statement, and the garbage collector
+    runs seldom.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+
+    def cursor(self, *args: Any) -> Any:
+        cursor = super().cursor(*args)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().close()
 
 
 @dataclass(frozen=True)
@@ -109,7 +133,9 @@ def _engine(
 
     url = URL.create("sqlite+aiosqlite", database=str(path))
     # Parameters are payloads, and must not end up in a log with an error's text.
-    engine = create_async_engine(url, hide_parameters=True, **pool)
+    engine = create_async_engine(
+        url, hide_parameters=True, connect_args={"factory": _Connection}, **pool
+    )
 
     def prepare(connection: Any, _: object) -> None:
         # The driver would begin transactions by itself, and not before DDL or SELECT.
