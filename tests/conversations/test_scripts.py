@@ -475,7 +475,8 @@ async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
 
 @pytest.mark.parametrize(
     "conversation_id",
-    ["pendingMessages", "openRequests", "newMessages", "req:x", "res:x", "x:req", "x:order", "req",
+    ["pendingMessages", "openRequests", "newMessages", "waitingSender", "waitingSender:n:x",
+     "senderProcesses", "req:x", "res:x", "x:req", "x:order", "req",
      "asyncRequest:1", "", "x" * 513, "\ud800"],
 )  # fmt: skip
 async def test_an_id_that_spells_another_key_is_refused(
