@@ -67,6 +67,24 @@ async def test_a_connection_for_reading_can_not_write(url: str, versions: Path) 
         assert await owners(database) == ["anna"]
 
 
+async def test_after_a_failure_calls_under_way_end_and_all_connections_are_new(
+    sqlite_url: str, versions: Path
+) -> None:
+    async with with_notes(sqlite_url, versions) as database:
+        async with database.connect() as reading:
+            await reading.execute(sa.select(NOTES.c.owner))
+            with pytest.raises(DatabaseUnavailable):
+                async with database.connect() as connection:
+                    await insert_once(connection, NOTES, [note()])
+            # It does not wait for the reader for ever, and the reader is left alone.
+            assert await store(database, note("anna")) == 1
+            await reading.execute(sa.select(NOTES.c.owner))
+            before = database._backend.engines.reader.pool
+        assert await owners(database) == ["anna"]
+        assert database._backend.engines.reader.pool is not before
+        assert await store(database, note("bob")) == 1
+
+
 async def test_a_cancelled_transaction_leaves_nothing_and_hinders_nobody(
     url: str, versions: Path
 ) -> None:

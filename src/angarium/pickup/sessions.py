@@ -122,18 +122,13 @@ class Sessions:
         client.sessions[queue] = session
         return session
 
-    async def _open(
-        self, client: ClientSocket, queue: str, session_id: str
-    ) -> tuple[str, str] | None:
-        """Status and term; None if a session began since and the client left.
-
-        While Redis was away, or this process was stopped, the client may have gone to another
-        gateway. Only a client that is still here replaces a session that began after it asked.
-        """
+    async def _open(self, client: ClientSocket, queue: str, id: str) -> tuple[str, str] | None:
+        """Status and term. While Redis was away, or this process was stopped, the client may have
+        gone to another gateway: a session that began since is replaced only if it is still here."""
         partition = self._store.partition_of(queue)
         asked_ms: int | str = self._store.asked_ms(partition)
         while True:
-            asking = self._store.open_session(queue, session_id, client.id, asked_ms=asked_ms)
+            asking = self._store.open_session(queue, id, client.id, asked_ms=asked_ms)
             match status_of(reply := await asking):
                 case "late":
                     await asyncio.sleep(NOTICE_S)
@@ -444,14 +439,16 @@ class Sessions:
             await self._look_at(queues[start : start + CHECKED_PER_TURN])
 
     async def _look_at(self, queues: list[str]) -> None:
-        before = {queue: self._by_queue[queue] for queue in queues if queue in self._by_queue}
-        replies = await asyncio.gather(*map(self._store.read_session, before))
-        for (queue, session), reply in zip(before.items(), replies, strict=True):
-            if self._by_queue.get(queue) is not session:
-                continue
+        found = [each for each in map(self._by_queue.get, queues) if each is not None]
+        terms = [each.term for each in found]
+        replies = await asyncio.gather(*(self._store.read_session(each.queue) for each in found))
+        for session, term, reply in zip(found, terms, replies, strict=True):
+            queue = session.queue
+            if self._by_queue.get(queue) is not session or session.term != term:
+                continue  # it ended or was restored since this was read
             if status_of(reply) != "live":
                 await self._restore(session)
-            elif reply[3].decode() != session.term:
+            elif reply[3].decode() != term:
                 self.drop(queue, session.term)
             elif reply[4]:
                 self.wake(queue)
