@@ -31,10 +31,12 @@ class Receiver:
 
     def __init__(self) -> None:
         self.told: Counter[str] = Counter()
+        self.bodies: list[Any] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
+        self.bodies.append(body)
         self.told[body["metadata"]["txId"]] += 1
         return web.Response()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from angarium import Angarium
@@ -32,3 +33,11 @@ new = application("charge", "announce")
 shop = application("reserve", "pack")
 bank = application("debit", "credit")
 without_steps = Angarium()
+reporting = Angarium()
+
+
+@reporting.step("report_and_wait")
+async def report_and_wait(step: Step) -> Outcome:
+    await step.report_progress({"percent": 50})
+    await asyncio.Event().wait()
+    return step.succeeded()

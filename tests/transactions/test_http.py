@@ -149,7 +149,7 @@ async def test_existing_clients_start_and_ask(redis_url: str) -> None:
         metadata = {"owner": "ann", "externalId": "x", "unknown": 1}
         body = {"metadata": metadata, "data": {"sum": 1}}
         _, started = await ask.ask("PUT", "/datp/1.0/tx/start/two", body)
-        assert started["metadata"]["status"] == "queued"
+        assert started["metadata"]["status"] == "running"
         assert started["data"] is None
         id = started["metadata"]["txId"]
         async with running_node(here.ground):
@@ -216,7 +216,7 @@ async def test_a_poll_whose_time_is_over_gets_what_there_is(redis_url: str) -> N
     async with room(redis_url, transactions=settings, **HTTP) as here, api(here.ground) as ask:
         id = await _start(ask)
         _, body = await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
-        assert body["metadata"]["status"] == "queued"
+        assert body["metadata"]["status"] == "running"
         assert "notifiedTime" not in body["metadata"]
 
 

@@ -35,7 +35,6 @@ async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
         ("fail", "failed", "no luck"),
         ("abort", "aborted", "not today"),
         ("raise", "internal-error", "RuntimeError: a step's own fault"),
-        ("nothing", "internal-error", "returned NoneType"),
         ("strange", "internal-error", "not JSON"),
         ("huge", "internal-error", "over 1048576"),
         ("sleep_nonsense", "internal-error", "sleep for nan"),

@@ -16,6 +16,7 @@ from angarium.core.application import Angarium
 from angarium.core.errors import InputInvalid
 from angarium.core.ground import Ground
 from angarium.core.outbound import check_url
+from angarium.core.text import check_text
 from angarium.transactions.errors import TransactionFinished, TransactionUnknown
 from angarium.transactions.library import load_definitions
 from angarium.transactions.model import (
@@ -120,7 +121,7 @@ class Transactions:
 
     async def set_switch(self, transaction_id: str, switch: str, value: str) -> str:
         check_name(switch, "switch")
-        if len(value.encode(errors="replace")) > SWITCH_BYTES_MAX:
+        if len(check_text(value, "the value of a switch").encode()) > SWITCH_BYTES_MAX:
             raise InputInvalid(f"a switch's value has at most {SWITCH_BYTES_MAX} bytes")
         check_transaction_id(transaction_id)
         change = self._store.set_switch(transaction_id, switch, value)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from angarium.transactions.model import NULL, Transaction
+from angarium.transactions.model import NULL, Status, Transaction
 
 
 class ReplyMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -35,12 +35,14 @@ class Reply(msgspec.Struct, frozen=True, rename="camel"):
 
 def reply_about(transaction: Transaction) -> Reply:
     ended = transaction.status.final
+    # Clients of this spelling know no `queued`: to them a transaction runs from its start.
+    status = Status.RUNNING if transaction.status is Status.QUEUED else transaction.status
     return Reply(
         ReplyMetadata(
             owner=transaction.owner,
             tx_id=transaction.id,
             transaction_type=transaction.pipeline,
-            status=transaction.status.value,
+            status=status.value,
             external_id=transaction.external_id,
             note=transaction.note,
             completion_time=_time(transaction.completed_ms),

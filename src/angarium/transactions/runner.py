@@ -29,9 +29,11 @@ from angarium.core.errors import (
 )
 from angarium.core.limits import Limits
 from angarium.core.log import logger
+from angarium.core.text import valid_text
 from angarium.core.trace import IN_HAND, InHand
 from angarium.transactions.model import ChildResult, Frame, Status, Taken, check_name, depth_of
 from angarium.transactions.pipeline import Pipeline, StepDefinition
+from angarium.transactions.report import encode_report
 from angarium.transactions.step import Outcome, Step, Verdict, awaitable_anywhere
 from angarium.transactions.store import PipelineStore, TransactionStore
 
@@ -186,7 +188,7 @@ class Runner:
 
     def end_soon(self, running: Running, ending: Ending) -> asyncio.Future[bytes]:
         """With the next batch; whoever asks hears how it went, and may have to insist."""
-        note = ending.note[:NOTE_CHARACTERS_MAX]
+        note = valid_text(ending.note)[:NOTE_CHARACTERS_MAX]
         return self._store.complete_soon(running.taken, ending.status.value, ending.output, note)
 
     def has_ended(self, ending: Ending, told: asyncio.Future[bytes]) -> bool:
@@ -311,9 +313,9 @@ class Runner:
             raise StepStopped
         if isinstance(result, Outcome):
             return _sane(result)
-        if isinstance(result, dict):
+        if result is None or isinstance(result, dict):
             return Outcome(Verdict.SUCCEEDED, result)
-        raise StepNonsense(f"it returned {type(result).__name__}, not an outcome or a dict")
+        raise StepNonsense(f"it returned {type(result).__name__}, not an outcome, a dict or None")
 
     def _step(
         self, running: Running, definition: StepDefinition, index: int, retry: int, data: bytes
@@ -345,7 +347,7 @@ class Runner:
             return await self._caller.call(handler, step)
 
     def _report(self, taken: Taken, progress: Any) -> Awaitable[None]:
-        report, size_max = _encode(progress), self._limits.transaction_data_bytes_max
+        report, size_max = encode_report(progress), self._limits.transaction_data_bytes_max
         if len(report) > size_max:
             raise LimitExceeded("transaction_data_bytes_max", len(report), size_max)
         return awaitable_anywhere(self._send_report(taken, report), self._loop)

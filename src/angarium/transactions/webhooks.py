@@ -23,6 +23,7 @@ from angarium.core.lease import GrantStatus
 from angarium.core.outbound import Outbound
 from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
+from angarium.core.text import valid_text
 from angarium.core.trace import TRACEPARENT, Trace, carried_in, trace_of_id
 from angarium.core.tracing import Values
 from angarium.core.urls import redacted
@@ -189,7 +190,7 @@ class Webhooks(Service):
         try:
             answer = await self._outbound.send("POST", url, body, headers)
         except AngariumError as error:
-            return f"{error.code}: {error}"[:PROBLEM_CHARACTERS_MAX]
+            return valid_text(f"{error.code}: {error}")[:PROBLEM_CHARACTERS_MAX]
         except Exception as error:
             self.log.error("webhook_broke", error=repr(error), exc_info=error)
             return type(error).__name__
