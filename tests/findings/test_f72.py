@@ -1,7 +1,8 @@
-"""F72: a client that gave up on one gateway lost its session at the next one, without a word."""
+"""F72: a client that stays connected must not lose its session without a word."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.kit.eventually import eventually
 from tests.kit.proxy import ThreadedFaultProxy
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
+from tests.pickup.rig import connected, gateway, sqlite
 
 DID = "did:example:anna"
 DELAY_S = 2.0  # each way, to the server of the first gateway
@@ -85,3 +87,43 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
                     wanted = list(range(MESSAGES))
                     await eventually(lambda: got.payloads == wanted, DEADLINE_S)
                     assert await client.get_live_session("c1")
+
+
+async def test_a_session_that_is_being_restored_is_not_dropped_by_a_look_at_all(
+    redis_url: str, tmp_path: Path
+) -> None:
+    """Redis has the new term before the gateway has read the answer that says so."""
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        await client.add_live_session("c1", "s1")
+        sessions, store, queue = service.desk.sessions, service.store, "default:c1"
+        for _ in range(5):
+            socket = sessions._by_queue[queue].client.id
+            await store.close_session(queue, gateway=store.gateway, socket=socket)
+            await store.open_session(queue, "s1", socket)
+            await sessions.look_at_all()
+            await inbox.has(await client.add_message("c1", [DID], 1))
+
+
+async def test_a_session_that_is_restored_from_all_sides_is_restored_once(
+    redis_url: str, tmp_path: Path
+) -> None:
+    """After an outage: the lease was renewed, fetches are refused, and hints may be missing."""
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (client, inbox),
+    ):
+        sessions, store = service.desk.sessions, service.store
+        names = [f"c{number}" for number in range(20)]
+        for name in names:
+            await client.add_live_session(name, "s1")
+        for _ in range(10):
+            found = list(sessions._by_queue.values())
+            for each in found:
+                await store.close_session(each.queue, gateway=store.gateway, socket=each.client.id)
+            restoring = [sessions.restore(0), sessions.look_at_all(), sessions.look_at_all()]
+            await asyncio.gather(*restoring, *map(sessions._reclaim, found))
+        assert len(sessions) == len(names)
+        await inbox.has(*[await client.add_message(name, [DID], 1) for name in names])

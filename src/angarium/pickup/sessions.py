@@ -47,6 +47,7 @@ class LiveSession:
         "queue",
         "ready",
         "recover",
+        "restoring",
         "seen",
         "term",
     )
@@ -60,7 +61,7 @@ class LiveSession:
         self.pulling = False
         self.mail = False  # there may be more than the fetch under way will bring
         self.recover = False  # an answer was lost: what we hold is to be sent again
-        self.asked_again = False  # the fetch under way does so
+        self.asked_again = self.restoring = False  # the fetch under way does so
         self.asked_term = term  # of the fetch under way
         self.early: list[Message] = []  # sent to it while a fetch was under way
         self.ready: list[Message] = []  # to be told at the end of this turn of the loop
@@ -440,34 +441,34 @@ class Sessions:
 
     async def _look_at(self, queues: list[str]) -> None:
         found = [each for each in map(self._by_queue.get, queues) if each is not None]
-        terms = [each.term for each in found]
         replies = await asyncio.gather(*(self._store.read_session(each.queue) for each in found))
-        for session, term, reply in zip(found, terms, replies, strict=True):
-            queue = session.queue
-            if self._by_queue.get(queue) is not session or session.term != term:
-                continue  # it ended or was restored since this was read
-            if status_of(reply) != "live":
+        for session, reply in zip(found, replies, strict=True):
+            if self._by_queue.get(session.queue) is not session:
+                continue
+            if status_of(reply) != "live" or reply[3].decode() != session.term:
+                # Another's, or ours under a term that we are about to learn: only Redis knows.
                 await self._restore(session)
-            elif reply[3].decode() != term:
-                self.drop(queue, session.term)
             elif reply[4]:
-                self.wake(queue)
+                self.wake(session.queue)
 
     async def restore(self, partition: int) -> None:
         """Our lease had run out: claim again what nobody else has claimed."""
-        ours = [
-            each
-            for each in self._by_queue.values()
-            if self._store.partition_of(each.queue) == partition
-        ]
+        place = self._store.partition_of
+        ours = [each for each in self._by_queue.values() if place(each.queue) == partition]
         for start in range(0, len(ours), CHECKED_PER_TURN):
             some = ours[start : start + CHECKED_PER_TURN]
             await asyncio.gather(*map(self._restore, some))
 
     async def _restore(self, session: LiveSession) -> None:
-        reply = await self._store.open_session(
-            session.queue, session.id, session.client.id, session.term
-        )
+        """One at a time: of two answers the one that comes last need not be the newer one."""
+        if session.restoring:
+            return
+        session.restoring = True
+        try:
+            whose = session.queue, session.id, session.client.id, session.term
+            reply = await self._store.open_session(*whose)
+        finally:
+            session.restoring = False
         status = status_of(reply)
         if self._by_queue.get(session.queue) is not session:
             if status in ("opened", "kept") and session.queue not in self._by_queue:
