@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from angarium.conversations.answers import NewReply, TakeOutcome
@@ -18,6 +20,7 @@ from angarium.conversations.order import Need
 from angarium.conversations.store import WAITING
 from angarium.core import keyspace as keys
 from tests.conversations.kit import Room, info, rooms
+from tests.kit.sample import sample_ground
 
 FAX = "n:fax"
 FIRST_LOOK_MS = 30_000  # max_pending_ttl
@@ -351,6 +354,23 @@ async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: 
         assert found == [b"n:telex"]
 
 
+async def test_a_process_with_a_shorter_time_to_live_forgets_nothing_that_lives(
+    redis_url: str,
+) -> None:
+    """Settings differ while a deployment rolls."""
+    short: dict[str, Any] = {"conversations": {"awaited_message_ttl": 40_000}}
+    async with rooms(redis_url, ["http"]) as (it,):
+        await waiting(it)
+        prefix = it.ground.settings.prefix
+        async with sample_ground(redis_url, clock=it.clock, prefix=prefix, **short) as ground:
+            other = Room(ground, it.clock, ["http"])
+            for _ in range(3):
+                it.clock.jump(60_000)
+                await claim(other)
+        fax = Room(it.ground, it.clock, ["fax"])
+        assert statuses(await fax.store.take(await offered(fax), WAITING)) == ["taken"]
+
+
 async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
     async with rooms(redis_url, ["http"], ["default", "fax"]) as (foreign, own):
         await foreign.request("A")
@@ -363,6 +383,19 @@ async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
             assert len(some) <= 4
             found += some
         assert {each.response_id for each in found} == {f"a{number}" for number in range(6)}
+
+
+async def test_what_is_too_large_for_one_call_waits_for_the_next(redis_url: str) -> None:
+    large = encode_task(TaskItem(MessageOptions("x" * 2**20)))
+    async with rooms(redis_url, ["http"], ["fax"]) as (foreign, own):
+        await foreign.request("A")
+        for number in range(10):
+            await foreign.store.accept_reply(NewReply("c", "A", f"a{number}", 2, large, need=FAX))
+        assert statuses(await take_new(foreign)) == ["no_sender"] * 10
+        first = await own.store.take(await offered(own), WAITING)
+        assert statuses(first) == ["taken"] * 8 + ["later"] * 2
+        assert statuses(await own.store.take(await offered(own), WAITING)) == ["taken"] * 2
+        assert await needs(own) == []
 
 
 def test_a_need_names_the_senders_that_will_do() -> None:

@@ -264,9 +264,10 @@ class ConversationsInstance(Service):
             if most <= 0:
                 break
             infos = await self.store.pop_waiting(partition, most)
-            if infos:
-                self._enqueue(await self.manager.take(infos, WAITING))
-            again = again or len(infos) == most
+            taken = await self.manager.take(infos, WAITING)
+            self._enqueue(taken)
+            # Fewer were taken: together they were too large for one call, and wait again.
+            again = again or len(infos) == most or len(taken) < len(infos)
         return _Pass(again)
 
     async def _sign_of_life(self) -> None:

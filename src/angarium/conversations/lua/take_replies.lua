@@ -22,6 +22,7 @@ local LOOK_SOON = 1000
 -- Past this a call takes no more: what it answers travels as a whole. The rest is offered again.
 local BYTES_MAX = 8388608
 local taken_bytes = 0
+local hinted = {}
 
 local function overdue(k, conversation, member, score, state)
   -- Its hash ends by itself, at this very time: under that name there may be another's by now.
@@ -50,22 +51,30 @@ local function forget_places(requests, order)
   end
 end
 
+-- Among those that wait for this need; whether it is new there, and since when it waits.
+local function join_waiting(need, member)
+  local set, kind = KEYS[6] .. need, KEYS[6] .. string.sub(need, 1, 1)
+  -- Nothing waits longer than its time to live: what stayed behind is forgotten by that.
+  local oldest = '(' .. whole(now_ms - awaited_ttl)
+  redis.call('ZREMRANGEBYSCORE', set, '-inf', oldest)
+  redis.call('ZREMRANGEBYSCORE', kind, '-inf', oldest)
+  local joined = redis.call('ZADD', set, 'NX', whole(now_ms), member) == 1
+  redis.call('ZADD', kind, whole(now_ms), need)
+  redis.call('PEXPIRE', set, awaited_ttl)
+  redis.call('PEXPIRE', kind, awaited_ttl)
+  return joined, tonumber(redis.call('ZSCORE', set, member))
+end
+
 -- Nobody here can send it. It is looked at again when it has waited twice as long: seldom, and
 -- only in case the hint to it was lost, since who has the sender finds it by its need.
 local function wait_for_sender(k, need, reply)
   local member, score, until_ms = reply.member, reply.score, reply.until_ms
-  local set, kind = KEYS[6] .. need, KEYS[6] .. string.sub(need, 1, 1)
-  if redis.call('ZADD', set, 'NX', whole(now_ms), member) == 1 then
-    needed[#needed + 1] = need
+  local joined, since = join_waiting(need, member)
+  if joined then
+    if not hinted[need] then needed[#needed + 1] = need end
+    hinted[need] = true
     due_replies = due_replies or (reply.older and reply.new)
   end
-  local since = tonumber(redis.call('ZSCORE', set, member))
-  -- Nothing waits longer than its time to live: what stayed behind is forgotten by that.
-  for _, key in ipairs({ set, kind }) do
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. whole(now_ms - awaited_ttl))
-    redis.call('PEXPIRE', key, awaited_ttl)
-  end
-  redis.call('ZADD', kind, whole(now_ms), need)
   local look_ms = math.max(pending_ttl, now_ms - since)
   if reply.older then look_ms = reply.new and 0 or LOOK_SOON end
   local due_ts = seconds(math.min(now_ms + look_ms, until_ms))
@@ -129,6 +138,8 @@ local function take(k, conversation, member, claim, older)
   if taken_bytes >= BYTES_MAX then
     if claim == '' then
       redis.call('LPUSH', KEYS[5], member)
+    elseif claim == 'waiting' then
+      join_waiting(need, member)
     else
       redis.call('ZADD', KEYS[3], seconds(now_ms), member)
     end
