@@ -10,6 +10,7 @@ from angarium.core.figures import ProcessFigures
 from angarium.server.dashboard.attention import notices
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.rates import Rates
+from angarium.transactions.store.reading import AwaitedStep
 
 FACTS: dict[str, dict[str, int]] = {
     "dispatch": {"waiting": 0, "without_leader": 0, "consumers": 1, "dead": 0},
@@ -88,6 +89,13 @@ def test_what_needs_an_eye_is_told_in_words(
     assert (found.room, found.level) == (room, level)
     assert found.text.startswith(text)
     assert found.hint
+
+
+def test_a_step_that_is_awaited_for_long_is_trouble() -> None:
+    steps = [AwaitedStep("default", "notify", 3, 5_000), AwaitedStep("g2", "debit", 1, 4_999)]
+    (found,) = notices(FACTS, ROLES, 0, steps)
+    assert (found.room, found.level) == ("transactions", "trouble")
+    assert found.text == "3 transactions waiting for a node with step 'notify' (default)"
 
 
 def test_work_without_anyone_to_do_it_is_trouble_and_comes_first() -> None:

@@ -159,6 +159,7 @@ class Node(Service):
             return Haul(0, again=False)
         self._reserved += count
         try:
+            asked_s = self._ask_waiting_s
             able = Able(
                 self._step_words, self._runner.whole_pipelines, self._asks_waiting(partition)
             )
@@ -172,8 +173,9 @@ class Node(Service):
         tally.taken += len(haul.taken)
         tally.refused += haul.refused
         tally.not_ours += haul.waiting
-        if able.waiting and not haul.taken:
-            self._ask_waiting_s[partition] = self.clock.monotonic() + POLL_S
+        if able.waiting and haul.entries < count:
+            # Nothing waits for us now. A hint that came meanwhile has put another list in place.
+            asked_s[partition] = self.clock.monotonic() + POLL_S
         if haul.entries == count:
             self._more.add(partition)
         else:

@@ -86,7 +86,7 @@ function state({ found, trace }) {
     ["Status", statusBadge(found.status)], ["Owner", found.owner], ["External id", found.external_id],
     ["Node group", found.node_group], ["Node", found.node], ["Run", found.run ? count(found.run) : null],
     ["Wakes", found.wake_ms ? `${at(found.wake_ms)} (${ahead(found.wake_ms)})` : null],
-    ["Waits for switch", found.switch], ["Children left", found.children_left ?? null],
+    ["Waits for switch", found.switch], ["Waits for a node with step", found.waits_for_step], ["Children left", found.children_left ?? null],
     ["Parent", found.parent ? h("a", { class: "mono", href: `#/transactions/${encodeURIComponent(found.parent)}` }, found.parent) : null],
     ["Started", at(found.created_ms)], ["Changed", at(found.updated_ms)], ["Ended", found.completed_ms ? at(found.completed_ms) : null],
     ["Client told", found.notified_ms ? at(found.notified_ms) : null], ["Note", found.note],
