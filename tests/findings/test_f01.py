@@ -74,9 +74,7 @@ async def test_a_pipeline_with_one_bad_command_sends_none_of_it(redis_url: str) 
 
 
 @pytest.mark.parametrize("position", [0, 1, 63, 64, 127])
-async def test_one_bad_item_of_a_batch_fails_alone(
-    redis_url: str, position: int
-) -> None:
+async def test_one_bad_item_of_a_batch_fails_alone(redis_url: str, position: int) -> None:
     async with sample_ground(redis_url) as ground:
         store = SampleStore(ground)
         ids = [f"item-{number:03}" for number in range(128)]
