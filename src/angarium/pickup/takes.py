@@ -121,7 +121,8 @@ class Takes:
     async def _reserve(self, budget: Budget, answer: Answer) -> None:
         batch = answer.batch
         if batch is None or batch.held < self._share:
-            await self._wait(budget)
+            if not budget.charge_if_free(self._share):
+                await self._wait(budget)
         elif not batch.has_space(self._share) or not budget.charge_if_free(self._share):
             # Two batches that wait for each other would wait for ever.
             raise AnswersExceeded("the answers of this batch are full; ask for the rest alone")
