@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.findings.transactions_site import DEADLINE_S, done_by, outcomes, site
+from tests.findings.transactions_site import APPLICATIONS, DEADLINE_S, done_by, outcomes, site
 from tests.kit.eventually import eventually
+from tests.kit.roles import RoleProcess
 
 pytestmark = pytest.mark.timeout(300)
 MANY = 1_000
@@ -81,3 +82,23 @@ async def test_a_renamed_step_does_not_end_a_sleeping_transaction(
             assert waiting.step == 1
         async with here.node("old"):
             assert outcomes(await here.ended([id])) == {"success": 1}
+
+
+async def test_nodes_that_share_definitions_start_in_any_order(
+    redis_url: str, tmp_path: Path
+) -> None:
+    definitions = tmp_path / "pipelines.toml"
+    steps = '[{ type = "reserve" }, { type = "debit" }, { type = "pack" }]'
+    definitions.write_text(f'[[pipelines]]\nname = "order"\nsteps = {steps}\n')
+    async with site(redis_url, tmp_path) as here:
+
+        def node(app: str) -> RoleProcess:
+            given = {"ANGARIUM_TRANSACTIONS__PIPELINES": str(definitions)}
+            return here.role("node", "--app", f"{APPLICATIONS}:{app}", **given)
+
+        async with node("shop") as first:
+            assert any("step_missing" in line and "debit" in line for line in first.stderr())
+            ids = await here.start("order", 8)
+            async with node("bank") as second:
+                assert outcomes(await here.ended(ids)) == {"success": 8}
+            assert not any("step_missing" in line for line in second.stderr())

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from angarium.core.application import Angarium
 from angarium.core.errors import AngariumError
-from angarium.transactions.errors import PipelineInvalid
+from angarium.transactions.errors import PipelineInvalid, StepUnknown
 from angarium.transactions.pipeline import (
     DEFINITION_BYTES_MAX,
     Pipeline,
     check_references,
+    missing_steps,
     read_pipelines,
 )
 from angarium.transactions.store import PipelineStore
@@ -46,7 +47,24 @@ def _read(file: Path) -> list[Pipeline]:
 async def load_definitions(
     store: PipelineStore, new: Sequence[Pipeline], app: Angarium
 ) -> dict[str, int]:
-    """Store them all, or none if one can't run; name → version."""
+    """Store them all, or none if one can't run or has a step that no node has; name → version."""
     known, step_types = await store.all()
-    check_references(new, known, {*step_types, *app.handlers("step")})
+    check_references(new, known)
+    for pipeline, step_type in missing_steps(new, {*step_types, *app.handlers("step")}):
+        raise StepUnknown(f"{pipeline} has a step {step_type!r} that no node knows")
     return {pipeline.name: await store.put(pipeline) for pipeline in new}
+
+
+async def load_own_definitions(
+    store: PipelineStore, new: Sequence[Pipeline], app: Angarium
+) -> list[tuple[str, str]]:
+    """Store the definitions that a node starts with; the steps that no node has yet.
+
+    Nodes of several applications may share definitions and start in any order, so a missing step
+    is no reason not to start: its transactions wait for a node that has it.
+    """
+    known, step_types = await store.all()
+    check_references(new, known)
+    for pipeline in new:
+        await store.put(pipeline)
+    return missing_steps(new, {*step_types, *app.handlers("step")})

@@ -22,7 +22,7 @@ from angarium.core.ground import Ground
 from angarium.core.service import Loop, Service
 from angarium.core.settings import Settings
 from angarium.transactions.contact import Contact
-from angarium.transactions.library import load_definitions, read_definitions
+from angarium.transactions.library import load_own_definitions, read_definitions
 from angarium.transactions.model import Status, Taken, check_name, step_words
 from angarium.transactions.runner import Ending, Pipelines, Runner, Running
 from angarium.transactions.store import Able, Held, PipelineStore, TransactionStore
@@ -97,7 +97,12 @@ class Node(Service):
         settings, ground = self._settings, self._ground
         if settings.pipelines is not None:
             definitions = read_definitions(settings.pipelines)
-            await load_definitions(self._pipelines, definitions, self._app)
+            missing = await load_own_definitions(self._pipelines, definitions, self._app)
+            for pipeline, step_type in missing:
+                self.log.warning(
+                    "step_missing", pipeline=pipeline, step_type=step_type,
+                    problem="no node has this step; transactions wait there until one has it",
+                )  # fmt: skip
         handlers = self._app.handlers("step")
         self._step_types = tuple(handlers)
         self._step_words = step_words(handlers)

@@ -7,7 +7,7 @@ knows by a decorated function, or the name of a pipeline whose transactions it s
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -113,22 +113,27 @@ def _check_step(step: StepDefinition, where: str) -> None:
     check_name(step.type or step.pipeline or "", where)
 
 
-def check_references(
-    new: Iterable[Pipeline], known: Mapping[str, Pipeline], step_types: Collection[str]
-) -> None:
-    """Refuse what can't run: unknown children, unknown step types, children that lead back.
-
-    Step types are only checked when some are known: a fresh system has no node yet.
-    """
+def check_references(new: Sequence[Pipeline], known: Mapping[str, Pipeline]) -> None:
+    """Refuse what can't run: unknown children, and children that lead back."""
     together = {**known, **{pipeline.name: pipeline for pipeline in new}}
     for pipeline in new:
         for child in pipeline.children:
             if child not in together:
                 raise StepUnknown(f"{pipeline.name} calls pipeline {child!r}, which is not there")
-        for step_type in pipeline.step_types if step_types else ():
-            if step_type not in step_types:
-                raise StepUnknown(f"{pipeline.name} has a step {step_type!r} that no node knows")
         _check_loops(pipeline.name, together)
+
+
+def missing_steps(new: Iterable[Pipeline], step_types: Collection[str]) -> list[tuple[str, str]]:
+    """(pipeline, step type) of every step that no node has.
+
+    None are missing while no step type is known: a fresh system has no node yet.
+    """
+    return [
+        (pipeline.name, each)
+        for pipeline in (new if step_types else ())
+        for each in dict.fromkeys(pipeline.step_types)
+        if each not in step_types
+    ]
 
 
 def _check_loops(name: str, pipelines: Mapping[str, Pipeline]) -> None:
