@@ -1,7 +1,7 @@
-"""The answer to a poll, which counts as told only once it was written to a living connection.
+"""The answer to a poll. It counts as notified once it was written to a living connection.
 
 First the answer is written, then it is recorded. A process that dies in between leaves the webhook
-on its list: the client is told twice rather than never.
+on its list: the client is notified twice rather than never.
 """
 
 from __future__ import annotations
