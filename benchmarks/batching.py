@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 
 import redis.asyncio
 import uvloop
-from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_ground
+from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 from benchmarks.measure import Contender, compare, table
 from benchmarks.sizes import count, rounds
 
@@ -36,15 +36,15 @@ async def _main() -> None:
     with ServerProcess() as server:
         witness = server.client(decode_responses=True)
         async with (
-            sample_ground(server.url) as on,
-            sample_ground(server.url, journal={"enabled": False}) as off,
+            sample_runtime(server.url) as on,
+            sample_runtime(server.url, journal={"enabled": False}) as off,
         ):
             plain = redis.asyncio.Redis(port=server.port, max_connections=2 * TASKS)
-            for ground, journal in ((off, "off"), (on, "on")):
+            for runtime, journal in ((off, "off"), (on, "on")):
                 print(f"\n## {TASKS} tasks, one-item transitions, journal {journal}\n")
-                store = SampleStore(ground)
+                store = SampleStore(runtime)
                 contenders = {
-                    "redis-py, one by one": _spread(_one_by_one(plain, ground)),
+                    "redis-py, one by one": _spread(_one_by_one(plain, runtime)),
                     "Angarium, one by one": _spread(store.accept_alone),
                     "Angarium, batched": _spread(store.accept),
                 }
@@ -60,12 +60,12 @@ async def _main() -> None:
             print(table(rows, "items"))
 
 
-def _one_by_one(client: redis.asyncio.Redis, ground: Ground) -> Accept:
+def _one_by_one(client: redis.asyncio.Redis, runtime: Runtime) -> Accept:
     script = client.register_script(ACCEPT_ITEMS.source)
-    name = ground.keyspace.name
+    name = runtime.keyspace.name
     journal = [name(keys.JOURNAL), name(keys.JOURNAL_META)]
-    names = [*journal, *SampleStore(ground).shared_keys(0)]
-    journal_settings = ground.settings.journal
+    names = [*journal, *SampleStore(runtime).shared_keys(0)]
+    journal_settings = runtime.settings.journal
     limit = journal_settings.bytes_max if journal_settings.enabled else 0
 
     async def accept(item_id: str, payload: str) -> str:

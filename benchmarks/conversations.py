@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 from angarium.conversations.answers import NewReply
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MinMessageInfo, Reply, TaskItem
 from angarium.conversations.store import ConversationStore
-from angarium.core import keyspace as keys
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.scripts import read_script
+from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import read_script
 from benchmarks.measure import Contender, compare, table
 from benchmarks.sizes import count, rounds
 
@@ -49,9 +49,9 @@ async def _main() -> None:
     with ServerProcess() as server:
         witness = server.client(decode_responses=True)
         async with (
-            sample_ground(server.url) as on,
-            sample_ground(server.url, journal={"enabled": False}) as off,
-            sample_ground(server.url, journal={"enabled": False}) as bare,
+            sample_runtime(server.url) as on,
+            sample_runtime(server.url, journal={"enabled": False}) as off,
+            sample_runtime(server.url, journal={"enabled": False}) as bare,
         ):
             print(f"## Replies through their five steps, {TASKS} tasks\n")
             contenders = {
@@ -66,8 +66,8 @@ async def _main() -> None:
 
 
 class Ours:
-    def __init__(self, ground: Ground) -> None:
-        self._store = ConversationStore(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = ConversationStore(runtime)
 
     async def reply(self, name: str) -> None:
         store = self._store
@@ -88,12 +88,12 @@ class Ours:
 class _Bare:
     """The same ids, keys and calls; one script that only touches."""
 
-    def __init__(self, ground: Ground) -> None:
-        name = ground.keyspace.name
+    def __init__(self, runtime: Runtime) -> None:
+        name = runtime.keyspace.name
         self._name = name
         shared = [name(keys.PENDING_MESSAGES), name(keys.OPEN_REQUESTS), name(keys.NEW_MESSAGES)]
         self._steps = [
-            ground.batched(TOUCH, lambda _: shared, (step,))
+            runtime.batched(TOUCH, lambda _: shared, (step,))
             for step in ("request", "pending", "check", "sent", "ack")
         ]
 
@@ -151,8 +151,8 @@ class _Left:
 
 async def _in_one(server: ServerProcess) -> list[float]:
     left, took = _Left(), []
-    async with sample_ground(server.url) as ground:
-        bridge = ConversationsInstance(ground, left.app)
+    async with sample_runtime(server.url) as runtime:
+        bridge = ConversationsInstance(runtime, left.app)
         await bridge.start()
         for number in range(HANDOVERS):
             name = f"c{number}"
@@ -173,8 +173,8 @@ async def _in_one(server: ServerProcess) -> list[float]:
 async def _across_two(server: ServerProcess) -> list[float]:
     """The second reply is held by a process of its own; the clock is the machine's."""
     left, took = _Left(), []
-    async with sample_ground(server.url) as ground:
-        env = {"ANGARIUM_REDIS_URL": server.url, "ANGARIUM_PREFIX": ground.settings.prefix}
+    async with sample_runtime(server.url) as runtime:
+        env = {"ANGARIUM_REDIS_URL": server.url, "ANGARIUM_PREFIX": runtime.settings.prefix}
         peer = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "benchmarks.conversations_peer",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -183,7 +183,7 @@ async def _across_two(server: ServerProcess) -> list[float]:
         assert peer.stdin is not None
         assert peer.stdout is not None
         await peer.stdout.readline()
-        bridge = ConversationsInstance(ground, left.app)
+        bridge = ConversationsInstance(runtime, left.app)
         await bridge.start()
         for number in range(HANDOVERS):
             name = f"c{number}"

@@ -13,9 +13,9 @@ import uvloop
 
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import Reply, TaskItem
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.settings import load
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 
 
 async def main() -> None:
@@ -26,8 +26,8 @@ async def main() -> None:
         print("sent", time.monotonic_ns(), flush=True)
         return f"ack-{reply.response_id}"
 
-    async with Ground.open(load()) as ground:
-        bridge = ConversationsInstance(ground, app)
+    async with Runtime.open(load()) as runtime:
+        bridge = ConversationsInstance(runtime, app)
         await bridge.start()
         print("ready", flush=True)
         while line := (await asyncio.to_thread(sys.stdin.readline)).split():

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvloop
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
 from angarium.conversations.store import ConversationStore
-from angarium.core import keyspace as keys
+from angarium.runtime import keyspace as keys
 from benchmarks.conversations import TASK, Ours, spread
 from benchmarks.measure import (
     ATTEMPTS_MAX,
@@ -75,18 +75,18 @@ class _Bed:
 
 async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> _Bed:
     server = stack.enter_context(ServerProcess())
-    ground = await stack.enter_async_context(sample_ground(server.url, conversations=SETTINGS))
+    runtime = await stack.enter_async_context(sample_runtime(server.url, conversations=SETTINGS))
     # What is opened beside needs no journal, and is there sooner without.
     beside = await stack.enter_async_context(
-        sample_ground(
+        sample_runtime(
             server.url,
             conversations=SETTINGS,
             journal={"enabled": False},
-            prefix=ground.settings.prefix,
+            prefix=runtime.settings.prefix,
         )
     )
-    witness, replies = server.client(decode_responses=True), spread(Ours(ground).reply)
-    journal = ground.keyspace.name(keys.JOURNAL)
+    witness, replies = server.client(decode_responses=True), spread(Ours(runtime).reply)
+    journal = runtime.keyspace.name(keys.JOURNAL)
     # Requests outlive their replies. Without those of a while ago, the smallest size would be
     # measured in the processor's caches and the others not.
     await replies(WARM_UP)

@@ -13,8 +13,8 @@ from typing import Any, Self
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 
-from angarium.core import keyspace as keys
-from angarium.core.keyspace import Keyspace
+from angarium.runtime import keyspace as keys
+from angarium.runtime.keyspace import Keyspace
 from benchmarks.end_to_end import wait_for
 
 DEADLINE_S = 120.0

@@ -31,8 +31,8 @@ from deltalake import DeltaTable
 from tests.kit.server import ServerProcess
 
 import angarium.lake
-from angarium.core.settings import Settings
 from angarium.lake.copying import copy_journal
+from angarium.runtime.settings import Settings
 from benchmarks import lake_tables
 from benchmarks.measure import STEAL_MAX, cpu_times, steal_since
 from benchmarks.processes import family

@@ -18,17 +18,17 @@ from typing import Any
 import uvloop
 from tests.kit.leash import LeashedProcess
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
 from angarium.conversations.store import ConversationStore
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.store import PickupStore
 from angarium.routing.store import RoutingStore, Rules
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 from angarium.transactions.model import Start
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
@@ -44,7 +44,7 @@ KEYS = 1_000
 HOUR_MS = 3_600_000
 TEXT = json.dumps(payload(1)).encode()
 
-Fill = Callable[[Ground], Awaitable[None]]
+Fill = Callable[[Runtime], Awaitable[None]]
 
 
 def main() -> None:
@@ -137,10 +137,10 @@ async def _room(fill: Fill) -> tuple[float, float, float]:
     lasting = {"message_ttl": HOUR_MS, "awaited_message_ttl": HOUR_MS}
     with ServerProcess() as server:
         witness = server.client(decode_responses=True)
-        async with sample_ground(server.url, conversations=lasting) as ground:
+        async with sample_runtime(server.url, conversations=lasting) as runtime:
             before, names = _used(witness), witness.dbsize()
-            await fill(ground)
-            journal = witness.memory_usage(ground.keyspace.name(keys.JOURNAL), samples=0) or 0
+            await fill(runtime)
+            journal = witness.memory_usage(runtime.keyspace.name(keys.JOURNAL), samples=0) or 0
             used = _used(witness) - before - journal
             names = witness.dbsize() - names
     return used / MESSAGES, journal / MESSAGES, names / MESSAGES
@@ -152,20 +152,20 @@ async def _each(one: Callable[[int], Awaitable[object]]) -> None:
         await asyncio.gather(*(one(number) for number in numbers))
 
 
-async def _intake(ground: Ground) -> None:
-    store = DispatchStore(ground)
+async def _intake(runtime: Runtime) -> None:
+    store = DispatchStore(runtime)
     await _each(lambda _: store.enqueue(TEXT, None))
 
 
-async def _routing(ground: Ground) -> None:
-    store = RoutingStore(ground, Rules(), ground.settings.limits)
+async def _routing(runtime: Runtime) -> None:
+    store = RoutingStore(runtime, Rules(), runtime.settings.limits)
     await store.touch("one")
     await _each(lambda n: store.process_payload_recip_key(f"did:key:z6Mk{n % KEYS:040}", TEXT))
 
 
-async def _conversations(ground: Ground) -> None:
+async def _conversations(runtime: Runtime) -> None:
     """One request and one reply that waits, in a conversation of its own."""
-    store = ConversationStore(ground)
+    store = ConversationStore(runtime)
 
     async def one(number: int) -> None:
         info = MinMessageInfo(f"request-{number}", "", f"conversation-{number}")
@@ -178,8 +178,8 @@ async def _conversations(ground: Ground) -> None:
     await _each(one)
 
 
-async def _pickup(ground: Ground) -> None:
-    store = PickupStore(ground)
+async def _pickup(runtime: Runtime) -> None:
+    store = PickupStore(runtime)
 
     async def one(number: int) -> None:
         await store.add(f"connection-{number % KEYS}", uuid.uuid4().hex, "did:key:x", TEXT)
@@ -187,9 +187,9 @@ async def _pickup(ground: Ground) -> None:
     await _each(one)
 
 
-async def _transactions(ground: Ground) -> None:
-    await PipelineStore(ground).put(pipeline_of({"name": "one", "steps": [{"type": "job"}]}))
-    store = TransactionStore(ground)
+async def _transactions(runtime: Runtime) -> None:
+    await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "job"}]}))
+    store = TransactionStore(runtime)
     await _each(lambda _: store.start(Start("one", TEXT)))
 
 

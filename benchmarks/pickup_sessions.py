@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvloop
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.core import keyspace as keys
 from angarium.pickup.store import PickupStore
+from angarium.runtime import keyspace as keys
 from benchmarks.measure import (
     ATTEMPTS_MAX,
     STEAL_MAX,
@@ -76,11 +76,11 @@ async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> Bed:
     server = stack.enter_context(ServerProcess())
     witness = server.client(decode_responses=True)
     lasting = {"lease_ms": HOUR_MS}
-    ground = await stack.enter_async_context(sample_ground(server.url, pickup=lasting))
-    store = PickupStore(ground, direct=True)
+    runtime = await stack.enter_async_context(sample_runtime(server.url, pickup=lasting))
+    store = PickupStore(runtime, direct=True)
     await store.chart(0, [], last=True)  # the database has no mail
     await store.renew_gateway(0)
-    journal = ground.keyspace.name(keys.JOURNAL)
+    journal = runtime.keyspace.name(keys.JOURNAL)
     before = int(witness.info("memory")["used_memory"])
     for start in range(0, size, OPENED_AT_ONCE):
         names = [_queue(number) for number in range(start, min(size, start + OPENED_AT_ONCE))]

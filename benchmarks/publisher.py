@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import msgspec
 import uvloop
 
-from angarium.core.redis import Redis
-from angarium.core.settings import load
+from angarium.runtime.redis import Redis
+from angarium.runtime.settings import load
 
 PIPELINE = 200
 TICK_S = 0.01

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from angarium.core.embedded import find_server
+from angarium.runtime.embedded import find_server
 from benchmarks.node import BULLMQ
 from benchmarks.printed import Section
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import uvloop
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.core import keyspace as keys
 from angarium.routing.items import encode_outbound, id_of, new_outbound
 from angarium.routing.store import Finished, RoutingStore, Rules
+from angarium.runtime import keyspace as keys
 from benchmarks import measure
 from benchmarks.measure import Round, table
 from benchmarks.routing_load import Counter, envelope, open_sink, post_all, request
@@ -107,10 +107,10 @@ async def _relays() -> None:
     print(f"\n## POST to handler, {CONNECTIONS} connections, {KEYS:,} keys\n")
     requests = [request(envelope(f"did:key:z6Mk{number:040}")) for number in range(KEYS)]
     with ServerProcess() as server, ServerProcess() as other:
-        async with sample_ground(server.url) as ground:
+        async with sample_runtime(server.url) as runtime:
             env = {
                 "ANGARIUM_REDIS_URL": server.url,
-                "ANGARIUM_PREFIX": ground.settings.prefix,
+                "ANGARIUM_PREFIX": runtime.settings.prefix,
                 "ANGARIUM_ROUTING__INBOUND": '[["http","127.0.0.1","0"]]',
             }
             app = ["--app", "benchmarks.routing_load:app"]
@@ -119,7 +119,7 @@ async def _relays() -> None:
                 RoleProcess(["serve", "inbox", *app], env),
                 RoleProcess(["-m", "benchmarks.routing_peer", "relay", other.url]) as peer,
             ):
-                store = RoutingStore(ground, Rules(), ground.settings.limits)
+                store = RoutingStore(runtime, Rules(), runtime.settings.limits)
 
                 def spread(items: int) -> list[bytes]:
                     return list(itertools.islice(itertools.cycle(requests), items))
@@ -149,10 +149,10 @@ async def _deliverers() -> None:
     counter = Counter()
     sink, port = await open_sink(counter)
     with ServerProcess() as server, ServerProcess() as other:
-        async with sample_ground(server.url) as ground:
+        async with sample_runtime(server.url) as runtime:
             env = {
                 "ANGARIUM_REDIS_URL": server.url,
-                "ANGARIUM_PREFIX": ground.settings.prefix,
+                "ANGARIUM_PREFIX": runtime.settings.prefix,
                 "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
             }
             async with (
@@ -163,8 +163,8 @@ async def _deliverers() -> None:
                 headers = {"Content-Type": "application/ssi-agent-wire"}
                 item = encode_outbound(new_outbound(url, envelope("kid"), headers))
                 ours_, theirs_ = server.client(), other.client()
-                name = ground.keyspace.name(keys.OUTBOUND)
-                wake = ground.keyspace.global_name(keys.OUTBOUND_WAKE)
+                name = runtime.keyspace.name(keys.OUTBOUND)
+                wake = runtime.keyspace.global_name(keys.OUTBOUND_WAKE)
 
                 def fill(client: Any, queue: str) -> Callable[[int], Awaitable[None]]:
                     async def run(items: int) -> None:
@@ -203,8 +203,8 @@ async def _sizes() -> None:
         for size in SIZES:
             server = stack.enter_context(ServerProcess())
             witness = server.client(decode_responses=True)
-            ground = await stack.enter_async_context(sample_ground(server.url))
-            store = RoutingStore(ground, Rules(), ground.settings.limits)
+            runtime = await stack.enter_async_context(sample_runtime(server.url))
+            store = RoutingStore(runtime, Rules(), runtime.settings.limits)
             await store.touch("one")
             # A server's scripts cost half as much while it is young, whatever it holds.
             await _assign(store, AGED_BY)

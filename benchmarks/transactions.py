@@ -18,11 +18,11 @@ from typing import Any
 
 import uvloop
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 from angarium.transactions.model import Start
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.statistics import Level
@@ -88,9 +88,9 @@ class Measured:
 class Ours:
     """Starters here, one node process there."""
 
-    def __init__(self, ground: Ground, pipeline: str) -> None:
-        self._store = TransactionStore(ground)
-        self._reading = ReadingStore(ground)
+    def __init__(self, runtime: Runtime, pipeline: str) -> None:
+        self._store = TransactionStore(runtime)
+        self._reading = ReadingStore(runtime)
         self._pipeline = pipeline
 
     async def run(self, items: int) -> None:
@@ -109,19 +109,19 @@ class Ours:
         return sum(each.all.get("completed", 0) for each in intervals)
 
 
-def _environment(ground: Ground) -> dict[str, str]:
+def _environment(runtime: Runtime) -> dict[str, str]:
     return {
-        "ANGARIUM_REDIS_URL": ground.settings.redis_url,
-        "ANGARIUM_PREFIX": ground.settings.prefix,
+        "ANGARIUM_REDIS_URL": runtime.settings.redis_url,
+        "ANGARIUM_PREFIX": runtime.settings.prefix,
         "ANGARIUM_APP": "benchmarks.transactions_app:app",
         "ANGARIUM_HTTP__PORT": "0",
     }
 
 
 @asynccontextmanager
-async def _ground(server: ServerProcess) -> AsyncIterator[Ground]:
-    async with sample_ground(server.url) as ground:
-        pipelines = PipelineStore(ground)
+async def _runtime(server: ServerProcess) -> AsyncIterator[Runtime]:
+    async with sample_runtime(server.url) as runtime:
+        pipelines = PipelineStore(runtime)
         pause = {"type": "pause", "parameters": {"seconds": 0.01}}
         for name, steps in (
             ("one", [{"type": "job"}]),
@@ -129,7 +129,7 @@ async def _ground(server: ServerProcess) -> AsyncIterator[Ground]:
             ("two", [pause] * 2),
         ):
             await pipelines.put(pipeline_of({"name": name, "steps": steps}))
-        yield ground
+        yield runtime
 
 
 def main() -> None:
@@ -172,11 +172,11 @@ async def _queues() -> None:
 
 async def _ours(stack: AsyncExitStack, pipeline: str) -> Measured:
     server = stack.enter_context(ServerProcess())
-    ground = await stack.enter_async_context(_ground(server))
-    await stack.enter_async_context(RoleProcess(["serve", "node"], _environment(ground)))
+    runtime = await stack.enter_async_context(_runtime(server))
+    await stack.enter_async_context(RoleProcess(["serve", "node"], _environment(runtime)))
     items = ITEMS["ours"] if pipeline == "one" else ITEMS["ours"] // 4
     title = f"Angarium, {pipeline} step{'s' if pipeline != 'one' else ''}"
-    return Measured(title, server.client(), Ours(ground, pipeline).run, items)
+    return Measured(title, server.client(), Ours(runtime, pipeline).run, items)
 
 
 def _print_queues(contenders: list[Measured]) -> None:
@@ -204,8 +204,8 @@ async def _http() -> None:
     print("| connections | transactions/s | p50 ms | p99 ms | Redis CPU µs each |")
     print("|---:|---:|---:|---:|---:|")
     with ServerProcess() as server:
-        async with _ground(server) as ground:
-            env = _environment(ground)
+        async with _runtime(server) as runtime:
+            env = _environment(runtime)
             async with (
                 RoleProcess(["serve", "node"], env),
                 RoleProcess(["serve", "api"], env) as api,
@@ -296,13 +296,13 @@ async def _sizes() -> None:
     print("| waiting | sleepers, µs | to archive, µs |")
     print("|---:|---:|---:|")
     with ServerProcess() as server:
-        async with _ground(server) as ground:
-            store, handout = TransactionStore(ground), HandoutStore(ground)
+        async with _runtime(server) as runtime:
+            store, handout = TransactionStore(runtime), HandoutStore(runtime)
             witness = server.client()
             there = 0
             for size in sizes(0, 1_000, 100_000, 1_000_000):
                 for key in (keys.SLEEPING, keys.TO_ARCHIVE):
-                    _fill(witness, ground.keyspace.name(key), there, size)
+                    _fill(witness, runtime.keyspace.name(key), there, size)
                 there = size
                 # Redis rehashes what has grown in idle moments, and that is no look's cost.
                 await asyncio.sleep(SETTLE_S)

@@ -13,8 +13,8 @@ import hypothesis
 import pytest
 import uvloop
 
-from angarium.core.setting_sources import entries_of
-from angarium.core.settings import Settings
+from angarium.runtime.setting_sources import entries_of
+from angarium.runtime.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess

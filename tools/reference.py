@@ -13,10 +13,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
-from angarium.core import keyspace, limits
-from angarium.core.keys.key import Key, Room, Scope
-from angarium.core.setting_sources import Entry, entries_of
-from angarium.core.settings import Settings
+from angarium.runtime import keyspace, limits
+from angarium.runtime.keys.key import Key, Room, Scope
+from angarium.runtime.setting_sources import Entry, entries_of
+from angarium.runtime.settings import Settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 COMMAND = "python tools/reference.py"

@@ -13,8 +13,8 @@ import asyncio
 from angarium import Angarium
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MessageOptions, Reply, TaskItem
-from angarium.core.ground import Ground
-from angarium.core.settings import load
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 
 app = Angarium()
 shown: asyncio.Queue[str] = asyncio.Queue()
@@ -35,8 +35,8 @@ def text(words: str) -> TaskItem:
 
 async def main() -> None:
     # An embedded Redis in the folder .angarium, unless ANGARIUM_REDIS_URL names another.
-    async with Ground.open(load()) as ground:
-        bridge = ConversationsInstance(ground, app)
+    async with Runtime.open(load()) as runtime:
+        bridge = ConversationsInstance(runtime, app)
         await bridge.start()
         for question in ("first", "second", "third"):
             await bridge.request("anna", question, "chat")

@@ -262,12 +262,12 @@ def alive(pid: int) -> bool:
 # A user's functions
 
 ERRAND = """
-from angarium.core.service import Service
+from angarium.runtime.service import Service
 
 def check(settings, app):
     app.handler("worker", "worker")
 
-def build(ground, app):
+def build(runtime, app):
     service = Service("worker")
     service.ports = {each.function.__name__: 1 for each in app.handlers("worker").values()}
     return service

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from angarium.cli.main import main
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.lease import Lease
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.store import DispatchStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.lease import Lease
+from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings
 from tests.kit.server import ServerProcess
@@ -45,15 +45,17 @@ class Ended:
 class Shell:
     """Runs the command against one keyspace, and looks at it from outside."""
 
-    def __init__(self, ground: Ground, folder: Path, captured: pytest.CaptureFixture[str]) -> None:
-        self.ground = ground
-        self.store = DispatchStore(ground)
+    def __init__(
+        self, runtime: Runtime, folder: Path, captured: pytest.CaptureFixture[str]
+    ) -> None:
+        self.runtime = runtime
+        self.store = DispatchStore(runtime)
         self._folder = folder
         self._captured = captured
 
     @property
     def environment(self) -> dict[str, str]:
-        settings = self.ground.settings
+        settings = self.runtime.settings
         kept = {name: text for name, text in os.environ.items() if not name.startswith("ANGARIUM_")}
         return {
             **kept,
@@ -88,13 +90,13 @@ class Shell:
         return Ended(await process.wait(), out.decode(), err.decode())
 
     async def inbox(self) -> list[bytes]:
-        name = self.ground.keyspace.name(keys.MESSAGES_INBOX)
-        entries = await self.ground.redis.call("XRANGE", name, "-", "+", key=name)
+        name = self.runtime.keyspace.name(keys.MESSAGES_INBOX)
+        entries = await self.runtime.redis.call("XRANGE", name, "-", "+", key=name)
         return [values[3] for _, values in entries]
 
     async def die(self, payload: bytes, *reasons: str) -> str:
         """A message that a worker refused for the last time; its id."""
-        lease = Lease(self.ground, self.store.lease_keys(0), 60_000)
+        lease = Lease(self.runtime, self.store.lease_keys(0), 60_000)
         assert await lease.acquire()
         (message_id,) = new_ids(1)
         batch = [(message_id, payload)]
@@ -113,8 +115,8 @@ def shell(no_settings: Path, capsys: pytest.CaptureFixture[str]) -> Open:
     @asynccontextmanager
     async def open_shell(redis_url: str) -> AsyncIterator[Shell]:
         settings = sample_settings(redis_url, dispatch={"deliveries_max": 1})
-        async with Ground.open(settings) as ground:
-            yield Shell(ground, no_settings, capsys)
+        async with Runtime.open(settings) as runtime:
+            yield Shell(runtime, no_settings, capsys)
 
     return open_shell
 
@@ -128,13 +130,13 @@ async def test_published_messages_are_heard_in_order_and_unchanged(
     Path("order.json").write_text('{\n  "n": 3.0\n}\n')
     async with shell(any_redis_url) as ours:
         store = ours.store
-        async with ours.ground.redis.subscribe(
+        async with ours.runtime.redis.subscribe(
             store.channel, messages_max=10_000, key=store.subscription_key
         ) as channel:
 
             async def listened_to() -> bool:
                 asked = ("PUBSUB", "NUMSUB", store.channel)
-                reply = await ours.ground.redis.call(*asked, key=store.subscription_key)
+                reply = await ours.runtime.redis.call(*asked, key=store.subscription_key)
                 return bool(reply[1] == 1)
 
             await eventually(listened_to, 30)
@@ -229,18 +231,18 @@ async def test_the_status_names_leader_and_figures_for_people_and_programs(
     any_redis_url: str, shell: Open
 ) -> None:
     async with shell(any_redis_url) as ours:
-        lease = Lease(ours.ground, ours.store.lease_keys(0), 600_000)
+        lease = Lease(ours.runtime, ours.store.lease_keys(0), 600_000)
         assert await lease.acquire()
         await ours.store.join_dispatchers("one")
         await ours.store.enqueue(b"1")
         found = (await ours.run("dispatch", "status", "--json")).json()
         partitions = found["partitions"]
         assert [each["partition"] for each in partitions] == list(range(ours.store.partitions))
-        assert (partitions[0]["leader"], partitions[0]["term"]) == (ours.ground.actor, 1)
+        assert (partitions[0]["leader"], partitions[0]["term"]) == (ours.runtime.actor, 1)
         assert sum(each["inbox"] for each in partitions) == 1
         assert found["dispatchers"] == ["one"]
         lines = (await ours.run("dispatch", "status")).out.splitlines()
-        assert lines[0].split("\t")[:3] == ["0", ours.ground.actor, "1"]
+        assert lines[0].split("\t")[:3] == ["0", ours.runtime.actor, "1"]
         assert lines[-2:] == ["consumers: none registered", "dispatchers: one"]
 
 

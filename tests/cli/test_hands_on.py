@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from angarium.cli.ground import PATIENCE_MS, impatient
 from angarium.cli.main import main
-from angarium.core.settings import load
+from angarium.cli.runtime import PATIENCE_MS, impatient
+from angarium.runtime.settings import load
 from tests.cli.test_cli import COMMAND, angarium, components, environment, get
 from tests.kit.eventually import wait_until
 

@@ -8,19 +8,19 @@ import json
 import pytest
 
 from angarium.cli.main import main
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal
+from angarium.runtime.journal import Journal
+from angarium.runtime.runtime import Runtime
 from tests.kit.sample import sample_settings
 
 
 async def test_a_reader_is_shown_and_can_be_forgotten(
     any_redis_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Ground.open(sample_settings(any_redis_url)) as ground:
+    async with Runtime.open(sample_settings(any_redis_url)) as runtime:
         monkeypatch.setenv("ANGARIUM_REDIS_URL", any_redis_url)
-        monkeypatch.setenv("ANGARIUM_PREFIX", ground.settings.prefix or "")
-        monkeypatch.setenv("ANGARIUM_PARTITIONS", str(ground.settings.partitions))
-        await Journal(ground).register("left")
+        monkeypatch.setenv("ANGARIUM_PREFIX", runtime.settings.prefix or "")
+        monkeypatch.setenv("ANGARIUM_PARTITIONS", str(runtime.settings.partitions))
+        await Journal(runtime).register("left")
 
         async def said(*words: str) -> tuple[int, str, str]:
             code = await asyncio.to_thread(main, ["journal", *words])
@@ -29,7 +29,7 @@ async def test_a_reader_is_shown_and_can_be_forgotten(
         code, out, _ = await said("show", "--json")
         assert code == 0
         shown = json.loads(out)
-        assert [set(each["readers"]) for each in shown] == [{"left"}] * ground.settings.partitions
+        assert [set(each["readers"]) for each in shown] == [{"left"}] * runtime.settings.partitions
 
         code, out, _ = await said("show")
         assert out.startswith("partition 0 entries 0 events 0 dropped 0 readers left at ")
@@ -38,4 +38,4 @@ async def test_a_reader_is_shown_and_can_be_forgotten(
         assert (code, err) == (1, "angarium: no reader 'other' holds the journal; readers: left\n")
 
         assert await said("forget", "left") == (0, "forgotten: left\n", "")
-        assert (await Journal(ground).status(0)).readers == {}
+        assert (await Journal(runtime).status(0)).readers == {}

@@ -27,8 +27,8 @@ async def route(settings: Any, *arguments: str) -> tuple[int, str, str]:
 
 
 async def test_route_shows_keys_and_instances_and_spreads_keys(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
-        settings = ground.settings
+    async with routing(redis_url) as (runtime, store):
+        settings = runtime.settings
         await store.touch("a")
         await store.assign_recip_key_to_new_uid(["l", "m"])
         await post(store, "k", b"1", b"2")

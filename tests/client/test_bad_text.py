@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from angarium.client import Client
-from angarium.core.errors import InputInvalid
+from angarium.runtime.errors import InputInvalid
 from tests.kit.sample import sample_settings
 
 BAD = "caf\udce9"

@@ -10,9 +10,9 @@ import pytest
 from angarium import Angarium
 from angarium.client import Client, SyncClient
 from angarium.client.client import NotOpened
-from angarium.core.errors import InputInvalid, LimitExceeded
-from angarium.core.settings import Settings
-from angarium.core.trace import IN_HAND, InHand
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.settings import Settings
+from angarium.runtime.trace import IN_HAND, InHand
 from angarium.server.app import compose
 from tests.client.functions import app as functions
 from tests.kit.eventually import eventually
@@ -33,7 +33,7 @@ async def results(client: Client, count: int) -> list[dict[str, str]]:
     store = client.dispatch._store
     found = []
     for name in store._stream:
-        for _, fields in await client.ground.redis.call("XRANGE", name, "-", "+", key=name):
+        for _, fields in await client.runtime.redis.call("XRANGE", name, "-", "+", key=name):
             texts = [each.decode() for each in fields]
             found.append(dict(zip(texts[::2], texts[1::2], strict=True)))
     return found if len(found) >= count else []

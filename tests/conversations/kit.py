@@ -11,12 +11,12 @@ from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import MessageOptions, MinMessageInfo, Reply, TaskItem
 from angarium.conversations.store import ConversationStore
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal, decode_entry
+from angarium.runtime.application import Angarium
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 DEADLINE_S = 60.0  # for a wait on a signal, on a machine that is busy with other things
 
@@ -29,13 +29,13 @@ class Room:
     """A store, a manager and a clock that the test owns."""
 
     def __init__(
-        self, ground: Ground, clock: FakeClock, senders: Sequence[str] | None = None
+        self, runtime: Runtime, clock: FakeClock, senders: Sequence[str] | None = None
     ) -> None:
         """`senders`: None can send any reply."""
-        self.ground = ground
+        self.runtime = runtime
         self.clock = clock
-        self.store = ConversationStore(ground, senders)
-        self.manager = MessageSyncManager(self.store, ground.settings.conversations)
+        self.store = ConversationStore(runtime, senders)
+        self.manager = MessageSyncManager(self.store, runtime.settings.conversations)
 
     async def request(self, request_id: str, conversation_id: str = "c") -> int:
         which = info(request_id, "", conversation_id)
@@ -63,8 +63,8 @@ class Room:
     async def events(self) -> list[tuple[str, str]]:
         """Event and subject of everything in the journal, one partition after the other."""
         found: list[tuple[str, str]] = []
-        for partition in range(self.ground.settings.partitions):
-            for entry in await Journal(self.ground).read(partition, entries_max=100_000):
+        for partition in range(self.runtime.settings.partitions):
+            for entry in await Journal(self.runtime).read(partition, entries_max=100_000):
                 events = decode_entry(*entry).events
                 found += [(event.event, event.subject) for event in events]
         return found
@@ -83,19 +83,19 @@ async def rooms(
         found: list[Room] = []
         for number, names in enumerate(senders):
             if found:
-                overrides["prefix"] = found[0].ground.settings.prefix
-            ground = await stack.enter_async_context(
-                sample_ground(redis_url, clock=clock, actor=f"p{number}", **overrides)
+                overrides["prefix"] = found[0].runtime.settings.prefix
+            runtime = await stack.enter_async_context(
+                sample_runtime(redis_url, clock=clock, actor=f"p{number}", **overrides)
             )
-            found.append(Room(ground, clock, names))
+            found.append(Room(runtime, clock, names))
         yield found
 
 
 @asynccontextmanager
 async def room(redis_url: str, **overrides: Any) -> AsyncIterator[Room]:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock, **overrides) as ground:
-        yield Room(ground, clock)
+    async with sample_runtime(redis_url, clock=clock, **overrides) as runtime:
+        yield Room(runtime, clock)
 
 
 def task(payload: object = None, **options: Any) -> TaskItem:
@@ -108,8 +108,8 @@ async def instance(
 ) -> AsyncIterator[ConversationsInstance]:
     """The role inside this process, on real time."""
     fixed: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
-    async with sample_ground(redis_url, **fixed, **overrides) as ground:
-        service = ConversationsInstance(ground, app)
+    async with sample_runtime(redis_url, **fixed, **overrides) as runtime:
+        service = ConversationsInstance(runtime, app)
         await service.start()
         try:
             yield service

@@ -15,12 +15,12 @@ from angarium.conversations.errors import AckUnknown, IdRefused, RequestUnknown
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MinMessageInfo, Reply, TaskItem, read_message, read_task
 from angarium.conversations.senders import _ack_id
-from angarium.core import keyspace as keys
-from angarium.core.application import Angarium
+from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
 from tests.conversations.kit import DEADLINE_S, Client, Room, info, instance, task
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 
@@ -163,15 +163,15 @@ async def test_a_reply_larger_than_the_whole_memory_still_leaves(redis_url: str)
 
 async def test_a_task_nobody_can_read_is_cancelled_and_the_next_leaves(redis_url: str) -> None:
     client = Client()
-    async with sample_ground(redis_url) as ground:
-        it = Room(ground, FakeClock())
+    async with sample_runtime(redis_url) as runtime:
+        it = Room(runtime, FakeClock())
         await it.request("A")
         await it.request("B")
         await it.reply("A", "a1", held=False)
         await it.reply("B", "b1", held=False)
-        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
-        await it.ground.redis.call("HSET", name, "taskItem", "[" * 10_000)
-        prefix = it.ground.settings.prefix
+        name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
+        await it.runtime.redis.call("HSET", name, "taskItem", "[" * 10_000)
+        prefix = it.runtime.settings.prefix
     async with instance(redis_url, client.app, prefix=prefix):
         await client.wait(1)
         assert client.sent == ["b1"]
@@ -209,7 +209,7 @@ async def test_nonsense_on_the_wake_channel_is_ignored(redis_url: str) -> None:
     async with instance(redis_url, client.app) as bridge:
         for payload in ("", "[]", "{", '{"woken":7}', '{"woken":["nobody"]}', "[" * 5_000):
             channel = bridge.store.wake_channel
-            await bridge._ground.redis.call("PUBLISH", channel, payload)
+            await bridge._runtime.redis.call("PUBLISH", channel, payload)
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task())
         await client.wait(1)
@@ -219,7 +219,7 @@ async def test_clocks_that_differ_by_a_minute_change_no_order(redis_url: str) ->
     """Stored times come from Redis; what callers say of theirs is kept and decides nothing."""
     first, second = Client(), Client()
     async with instance(redis_url, first.app) as one:
-        prefix = one._ground.settings.prefix
+        prefix = one._runtime.settings.prefix
         async with instance(redis_url, second.app, prefix=prefix) as other:
             await one.request("c", "G", "whatsapp")
             await other.request("c", "A", "whatsapp", request_timestamp=100_000)
@@ -245,7 +245,7 @@ async def test_what_nobody_can_send_expires_and_is_accounted_for(any_redis_url: 
         "awaited_retries_factor": 0.001,
     }
     async with instance(any_redis_url, Angarium(), conversations=quick) as bridge:
-        room = Room(bridge._ground, FakeClock())
+        room = Room(bridge._runtime, FakeClock())
         await bridge.request("c", "U", "whatsapp")
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task(sender="nobody"))

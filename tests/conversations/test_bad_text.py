@@ -21,9 +21,9 @@ from angarium.conversations.model import (
     SyncMessageOptions,
     TaskItem,
 )
-from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid
-from angarium.core.journal import Journal, decode_entry
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.journal import Journal, decode_entry
 from tests.conversations.kit import DEADLINE_S, info, instance, room, task
 from tests.kit.eventually import eventually
 
@@ -38,7 +38,7 @@ class Unreadable(Exception):
 
 async def reasons(bridge: ConversationsInstance) -> list[str]:
     found = []
-    for entry in await Journal(bridge._ground).read(0, entries_max=1_000):
+    for entry in await Journal(bridge._runtime).read(0, entries_max=1_000):
         found += [event.detail for event in decode_entry(*entry).events if event.detail]
     return [text for text in found if text != "A"]
 

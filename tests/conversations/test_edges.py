@@ -17,9 +17,9 @@ from angarium.conversations.answers import Cancelling, NewReply
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
 from angarium.conversations.model import MinMessageInfo, Reply, SyncMessageOptions
 from angarium.conversations.show import show
-from angarium.core import keyspace as keys
-from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid, Overloaded
+from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid, Overloaded
 from tests.conversations.kit import DEADLINE_S, Client, Room, instance, room, task
 from tests.conversations.receiver import receiver
 from tests.conversations.test_bad_input import settled
@@ -31,8 +31,8 @@ ODD = ["a\nb", "[/red]", "\x1b[31m", "\x00", "Ü/ß", '"\\', "%2F", "😀"]
 
 async def order_fields(it: Room, conversation_id: str = "c") -> set[str]:
     partition = it.store.partition_of(conversation_id)
-    name = it.ground.keyspace.name(keys.CONVERSATION_ORDER, partition, conversation_id)
-    found = await it.ground.redis.call("HKEYS", name, key=name)
+    name = it.runtime.keyspace.name(keys.CONVERSATION_ORDER, partition, conversation_id)
+    found = await it.runtime.redis.call("HKEYS", name, key=name)
     return {field.decode() for field in found}
 
 
@@ -126,14 +126,14 @@ async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str)
         for number in range(3):
             await it.reply("A", f"a{number}")
         # Redis ends the list by itself; the conversation lives on by new requests.
-        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSES, 0, "c")
-        await it.ground.redis.call("DEL", name)
+        name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSES, 0, "c")
+        await it.runtime.redis.call("DEL", name)
         it.clock.jump(900_000)
         await it.request("B")
         claim, due = await it.store.claim_awaited(0, 10)
         outcomes = await it.store.take(due, claim)
         assert [each.status for each in outcomes] == ["expired"] * 3
-        request = it.ground.keyspace.name(keys.CONVERSATION_REQUEST, 0, "B")
+        request = it.runtime.keyspace.name(keys.CONVERSATION_REQUEST, 0, "B")
         assert await order_fields(it) == {"n", f"q{request}"}
         assert [each.request_id for each in (await it.store.snapshot("c", 9)).requests] == ["B"]
 
@@ -152,15 +152,15 @@ async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
         await bridge.reply("c", "A", "a1", task())
         await client.wait(1)
         partition = bridge.store.partition_of("c")
-        name = bridge._ground.keyspace.name
+        name = bridge._runtime.keyspace.name
         sent = name(keys.CONVERSATION_RESPONSE, partition, "a1")
 
         async def is_sent() -> bool:
-            return bool(await bridge._ground.redis.call("HGET", sent, "status") == b"SENT")
+            return bool(await bridge._runtime.redis.call("HGET", sent, "status") == b"SENT")
 
         await eventually(is_sent, DEADLINE_S)
         for key in (keys.CONVERSATION_RESPONSES, keys.CONVERSATION_ORDER):
-            left_ms = await bridge._ground.redis.call("PTTL", name(key, partition, "c"))
+            left_ms = await bridge._runtime.redis.call("PTTL", name(key, partition, "c"))
             assert left_ms > 5_000
         found = await bridge.manager.get_conversation_message(SyncMessageOptions("a1"))
         assert found["status"] == "SENT"
@@ -246,8 +246,8 @@ async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
     async with room(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
-        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
-        await it.ground.redis.call("HSET", name, "taskItem", "[" * 10_000)
+        name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
+        await it.runtime.redis.call("HSET", name, "taskItem", "[" * 10_000)
         (only,) = (await show(it.store, "c")).replies
         assert (only.reply.status, only.reason.why) == ("PENDING", "send")
         found = await it.manager.get_conversation_message(SyncMessageOptions("a1"))
@@ -285,8 +285,8 @@ async def test_one_reply_nobody_can_read_does_not_keep_the_others(redis_url: str
         for name in ("A", "B"):
             await it.request(name, name)
             await it.reply(name, name, name, held=False)
-        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "A")
-        await it.ground.redis.call("HSET", name, "requestTimestamp", "1.5e300")
+        name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "A")
+        await it.runtime.redis.call("HSET", name, "requestTimestamp", "1.5e300")
         taken = await it.manager.take(await it.store.pop_new(0, 10))
         assert [each.info.response_id for each in taken] == ["B"]
         assert ("cancelled", "A") in await it.events()

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from angarium.conversations.http import face
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 
 class House:
@@ -37,13 +37,13 @@ class House:
 
 
 @asynccontextmanager
-async def house(redis_url: str) -> AsyncIterator[tuple[House, Ground]]:
-    async with sample_ground(redis_url, http={"port": 0}) as ground:
-        api = Api(ground, [face(ground, Angarium())])
+async def house(redis_url: str) -> AsyncIterator[tuple[House, Runtime]]:
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
+        api = Api(runtime, [face(runtime, Angarium())])
         await api.start()
         try:
             async with aiohttp.ClientSession() as session:
-                yield House(session, api.ports["http"]), ground
+                yield House(session, api.ports["http"]), runtime
         finally:
             await api.stop(10)
 

@@ -10,15 +10,15 @@ import pytest
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import build, check
 from angarium.conversations.model import Reply
-from angarium.core.application import Angarium
-from angarium.core.errors import SettingInvalid
-from angarium.core.figures import Figures, read_processes
-from angarium.core.settings import load
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.figures import Figures, read_processes
+from angarium.runtime.settings import load
 from tests.conversations.kit import DEADLINE_S, Client, Room, instance, task
 from tests.conversations.receiver import receiver
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 
@@ -72,7 +72,7 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
     first, second = Client(ack=True), Client(ack=True)
     patient = {"interval": 600_000, "check_queue_interval": 600_000}
     async with instance(any_redis_url, first.app, conversations=patient) as one:
-        prefix = one._ground.settings.prefix
+        prefix = one._runtime.settings.prefix
         async with instance(
             any_redis_url, second.app, prefix=prefix, conversations=patient
         ) as other:
@@ -89,7 +89,7 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
 async def test_a_reply_that_no_process_holds_is_taken_by_one(any_redis_url: str) -> None:
     client = Client()
     async with instance(any_redis_url, client.app) as bridge:
-        room = Room(bridge._ground, FakeClock())
+        room = Room(bridge._runtime, FakeClock())
         await bridge.request("c", "A", "whatsapp")
         await room.reply("A", "a1", held=False)
         await client.wait(1)
@@ -113,7 +113,7 @@ async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url:
         await bridge.reply("c", "A", "a1", task())
         await bridge.reply("c", "A", "a2", task())
         await eventually(lambda: sent == ["b1"], DEADLINE_S)
-        room = Room(bridge._ground, FakeClock())
+        room = Room(bridge._runtime, FakeClock())
         assert await room.count("cancelled") in (1, 2)  # a2 may come after its request was closed
         events = await room.events()
         assert ("cancelled", "a1") in events
@@ -210,8 +210,8 @@ async def test_another_room_can_be_joined_as_a_way_out(redis_url: str) -> None:
         delivered.append(reply.payload)
         return None
 
-    async with sample_ground(redis_url) as ground:
-        bridge = build(ground, Angarium(), {"pickup": deliver})
+    async with sample_runtime(redis_url) as runtime:
+        bridge = build(runtime, Angarium(), {"pickup": deliver})
         await bridge.start()
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task("hello", sender="pickup"))
@@ -242,7 +242,7 @@ async def test_what_a_stopping_process_holds_goes_to_another_at_once(redis_url: 
     first, second = Client(ack=True), Client(ack=True)
     slow = {"awaited_messages_interval": 600_000, "awaited_first_turn": 1_000}
     async with instance(redis_url, second.app, conversations=slow) as other:
-        prefix = other._ground.settings.prefix
+        prefix = other._runtime.settings.prefix
         await eventually(lambda: other.agent.turns >= 1, DEADLINE_S)
         async with instance(redis_url, first.app, prefix=prefix, conversations=slow) as one:
             await one.request("c", "A", "whatsapp")
@@ -295,7 +295,7 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
         assert not accepted.held
         await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
         assert len(bridge.queue) == 0
-        prefix = bridge._ground.settings.prefix
+        prefix = bridge._runtime.settings.prefix
         async with instance(redis_url, elsewhere, prefix=prefix) as other:
             await eventually(lambda: sent == ["a1 0"], DEADLINE_S)
             assert other.store.older_beside is False
@@ -304,10 +304,10 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
 
 async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
     """0.1.0 reports figures, but no senders, and finds replies by their time only."""
-    async with sample_ground(redis_url) as ground:
-        prefix = ground.settings.prefix
-        await Figures(ground, "conversations").report({"queue": 0})
-        room = Room(ground, FakeClock())
+    async with sample_runtime(redis_url) as runtime:
+        prefix = runtime.settings.prefix
+        await Figures(runtime, "conversations").report({"queue": 0})
+        room = Room(runtime, FakeClock())
         async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
             assert bridge.store.older_beside
             await bridge.request("c", "A", "web")
@@ -326,7 +326,7 @@ async def test_the_role_reports_its_figures(redis_url: str) -> None:
     async with instance(redis_url, client.app) as bridge:
         await bridge.request("c", "A", "whatsapp")
         await bridge._report()
-        (found,) = await read_processes(bridge._ground)
+        (found,) = await read_processes(bridge._runtime)
         assert found.role == "conversations"
         assert found.figures["requests"] == 1
 

@@ -18,9 +18,9 @@ from angarium.conversations.model import (
     TaskItem,
     read_message,
 )
-from angarium.core import keyspace as keys
-from angarium.core.errors import InputInvalid, SettingInvalid
-from angarium.core.settings import load
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import InputInvalid, SettingInvalid
+from angarium.runtime.settings import load
 from tests.conversations.kit import Room, info, room, task
 from tests.kit.server import ServerProcess
 
@@ -130,7 +130,7 @@ async def test_the_keys_and_their_times_are_as_they_always_were(
 ) -> None:
     async with room(redis_server.url) as it:
         witness = redis_server.client(decode_responses=True)
-        head = f"{it.ground.settings.prefix}bridge:queue"
+        head = f"{it.runtime.settings.prefix}bridge:queue"
         await it.request("rq-1", "conv-01")
         assert witness.lrange(f"{head}:conv-01:req", 0, -1) == [f"{head}:req:rq-1"]
         request = witness.hgetall(f"{head}:req:rq-1")
@@ -182,7 +182,7 @@ async def test_an_error_cancels_a_reply_and_its_siblings(any_redis_url: str) -> 
 async def test_siblings_can_be_removed_without_the_reply_itself(redis_url: str) -> None:
     async with room(redis_url) as it:
         first, second = await two_replies(it)
-        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
+        name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
         group = await it.manager.get_all_siblings(name)
         assert (group.info, list(group.siblings)) == (first, [first, second])
         assert await it.manager.remove_request_message(by("a1"), remove_owner=False) == 1
@@ -222,12 +222,12 @@ async def test_siblings_are_listed_by_the_name_of_a_reply_in_redis(any_redis_url
     async with room(any_redis_url) as it:
         first, second = await two_replies(it)
         partition = it.store.partition_of("c")
-        name = it.ground.keyspace.name(keys.CONVERSATION_RESPONSE, partition, "a2")
+        name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, partition, "a2")
         group = await it.manager.get_all_siblings(name)
         assert (group.info, list(group.siblings)) == (second, [first, second])
         with pytest.raises(ReplyUnknown):
             await it.manager.get_all_siblings(f"{name}x")
-        request = it.ground.keyspace.name(keys.CONVERSATION_REQUEST, partition, "A")
+        request = it.runtime.keyspace.name(keys.CONVERSATION_REQUEST, partition, "A")
         for wrong in (request, "a2", ""):
             with pytest.raises(IdRefused):
                 await it.manager.get_all_siblings(wrong)

@@ -13,8 +13,8 @@ from angarium.conversations.errors import (
     WrongConversation,
 )
 from angarium.conversations.model import CanSend
-from angarium.core import keyspace as keys
-from angarium.core.errors import Overloaded
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import Overloaded
 from tests.conversations.kit import info, room
 from tests.kit.server import ServerProcess
 
@@ -59,7 +59,7 @@ async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis
         assert await it.request("A") == 3
         late = await it.reply("A", "a1")
         assert await it.verdict(late) == "wait_request"
-        assert (await it.store.check_reply(late)).request_key == it.ground.keyspace.name(
+        assert (await it.store.check_reply(late)).request_key == it.runtime.keyspace.name(
             keys.CONVERSATION_REQUEST, 0, "B"
         )
         assert await it.count("request_expired") == 1
@@ -146,7 +146,7 @@ async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert await it.verdict(first) == "send"
         assert await it.store.check_reply(second) == CanSend(
-            "wait_response", "a1", None, 900_000, it.ground.actor
+            "wait_response", "a1", None, 900_000, it.runtime.actor
         )
         await it.store.report_sent(first, "x")
         assert (await it.store.check_reply(second)).left_ms == 5_000
@@ -176,7 +176,7 @@ async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
 
 
 async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) -> None:
-    async with room(redis_url) as it, room(redis_url, prefix=it.ground.settings.prefix) as other:
+    async with room(redis_url) as it, room(redis_url, prefix=it.runtime.settings.prefix) as other:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert (await other.store.check_reply(reply, only_mine=True)).status == "gone"
@@ -227,8 +227,8 @@ async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str
     async with room(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
-        name = it.ground.keyspace.name(keys.ASYNC_REQUEST, 0, "same")
-        await it.ground.redis.call("SET", name, reply.key())
+        name = it.runtime.keyspace.name(keys.ASYNC_REQUEST, 0, "same")
+        await it.runtime.redis.call("SET", name, reply.key())
         assert await it.store.report_sent(reply, "same") == "sent"
         assert await it.store.find_ack("same", None) == reply
 
@@ -250,7 +250,7 @@ async def test_nothing_of_a_finished_conversation_stands_in_the_way(
         reply = await it.reply("A", "a1")
         await it.store.report_sent(reply, "x")
         await it.store.finish(reply, "acknowledged", "x")
-        prefix = it.ground.settings.prefix
+        prefix = it.runtime.settings.prefix
         left = {name.decode() for name in redis_server.client().keys(f"{prefix}bridge*")}
         assert left == {f"{prefix}bridge:queue:{ending}" for ending in ("req:A", "c:order")}
 
@@ -355,7 +355,7 @@ async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) ->
 
 
 async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis_url: str) -> None:
-    async with room(redis_url) as it, room(redis_url, prefix=it.ground.settings.prefix) as other:
+    async with room(redis_url) as it, room(redis_url, prefix=it.runtime.settings.prefix) as other:
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert await other.store.await_replies([first], 0, 0, "") == ["held"]
@@ -489,7 +489,7 @@ async def test_an_id_that_spells_another_key_is_refused(
 
 async def test_foreign_entries_in_our_keys_are_passed_over(redis_url: str) -> None:
     async with room(redis_url) as it:
-        name = it.ground.keyspace.name(keys.PENDING_MESSAGES)
-        await it.ground.redis.call("ZADD", name, 1, "nonsense")
+        name = it.runtime.keyspace.name(keys.PENDING_MESSAGES)
+        await it.runtime.redis.call("ZADD", name, 1, "nonsense")
         assert (await it.store.claim_awaited(0, 10))[1] == []
         assert it.store.partition_of("a harmless id") == 0

@@ -18,9 +18,9 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.order import Need
 from angarium.conversations.store import WAITING
-from angarium.core import keyspace as keys
+from angarium.runtime import keyspace as keys
 from tests.conversations.kit import Room, info, rooms
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 FAX = "n:fax"
 FIRST_LOOK_MS = 30_000  # max_pending_ttl
@@ -224,8 +224,8 @@ async def test_the_need_of_a_reply_that_an_older_process_accepted_is_in_its_task
         for response_id, option in options.items():
             task = encode_task(TaskItem(option))
             await foreign.store.accept_reply(NewReply("c", "A", response_id, 2, task))
-            name = foreign.ground.keyspace.name(keys.CONVERSATION_RESPONSE, 0, response_id)
-            await foreign.ground.redis.call("HDEL", name, "sender", key=name)
+            name = foreign.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, response_id)
+            await foreign.runtime.redis.call("HDEL", name, "sender", key=name)
         assert statuses(await take_new(foreign)) == ["no_sender", "taken", "no_sender"]
         assert {need.senders for need in await needs(own)} == {("fax",), ("whatsapp", "default")}
 
@@ -336,21 +336,21 @@ async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: 
     async with rooms(redis_url, ["http"]) as (it,):
         await waiting(it)
         names = [
-            it.ground.keyspace.name(key, 0, part)
+            it.runtime.keyspace.name(key, 0, part)
             for key, part in (
                 (keys.CONVERSATION_RESPONSES, "c"),
                 (keys.CONVERSATION_ORDER, "c"),
                 (keys.CONVERSATION_RESPONSE, "a1"),
             )
         ]
-        await it.ground.redis.call("DEL", *names, key=names[0])
+        await it.runtime.redis.call("DEL", *names, key=names[0])
         it.clock.jump(900_001)
         assert await needs(it) == []
         await it.request("B", "d")
         await it.reply("B", "b1", "d", held=False, need="n:telex")
         await take_new(it)
-        stem = it.ground.keyspace.name(keys.WAITING_SENDER, 0, "n")
-        found = await it.ground.redis.call("ZRANGE", stem, 0, -1, key=stem)
+        stem = it.runtime.keyspace.name(keys.WAITING_SENDER, 0, "n")
+        found = await it.runtime.redis.call("ZRANGE", stem, 0, -1, key=stem)
         assert found == [b"n:telex"]
 
 
@@ -361,13 +361,13 @@ async def test_a_process_with_a_shorter_time_to_live_forgets_nothing_that_lives(
     short: dict[str, Any] = {"conversations": {"awaited_message_ttl": 40_000}}
     async with rooms(redis_url, ["http"]) as (it,):
         await waiting(it)
-        prefix = it.ground.settings.prefix
-        async with sample_ground(redis_url, clock=it.clock, prefix=prefix, **short) as ground:
-            other = Room(ground, it.clock, ["http"])
+        prefix = it.runtime.settings.prefix
+        async with sample_runtime(redis_url, clock=it.clock, prefix=prefix, **short) as runtime:
+            other = Room(runtime, it.clock, ["http"])
             for _ in range(3):
                 it.clock.jump(60_000)
                 await claim(other)
-        fax = Room(it.ground, it.clock, ["fax"])
+        fax = Room(it.runtime, it.clock, ["fax"])
         assert statuses(await fax.store.take(await offered(fax), WAITING)) == ["taken"]
 
 

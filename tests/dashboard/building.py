@@ -16,10 +16,10 @@ from typing import Any
 
 import aiohttp
 
-from angarium.core.ground import Ground
-from angarium.core.settings import load
 from angarium.pickup.client import PickupClient
 from angarium.routing.outbound_store import OutboundStore
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
@@ -207,8 +207,8 @@ async def _mail(session: aiohttp.ClientSession, here: Building) -> str:
 
 async def _deliveries(here: Building) -> None:
     """One delivery to an address that is refused, which the deliverer gives up at once."""
-    async with Ground.open(here.settings) as ground:
-        store = OutboundStore(ground, "native")
+    async with Runtime.open(here.settings) as runtime:
+        store = OutboundStore(runtime, "native")
         await store.push(f"gopher://nowhere.example/{MARKUP}", b"hello", {})
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from angarium.conversations.order import Need
-from angarium.core.errors import InputInvalid
-from angarium.core.figures import ProcessFigures
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.figures import ProcessFigures
 from angarium.server.dashboard.attention import notices
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.rates import Rates

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 from tests.dashboard.browser import browser, opened
 from tests.dashboard.building import Building, building, furnish, run
 from tests.dashboard.conftest import Furnished
@@ -92,10 +92,10 @@ def test_a_history_that_redis_has_let_go_comes_from_the_lake(
     filed: Furnished, chrome: Browser
 ) -> None:
     async def forget() -> None:
-        async with Ground.open(filed.building.settings) as ground:
+        async with Runtime.open(filed.building.settings) as runtime:
             for partition in range(2):
-                journal = ground.keyspace.name(keys.JOURNAL, partition)
-                await ground.redis.call("XTRIM", journal, "MAXLEN", 0, key=journal)
+                journal = runtime.keyspace.name(keys.JOURNAL, partition)
+                await runtime.redis.call("XTRIM", journal, "MAXLEN", 0, key=journal)
 
     ended = filed.story.ended
     with opened(chrome, f"{filed.url}/#/search?id={ended}") as page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.core import keyspace as keys
+from angarium.runtime import keyspace as keys
 from angarium.transactions.model import Status
 from angarium.transactions.store import listing
 from angarium.transactions.store.listing import TransactionListing, Wanted
@@ -14,7 +14,7 @@ async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
 ) -> None:
     async with room(redis_url) as here:
         started = [await here.start("one", owner="ann") for _ in range(5)]
-        found = TransactionListing(here.ground)
+        found = TransactionListing(here.runtime)
         (queue,) = [s for s in found.sources(Status.QUEUED, ["default"]) if "qInL" in s[2]]
         first, after = await found.rows(queue, Wanted(Status.QUEUED), 0, 2)
         assert [row.id for row in first] == started[:2]
@@ -34,9 +34,9 @@ async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_i
         places = here.store.places
         names = [places.stem(keys.STATE, 0), places.name(keys.QUEUE_IN, 0, "default")]
         args = ("list", 0, 50, 5, "two", "", "queued", 1, "label")
-        after, *found = await here.ground.run(listing.PAGE, 0, names, args)
+        after, *found = await here.runtime.run(listing.PAGE, 0, names, args)
         assert (after, found) == (5, []), "five were looked at, and none fits"
-        after, *found = await here.ground.run(listing.PAGE, 0, names, ("list", 10, *args[2:]))
+        after, *found = await here.runtime.run(listing.PAGE, 0, names, ("list", 10, *args[2:]))
         assert after == -1
         assert [row[2] for row in found] == [b"default|two|o1"]
 
@@ -45,8 +45,8 @@ async def test_a_state_that_is_gone_is_left_out(redis_url: str) -> None:
     async with room(redis_url) as here:
         started = [await here.start() for _ in range(3)]
         name = here.store.places.state(0, started[1])
-        await here.ground.redis.call("DEL", name, key=name)
-        found = TransactionListing(here.ground)
+        await here.runtime.redis.call("DEL", name, key=name)
+        found = TransactionListing(here.runtime)
         rows = []
         for source in found.sources(Status.QUEUED, ["default"]):
             some, _ = await found.rows(source, Wanted(Status.QUEUED), 0, 10)

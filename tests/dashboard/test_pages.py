@@ -71,7 +71,7 @@ CUT = """() => {
   const link = document.querySelector(".nav [aria-current]")?.getBoundingClientRect();
   return link ? Math.max(-link.left, link.right - innerWidth) : 0;
 }"""
-# Every text against the nearest ground behind it: a contrast below 4.5 (3 for large letters).
+# Every text against the nearest runtime behind it: a contrast below 4.5 (3 for large letters).
 UNREADABLE = """() => {
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const numbers = (colour) => {
@@ -83,7 +83,7 @@ UNREADABLE = """() => {
   const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
     .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
     .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
-  const ground = (element) => {
+  const runtime = (element) => {
     for (let at = element; at; at = at.parentElement) {
       const found = numbers(getComputedStyle(at).backgroundColor);
       if (found[3] > 250) return found;
@@ -95,7 +95,7 @@ UNREADABLE = """() => {
     const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
     if (!own || element.closest("svg, .sr, .skip") || !element.checkVisibility()) continue;
     const style = getComputedStyle(element);
-    const [a, b] = [light(numbers(style.color)), light(ground(element))].sort((x, y) => y - x);
+    const [a, b] = [light(numbers(style.color)), light(runtime(element))].sort((x, y) => y - x);
     const large = parseFloat(style.fontSize) >= 18.6;
     const contrast = (a + 0.05) / (b + 0.05);
     if (contrast < (large ? 3 : 4.5)) bad.push(`${element.textContent.slice(0, 40)}: ${contrast}`);

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from angarium.core.figures import Figures
+from angarium.runtime.figures import Figures
 from tests.kit.eventually import wait_until
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 COMMAND = str(Path(sys.executable).with_name("angarium"))
 
@@ -30,9 +30,9 @@ def environment(redis_url: str, prefix: str) -> dict[str, str]:
 
 
 async def test_top_prints_once_for_pipes_and_programs(redis_url: str) -> None:
-    async with sample_ground(redis_url) as ground:
-        await Figures(ground, "gateway").report({"sessions": 3})
-        env = environment(redis_url, ground.settings.prefix)
+    async with sample_runtime(redis_url) as runtime:
+        await Figures(runtime, "gateway").report({"sessions": 3})
+        env = environment(redis_url, runtime.settings.prefix)
 
         def top(*options: str) -> str:
             ended = subprocess.run(

@@ -12,11 +12,11 @@ import aiohttp
 from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
 from angarium.conversations.store import ConversationStore
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
 from angarium.pickup.store import PickupStore
 from angarium.routing.listening import rules_of
 from angarium.routing.store import RoutingStore
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
 from angarium.transactions.archive import Archive
 from angarium.transactions.model import Start, Status
@@ -24,16 +24,16 @@ from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 Ask = Any
 
 
 @asynccontextmanager
-async def asked(redis_url: str, folder: Path) -> AsyncIterator[tuple[Ground, Ask]]:
+async def asked(redis_url: str, folder: Path) -> AsyncIterator[tuple[Runtime, Ask]]:
     database = f"sqlite:///{folder}/angarium.db"
-    async with sample_ground(redis_url, http={"port": 0}, database_url=database) as ground:
-        api = build(ground, Angarium())
+    async with sample_runtime(redis_url, http={"port": 0}, database_url=database) as runtime:
+        api = build(runtime, Angarium())
         await api.start()
         try:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{api.ports['http']}") as session:
@@ -42,7 +42,7 @@ async def asked(redis_url: str, folder: Path) -> AsyncIterator[tuple[Ground, Ask
                     async with session.get(path, params=parameters) as answer:
                         return answer.status, await answer.json(content_type=None)
 
-                yield ground, ask
+                yield runtime, ask
         finally:
             await api.stop(30)
 
@@ -63,8 +63,8 @@ async def walk(ask: Ask, path: str, member: str, **parameters: Any) -> list[Any]
 async def test_keys_are_walked_through_with_their_owners(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with asked(any_redis_url, tmp_path) as (ground, ask):
-        store = RoutingStore(ground, rules_of(ground.settings), ground.settings.limits)
+    async with asked(any_redis_url, tmp_path) as (runtime, ask):
+        store = RoutingStore(runtime, rules_of(runtime.settings), runtime.settings.limits)
         await store.touch("one")
         names = {f"key {number}" for number in range(60)}
         for name in names:
@@ -77,9 +77,9 @@ async def test_keys_are_walked_through_with_their_owners(
 async def test_conversations_with_something_waiting_are_walked_through(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with asked(any_redis_url, tmp_path) as (ground, ask):
-        settings = ground.settings.conversations
-        manager = MessageSyncManager(ConversationStore(ground), settings)
+    async with asked(any_redis_url, tmp_path) as (runtime, ask):
+        settings = runtime.settings.conversations
+        manager = MessageSyncManager(ConversationStore(runtime), settings)
         for number in range(20):
             id = f"c{number}"
             await manager.create_conversation_register("chat", id, f"{id}-open")
@@ -98,8 +98,8 @@ async def test_conversations_with_something_waiting_are_walked_through(
 
 
 async def test_queues_and_sessions_are_walked_through(any_redis_url: str, tmp_path: Path) -> None:
-    async with asked(any_redis_url, tmp_path) as (ground, ask):
-        store = PickupStore(ground)
+    async with asked(any_redis_url, tmp_path) as (runtime, ask):
+        store = PickupStore(runtime)
         for partition in store.partitions:
             await store.renew_gateway(partition)
         for number in range(15):
@@ -116,8 +116,8 @@ async def test_queues_and_sessions_are_walked_through(any_redis_url: str, tmp_pa
 async def test_queues_that_went_to_the_database_are_listed_behind_the_others(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with asked(redis_url, tmp_path) as (ground, ask):
-        settings = ground.settings
+    async with asked(redis_url, tmp_path) as (runtime, ask):
+        settings = runtime.settings
         env = {
             "ANGARIUM_REDIS_URL": redis_url,
             "ANGARIUM_PREFIX": settings.prefix,
@@ -127,7 +127,7 @@ async def test_queues_that_went_to_the_database_are_listed_behind_the_others(
         }
         names = {f"away{number}" for number in range(9)}
         async with RoleProcess(["serve", "gateway"], env, deadline_s=60):
-            store = PickupStore(ground)
+            store = PickupStore(runtime)
             for name in names:
                 await store.add(f"default:{name}", f"m-{name}", "did:example:anna", b"{}")
 
@@ -142,10 +142,10 @@ async def test_queues_that_went_to_the_database_are_listed_behind_the_others(
 async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with asked(any_redis_url, tmp_path) as (ground, ask):
-        store = TransactionStore(ground)
-        await PipelineStore(ground).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
-        await PipelineStore(ground).put(pipeline_of({"name": "two", "steps": [{"type": "x"}]}))
+    async with asked(any_redis_url, tmp_path) as (runtime, ask):
+        store = TransactionStore(runtime)
+        await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
+        await PipelineStore(runtime).put(pipeline_of({"name": "two", "steps": [{"type": "x"}]}))
         started = [
             (await store.start(Start("two" if n % 3 else "one", owner="ann"))).transaction_id
             for n in range(30)
@@ -157,7 +157,7 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
         assert {row["id"] for row in ones} == set(started[::3])
         for id in started:
             await store.cancel(id)
-        archive = Archive(ground.settings.database_url)
+        archive = Archive(runtime.settings.database_url)
         old = [await store.find(id) for id in started[:9]]
         renamed = [_renamed(each, f"old-{n}") for n, each in enumerate(old) if each is not None]
         await archive.store(renamed)
@@ -178,9 +178,9 @@ def _renamed(transaction: Any, id: str) -> Any:
 async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with asked(any_redis_url, tmp_path) as (ground, ask):
-        store = TransactionStore(ground)
-        await PipelineStore(ground).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
+    async with asked(any_redis_url, tmp_path) as (runtime, ask):
+        store = TransactionStore(runtime)
+        await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
         for _ in range(7):
             start = Start("one", webhook="https://example.org/hook")
             await store.cancel((await store.start(start)).transaction_id)
@@ -226,10 +226,10 @@ async def test_a_browser_gets_the_page_and_a_program_the_links(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
-        sample_ground(redis_url, http={"port": 0}) as ground,
+        sample_runtime(redis_url, http={"port": 0}) as runtime,
         aiohttp.ClientSession() as session,
     ):
-        api = build(ground, Angarium())
+        api = build(runtime, Angarium())
         await api.start()
         url = f"http://127.0.0.1:{api.ports['http']}"
         async with session.get(f"{url}/", headers={"accept": "text/html"}) as answer:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from angarium.core.settings import load
+from angarium.runtime.settings import load
 from angarium.server.app import ROLES
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.ground import Ground
 from angarium.dispatch.store import DispatchStore
+from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_settings
@@ -50,9 +50,9 @@ class Arrived:
 class Fleet:
     """Use `fleet(url, …)`. Processes it started are gone when its block ends."""
 
-    def __init__(self, ground: Ground, stack: AsyncExitStack, env: Mapping[str, str]) -> None:
-        self.ground = ground
-        self.store = DispatchStore(ground)
+    def __init__(self, runtime: Runtime, stack: AsyncExitStack, env: Mapping[str, str]) -> None:
+        self.runtime = runtime
+        self.store = DispatchStore(runtime)
         self.dispatchers: list[RoleProcess] = []
         self.workers: list[RoleProcess] = []
         self._stack = stack
@@ -87,12 +87,12 @@ class Fleet:
         return leader
 
     async def now_ms(self) -> int:
-        seconds, micros = await self.ground.redis.call("TIME")
+        seconds, micros = await self.runtime.redis.call("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def publish(self, payloads: list[bytes]) -> None:
         commands = [("PUBLISH", self.store.channel, payload) for payload in payloads]
-        await self.ground.redis.execute(commands, key=None, repeatable=False)
+        await self.runtime.redis.execute(commands, key=None, repeatable=False)
 
     async def arrived(self) -> Arrived:
         found = Arrived()
@@ -100,7 +100,7 @@ class Fleet:
             name = self.store.stream_name(partition)
             after = "-"
             while True:
-                entries: list[Any] = await self.ground.redis.call(
+                entries: list[Any] = await self.runtime.redis.call(
                     "XRANGE", name, after, "+", "COUNT", 5_000, key=name
                 )
                 for entry_id, values in entries:
@@ -139,8 +139,8 @@ async def fleet(redis_url: str, **overrides: Any) -> AsyncIterator[Fleet]:
     for name, value in overrides.get("dispatch", {}).items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         env[f"ANGARIUM_DISPATCH__{name.upper()}"] = text
-    async with Ground.open(settings) as ground, AsyncExitStack() as stack:
-        yield Fleet(ground, stack, env)
+    async with Runtime.open(settings) as runtime, AsyncExitStack() as stack:
+        yield Fleet(runtime, stack, env)
 
 
 async def publish_steadily(fleet: Fleet, payloads: list[bytes], rate: float) -> None:

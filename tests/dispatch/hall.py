@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.settings import Settings
 from angarium.dispatch import dispatcher, worker
 from angarium.dispatch.dispatcher import Dispatcher
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.worker import Worker
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import Settings
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings
 
@@ -25,20 +25,20 @@ async def echo(message: dict[str, Any]) -> dict[str, Any]:
 
 
 class Hall:
-    """Each service has a ground of its own, as each process would."""
+    """Each service has a runtime of its own, as each process would."""
 
-    def __init__(self, settings: Settings, ground: Ground, stack: AsyncExitStack) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, stack: AsyncExitStack) -> None:
         self.settings = settings
-        self.ground = ground
-        self.store = DispatchStore(ground)
+        self.runtime = runtime
+        self.store = DispatchStore(runtime)
         self._stack = stack
 
     async def add_dispatcher(self, **dispatch: Any) -> Dispatcher:
         settings = self._with(**dispatch)
         app = Angarium()
         dispatcher.check(settings, app)
-        ground = await self._stack.enter_async_context(Ground.open(settings))
-        service = dispatcher.build(ground, app)
+        runtime = await self._stack.enter_async_context(Runtime.open(settings))
+        service = dispatcher.build(runtime, app)
         assert isinstance(service, Dispatcher)
         await self._run(service)
         return service
@@ -54,8 +54,8 @@ class Hall:
         app = Angarium()
         app.worker(**(options or {}))(handle)
         worker.check(settings, app)
-        ground = await self._stack.enter_async_context(Ground.open(settings))
-        service = worker.build(ground, app)
+        runtime = await self._stack.enter_async_context(Runtime.open(settings))
+        service = worker.build(runtime, app)
         assert isinstance(service, Worker)
         await self._run(service)
         return service
@@ -68,7 +68,7 @@ class Hall:
         found = []
         for partition in range(self.store.partitions):
             name = self.store.stream_name(partition)
-            for _, values in await self.ground.redis.call("XRANGE", name, "-", "+", key=name):
+            for _, values in await self.runtime.redis.call("XRANGE", name, "-", "+", key=name):
                 pairs = zip(values[::2], values[1::2], strict=True)
                 found.append({key.decode(): value.decode() for key, value in pairs})
         return found
@@ -116,8 +116,8 @@ async def hall(
     given = {"ack_port": 0, "lock_ms": 500, "ack_timeout_ms": 500, **dispatch}
     overrides = {} if partitions is None else {"partitions": partitions}
     settings = sample_settings(redis_url, dispatch=given, **overrides)
-    async with Ground.open(settings) as ground, AsyncExitStack() as stack:
-        yield Hall(settings, ground, stack)
+    async with Runtime.open(settings) as runtime, AsyncExitStack() as stack:
+        yield Hall(settings, runtime, stack)
 
 
 class RawWorker:

@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.clock import Clock
-from angarium.core.ground import Ground
-from angarium.core.journal import Event, Journal, decode_entry
-from angarium.core.lease import Lease
-from angarium.core.wire import Argument
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.store import DispatchStore, MessageBytes
+from angarium.runtime import keyspace as keys
+from angarium.runtime.clock import Clock
+from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.lease import Lease
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.wire import Argument
 from tests.kit.clock import FakeClock
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 ACK_TIMEOUT_MS = 2_000
 LEASE_MS = 3_600_000
@@ -39,15 +39,15 @@ class Held:
 class Room:
     """A store, one partition of it, and a leader with a term."""
 
-    def __init__(self, ground: Ground, store: DispatchStore, partition: int, term: int) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, store: DispatchStore, partition: int, term: int) -> None:
+        self.runtime = runtime
         self.store = store
         self.partition = partition
         self.term = term
         self.epoch = 1
 
     def name(self, key: keys.Key) -> str:
-        return self.ground.keyspace.name(key, self.partition)
+        return self.runtime.keyspace.name(key, self.partition)
 
     def messages(self, *payloads: bytes) -> list[MessageBytes]:
         ids = new_ids(len(payloads), self.partition, self.store.partitions)
@@ -90,12 +90,12 @@ class Room:
 
     async def take_over(self) -> int:
         """Another leader comes; its term."""
-        return await take_term(self.ground, self.store, self.partition)
+        return await take_term(self.runtime, self.store, self.partition)
 
     async def add_to_inbox(self, *fields: Argument) -> None:
         """A plain XADD, by anybody."""
         name = self.name(keys.MESSAGES_INBOX)
-        await self.ground.redis.call("XADD", name, "*", *fields, key=name)
+        await self.runtime.redis.call("XADD", name, "*", *fields, key=name)
 
     async def take_inbox(self, count: int = 10, sent: int = 10) -> list[MessageBytes]:
         taken = await self.store.take_inbox(self.partition, self.term, count, sent)
@@ -110,7 +110,7 @@ class Room:
                 keys.MESSAGES_PROCESSED, keys.MESSAGES_DEAD, keys.MESSAGES_INBOX,
             )
         ]  # fmt: skip
-        pending, payloads, attempts, results, dead, inbox = await self.ground.redis.execute(
+        pending, payloads, attempts, results, dead, inbox = await self.runtime.redis.execute(
             [
                 ("ZRANGE", names[0], 0, -1, "WITHSCORES"),
                 ("HGETALL", names[1]),
@@ -128,7 +128,7 @@ class Room:
         """Those of this room, in order; the lease's own are another's."""
         found: list[Event] = []
         position = "0-0"
-        while entries := await Journal(self.ground).read(self.partition, position):
+        while entries := await Journal(self.runtime).read(self.partition, position):
             position = entries[-1][0].decode()
             for entry_id, fields in entries:
                 entry = decode_entry(entry_id, fields)
@@ -150,10 +150,10 @@ def paired(flat: Sequence[Any]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-async def take_term(ground: Ground, store: DispatchStore, partition: int) -> int:
+async def take_term(runtime: Runtime, store: DispatchStore, partition: int) -> int:
     keys_of_lease = store.lease_keys(partition)
-    await ground.redis.call("DEL", keys_of_lease.lock, key=keys_of_lease.lock)
-    lease = Lease(ground, keys_of_lease, LEASE_MS)
+    await runtime.redis.call("DEL", keys_of_lease.lock, key=keys_of_lease.lock)
+    lease = Lease(runtime, keys_of_lease, LEASE_MS)
     assert await lease.acquire()
     return lease.term
 
@@ -163,7 +163,7 @@ async def room(
     redis_url: str, *, clock: Clock | None = None, **overrides: Any
 ) -> AsyncIterator[Room]:
     """On a cluster it is the last partition: what works there by accident works nowhere else."""
-    async with sample_ground(redis_url, clock=clock or FakeClock(), **overrides) as ground:
-        store = DispatchStore(ground)
+    async with sample_runtime(redis_url, clock=clock or FakeClock(), **overrides) as runtime:
+        store = DispatchStore(runtime)
         partition = store.partitions - 1
-        yield Room(ground, store, partition, await take_term(ground, store, partition))
+        yield Room(runtime, store, partition, await take_term(runtime, store, partition))

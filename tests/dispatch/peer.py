@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
-from angarium.core.clock import SystemClock
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.frames import Command, FrameReader, encode_acknowledgements
 from angarium.dispatch.links import Link, LinkOwner, Links, LinkTerms
 from angarium.dispatch.protocol import Answer, Greeting, Rejected, WorkerSide, hello
+from angarium.runtime.clock import SystemClock
 from tests.kit.eventually import eventually
 
 DEADLINE_S = 30.0

@@ -15,20 +15,20 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from angarium.core import keyspace as keys
-from angarium.core.application import Angarium
-from angarium.core.errors import RedisUnavailable
-from angarium.core.ground import Ground
-from angarium.core.lease import Lease
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, face
 from angarium.dispatch.identity import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.watch import DispatchWatch
+from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import RedisUnavailable
+from angarium.runtime.lease import Lease
+from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
 from tests.dispatch.hall import hall
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 MESSAGES = "/v1/messages"
 DEAD = "/v1/dispatch/dead"
@@ -45,9 +45,9 @@ class Answer:
 class Desk:
     """An API role with this room's face, and what stands behind it."""
 
-    def __init__(self, ground: Ground, http: aiohttp.ClientSession, url: str) -> None:
-        self.ground = ground
-        self.store = DispatchStore(ground)
+    def __init__(self, runtime: Runtime, http: aiohttp.ClientSession, url: str) -> None:
+        self.runtime = runtime
+        self.store = DispatchStore(runtime)
         self._http = http
         self._url = url
 
@@ -73,8 +73,8 @@ class Desk:
         """Message id → payload of all that waits in the durable intake."""
         found = {}
         for partition in range(self.store.partitions):
-            name = self.ground.keyspace.name(keys.MESSAGES_INBOX, partition)
-            for _, values in await self.ground.redis.call("XRANGE", name, "-", "+", key=name):
+            name = self.runtime.keyspace.name(keys.MESSAGES_INBOX, partition)
+            for _, values in await self.runtime.redis.call("XRANGE", name, "-", "+", key=name):
                 fields = dict(zip(values[::2], values[1::2], strict=True))
                 message_id = fields[b"message_id"].decode()
                 assert partition_of_id(message_id.encode(), self.store.partitions) == partition
@@ -83,7 +83,7 @@ class Desk:
 
     async def die(self, payload: bytes, reason: str, partition: int = 0) -> str:
         """A message that a worker refused for the last time; its id."""
-        lease = Lease(self.ground, self.store.lease_keys(partition), 60_000)
+        lease = Lease(self.runtime, self.store.lease_keys(partition), 60_000)
         assert await lease.acquire()
         (message_id,) = new_ids(1, partition, self.store.partitions)
         batch = [(message_id, payload)]
@@ -96,11 +96,11 @@ class Desk:
 @asynccontextmanager
 async def desk(redis_url: str, **overrides: Any) -> AsyncIterator[Desk]:
     overrides.setdefault("dispatch", {"deliveries_max": 1})
-    async with sample_ground(redis_url, http={"port": 0}, **overrides) as ground:
-        api = Api(ground, [face(ground, Angarium())])
+    async with sample_runtime(redis_url, http={"port": 0}, **overrides) as runtime:
+        api = Api(runtime, [face(runtime, Angarium())])
         await api.start()
         async with aiohttp.ClientSession() as http:
-            yield Desk(ground, http, f"http://127.0.0.1:{api.ports['http']}")
+            yield Desk(runtime, http, f"http://127.0.0.1:{api.ports['http']}")
         await api.stop(30)
 
 
@@ -198,7 +198,7 @@ async def test_what_was_posted_reaches_a_worker(redis_url: str) -> None:
     async with hall(redis_url, ack_timeout_ms=30_000) as ours:
         await ours.add_dispatcher()
         await ours.add_worker()
-        api = Api(ours.ground, [face(ours.ground, Angarium())])
+        api = Api(ours.runtime, [face(ours.runtime, Angarium())])
         await api.start()
         url = f"http://127.0.0.1:{api.ports['http']}"
         async with aiohttp.ClientSession() as http:
@@ -240,7 +240,7 @@ async def test_prometheus_is_told_what_waits_and_what_died(redis_url: str) -> No
         await ours.post([{"payload": n} for n in range(3)])
         await ours.die(b"1", "no")
 
-        watch = face(ours.ground, Angarium()).service
+        watch = face(ours.runtime, Angarium()).service
         assert isinstance(watch, DispatchWatch)
         assert await watch.run_once() == 0
         page = (await ours.ask("GET", "/metrics")).body.decode().splitlines()
@@ -265,9 +265,9 @@ async def test_a_look_that_fails_leaves_a_gap(
     async def fail(partition: int) -> None:
         raise RedisUnavailable("away")
 
-    async with sample_ground(redis_url) as ground:
-        store = DispatchStore(ground)
-        watch = DispatchWatch(ground, store)
+    async with sample_runtime(redis_url) as runtime:
+        store = DispatchStore(runtime)
+        watch = DispatchWatch(runtime, store)
         assert await watch.run_once() == 0
         assert pending() == 0
         monkeypatch.setattr(store, "status", fail)
@@ -359,9 +359,9 @@ async def test_a_dead_letter_is_dropped_once(any_redis_url: str) -> None:
 
 async def test_a_letter_without_its_payload_can_only_be_dropped(redis_url: str) -> None:
     async with desk(redis_url) as ours:
-        name = ours.ground.keyspace.name(keys.MESSAGES_DEAD)
+        name = ours.runtime.keyspace.name(keys.MESSAGES_DEAD)
         fields = ("message_id", UNKNOWN, "deliveries", 1, "reasons", "the payload is gone")
-        await ours.ground.redis.call("XADD", name, "*", *fields, key=name)
+        await ours.runtime.redis.call("XADD", name, "*", *fields, key=name)
         letter = (await ours.ask("GET", f"{DEAD}/{UNKNOWN}")).body
         assert (letter["payload"], letter["payload_bytes"]) == (None, 0)
         answer = await ours.ask("POST", f"{DEAD}/{UNKNOWN}/retry")

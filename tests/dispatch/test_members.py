@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from angarium.core import keyspace as keys
 from angarium.dispatch.store import MEMBER_TTL_MS
+from angarium.runtime import keyspace as keys
 from tests.dispatch.kit import room
 from tests.kit.clock import FakeClock
 
@@ -45,6 +45,6 @@ async def test_a_member_whose_list_was_deleted_comes_back(any_redis_url: str) ->
     async with room(any_redis_url) as ours:
         store = ours.store
         await store.join_consumers("a:1")
-        name = ours.ground.keyspace.name(keys.CONSUMER_IDS, 0)
-        await ours.ground.redis.call("DEL", name, key=name)
+        name = ours.runtime.keyspace.name(keys.CONSUMER_IDS, 0)
+        await ours.runtime.redis.call("DEL", name, key=name)
         assert await store.join_consumers("a:1") == ["a:1"]

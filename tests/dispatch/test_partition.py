@@ -11,20 +11,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.clock import SystemClock
-from angarium.core.errors import RedisUnavailable
-from angarium.core.ground import Ground
-from angarium.core.lease import Lease
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.epochs import Ring, digest
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.links import LinkOwner, Links
 from angarium.dispatch.partition import Partition
 from angarium.dispatch.store import DispatchStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.clock import SystemClock
+from angarium.runtime.errors import RedisUnavailable
+from angarium.runtime.lease import Lease
+from angarium.runtime.runtime import Runtime
 from tests.dispatch.peer import terms
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 DEADLINE_S = 30.0
 # Long against any delay of the machine: what has to end in these tests is ended by them.
@@ -43,13 +43,13 @@ class Alone:
 class Leader:
     """A partition, its ring, and the channel as far as the test has told of it."""
 
-    def __init__(self, ground: Ground, store: DispatchStore) -> None:
+    def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
         self.store = store
-        self.ground = ground
+        self.runtime = runtime
         self.counts = DispatcherCounts()
         self.ring = Ring(1_000, 100_000)
-        links = Links(terms(), LinkOwner(), self.counts, ground.clock)
-        self.partition = Partition(0, ground, store, self.ring, links, self.counts)
+        links = Links(terms(), LinkOwner(), self.counts, runtime.clock)
+        self.partition = Partition(0, runtime, store, self.ring, links, self.counts)
 
     def mark(self, epoch: int) -> None:
         for payload in self.ring.mark(epoch):
@@ -87,29 +87,29 @@ class Leader:
         await eventually(heard_and_leads, DEADLINE_S)
 
     async def newest_mark(self) -> int:
-        name = self.ground.keyspace.name(keys.MESSAGES_EPOCH, 0)
-        return int(await self.ground.redis.call("GET", name, key=name) or 0)
+        name = self.runtime.keyspace.name(keys.MESSAGES_EPOCH, 0)
+        return int(await self.runtime.redis.call("GET", name, key=name) or 0)
 
     async def idle(self) -> None:
         await eventually(lambda: self.partition.queued == 0, DEADLINE_S)
 
     async def payloads(self) -> Counter[bytes]:
-        name = self.ground.keyspace.name(keys.MESSAGES_PAYLOADS, 0)
-        return Counter(await self.ground.redis.call("HVALS", name, key=name))
+        name = self.runtime.keyspace.name(keys.MESSAGES_PAYLOADS, 0)
+        return Counter(await self.runtime.redis.call("HVALS", name, key=name))
 
     async def free_lock(self) -> None:
         """Its time is over in Redis: whoever held it is dead or late."""
         lock = self.store.lease_keys(0).lock
-        await self.ground.redis.call("DEL", lock, key=lock)
+        await self.runtime.redis.call("DEL", lock, key=lock)
 
 
 @asynccontextmanager
 async def leader(redis_url: str, **overrides: Any) -> AsyncIterator[Leader]:
     dispatch = {"lock_ms": LOCK_MS, **overrides.pop("dispatch", {})}
-    async with sample_ground(
+    async with sample_runtime(
         redis_url, clock=SystemClock(), dispatch=dispatch, **overrides
-    ) as ground:
-        found = Leader(ground, DispatchStore(ground))
+    ) as runtime:
+        found = Leader(runtime, DispatchStore(runtime))
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(again(lambda: found.partition.lead(Alone()))),
@@ -138,7 +138,7 @@ def hurt(store: Any, **methods: Any) -> None:
 
 async def accept_as_another(ours: Leader, epoch: int, *payloads: bytes) -> None:
     """A leader before us, who is gone as soon as it has accepted these."""
-    lease = Lease(ours.ground, ours.store.lease_keys(0), LOCK_MS)
+    lease = Lease(ours.runtime, ours.store.lease_keys(0), LOCK_MS)
     assert await lease.acquire()
     messages = list(zip(new_ids(len(payloads)), payloads, strict=True))
     digests = b"".join(map(digest, payloads))

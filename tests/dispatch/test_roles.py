@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trustme
 
-from angarium.core.errors import SettingInvalid
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_acknowledgements
 from angarium.dispatch.protocol import Greeting, hello
+from angarium.runtime.errors import SettingInvalid
 from tests.dispatch.hall import RawWorker, hall
 from tests.kit.eventually import eventually
 
@@ -209,10 +209,10 @@ async def test_a_stream_that_is_none_fails_messages_and_not_the_worker(redis_url
         await ours.add_dispatcher()
         worker = await ours.add_worker()
         name = ours.store.stream_name(0)
-        await ours.ground.redis.call("SET", name, "in the way", key=name)
+        await ours.runtime.redis.call("SET", name, "in the way", key=name)
         await ours.publish(b'{"n":1}')
         await ours.until(lambda: worker.counts.failed >= 1)
-        await ours.ground.redis.call("DEL", name, key=name)
+        await ours.runtime.redis.call("DEL", name, key=name)
         assert len(await ours.processed(1)) == 1
 
 
@@ -361,7 +361,7 @@ async def test_junk_among_the_marks_is_counted_and_survived(redis_url: str) -> N
         dispatcher = await ours.add_dispatcher()
         await ours.add_worker()
         for junk in (b"epoch x", b"free 99", b"covered", b"done", b"", b"\xff\x00"):
-            await ours.ground.redis.call("PUBLISH", ours.store.marks, junk)
+            await ours.runtime.redis.call("PUBLISH", ours.store.marks, junk)
         await ours.publish(b'{"n":1}')
         assert len(await ours.processed(1)) == 1
         assert dispatcher.counts.protocol_errors == 3
@@ -439,8 +439,8 @@ async def test_worker_connections_can_be_encrypted_both_ways(
 
 
 def test_a_certificate_that_cannot_be_read_is_an_error_of_its_setting(tmp_path: Path) -> None:
-    from angarium.core.settings import load
     from angarium.dispatch.security import server_tls
+    from angarium.runtime.settings import load
 
     for given in ({"tls_certificate": tmp_path / "none.pem"}, {"tls_authority": tmp_path / "ca"}):
         with pytest.raises(SettingInvalid, match="ANGARIUM_DISPATCH__TLS_"):
@@ -454,7 +454,7 @@ async def test_the_durable_intake_needs_no_dispatcher_to_be_there(any_redis_url:
         again = await ours.store.enqueue(b'{"n":0}', "key 0")
         assert again.duplicate
         name = ours.store.inbox_name(0)
-        await ours.ground.redis.call("XADD", name, "*", "any", '{"n":99}', key=name)
+        await ours.runtime.redis.call("XADD", name, "*", "any", '{"n":99}', key=name)
         await ours.add_dispatcher()
         await ours.add_worker()
         results = await ours.processed(21)
@@ -528,9 +528,9 @@ async def test_a_leader_keeps_its_workers_through_an_error(redis_url: str) -> No
         worker = await ours.add_worker()
         await ours.publish(b'{"n":1}')
         await ours.processed(1)
-        await ours.ground.redis.call("SCRIPT", "FLUSH")
-        await ours.ground.redis.call("CLIENT", "KILL", "TYPE", "pubsub")
-        await ours.ground.redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await ours.runtime.redis.call("SCRIPT", "FLUSH")
+        await ours.runtime.redis.call("CLIENT", "KILL", "TYPE", "pubsub")
+        await ours.runtime.redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
         async def flows() -> bool:
             await ours.publish(b'{"n":2}')

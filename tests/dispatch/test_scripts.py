@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.wire import Argument
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.results import RESULT_FIELDS_MAX, fields_of
 from angarium.dispatch.store import DispatchStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.wire import Argument
 from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
 from tests.kit.clock import FakeClock
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 PASSED_S = ACK_TIMEOUT_MS / 1000
 NOBODY = new_ids(1, 3, 4)[0]
@@ -84,8 +84,8 @@ async def test_an_old_term_changes_nothing(any_redis_url: str) -> None:
 
 
 async def test_nobody_leads_before_there_is_a_term(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url) as ground:
-        store = DispatchStore(ground)
+    async with sample_runtime(any_redis_url) as runtime:
+        store = DispatchStore(runtime)
         (message_id,) = new_ids(1, 0, store.partitions)
         assert await store.accept(0, 0, 1, [(message_id, b"x")], digest(b"x"), 1) is None
 
@@ -379,7 +379,7 @@ async def test_a_message_whose_payload_is_gone_is_dead_with_the_reason(any_redis
     async with room(any_redis_url) as ours:
         gone, whole = await ours.accepted(b"1", b"2", sent=0)
         name = ours.name(keys.MESSAGES_PAYLOADS)
-        await ours.ground.redis.call("HDEL", name, gone, key=name)
+        await ours.runtime.redis.call("HDEL", name, gone, key=name)
         assert await ours.claim() == [(whole, 1)]
         (letter,) = await ours.store.dead_letters(ours.partition, 10)
         assert (letter.message_id, letter.payload) == (gone.decode(), None)
@@ -392,11 +392,11 @@ async def test_what_no_longer_fits_a_frame_is_dead_when_it_is_due(any_redis_url:
     """A frame too large would end the connection of each worker that it is sent to."""
     async with room(any_redis_url, limits={"frame_bytes_max": 1_000}) as ours:
         large, small = await ours.accepted(b"x" * 500, b"y", sent=0)
-        prefix, limits = ours.ground.settings.prefix, {"frame_bytes_max": 137}
-        async with sample_ground(
-            any_redis_url, clock=ours.ground.clock, prefix=prefix, limits=limits
-        ) as ground:
-            lower = Room(ground, DispatchStore(ground), ours.partition, ours.term)
+        prefix, limits = ours.runtime.settings.prefix, {"frame_bytes_max": 137}
+        async with sample_runtime(
+            any_redis_url, clock=ours.runtime.clock, prefix=prefix, limits=limits
+        ) as runtime:
+            lower = Room(runtime, DispatchStore(runtime), ours.partition, ours.term)
             assert await lower.claim() == [(small, 1)]
             (letter,) = await lower.store.dead_letters(ours.partition, 10)
             assert letter.reasons == ["too large, limits.frame_bytes_max is exceeded"]
@@ -493,7 +493,7 @@ async def test_dead_letters_are_listed_page_by_page(any_redis_url: str) -> None:
 async def test_marks_count_up_and_are_heard_among_the_messages(any_redis_url: str) -> None:
     async with room(any_redis_url) as ours:
         store = ours.store
-        redis = ours.ground.redis
+        redis = ours.runtime.redis
         async with redis.subscribe(
             store.channel, store.marks, key=store.subscription_key
         ) as subscription:

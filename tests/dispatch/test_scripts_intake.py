@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from angarium.core.errors import LimitExceeded
 from angarium.dispatch.identity import is_message_id, new_ids, partition_of_id
 from angarium.dispatch.store import ENQUEUE, DispatchStore
+from angarium.runtime.errors import LimitExceeded
 from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
 from tests.kit.clock import FakeClock
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 
 async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis_url: str) -> None:
@@ -22,7 +22,7 @@ async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis
         mine = [
             (each.message_id.encode(), b"%d" % n)
             for n, each in enumerate(enqueued)
-            if ours.ground.keyspace.partition_of(f"{key}{n}") == ours.partition
+            if ours.runtime.keyspace.partition_of(f"{key}{n}") == ours.partition
         ]
         assert await ours.take_inbox(sent=1) == mine
         held = await ours.held()
@@ -38,7 +38,7 @@ async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis
 
 def key_of(ours: Room) -> str:
     """The beginning of idempotency keys of which at least the first falls into the partition."""
-    places = ours.ground.keyspace
+    places = ours.runtime.keyspace
     return next(f"k{n}-" for n in range(100) if places.partition_of(f"k{n}-0") == ours.partition)
 
 
@@ -65,10 +65,10 @@ async def test_an_intake_whose_reply_was_lost_is_not_doubled(
     async with room(any_redis_url) as ours:
         assert ENQUEUE.repeatable
         calls: list[tuple[object, ...]] = []
-        run = ours.ground.run
+        run = ours.runtime.run
 
         async def run_twice(script: object, partition: int, *rest: object) -> object:
-            ours.ground.run = run  # type: ignore[method-assign]
+            ours.runtime.run = run  # type: ignore[method-assign]
             first = await run(script, partition, *rest)  # type: ignore[arg-type]
             calls.append((partition, first, await run(script, partition, *rest)))  # type: ignore[arg-type]
             ours.partition = partition
@@ -76,7 +76,7 @@ async def test_an_intake_whose_reply_was_lost_is_not_doubled(
             await ours.take_inbox()
             return await run(script, partition, *rest)  # type: ignore[arg-type]
 
-        ours.ground.run = run_twice  # type: ignore[method-assign, assignment]
+        ours.runtime.run = run_twice  # type: ignore[method-assign, assignment]
         enqueued = await ours.store.enqueue(b"x", "key" if keyed else None)
         assert not enqueued.duplicate, "it is the one that brought it in"
         assert [first for _, first, _ in calls] == [second for _, _, second in calls]
@@ -86,8 +86,8 @@ async def test_an_intake_whose_reply_was_lost_is_not_doubled(
 
 
 async def test_messages_without_a_key_are_never_the_same(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url) as ground:
-        store = DispatchStore(ground)
+    async with sample_runtime(any_redis_url) as runtime:
+        store = DispatchStore(runtime)
         enqueued = [await store.enqueue(b"same") for _ in range(20)]
         assert len({each.message_id for each in enqueued}) == 20
         assert not any(each.duplicate for each in enqueued)
@@ -99,8 +99,8 @@ async def test_messages_without_a_key_are_never_the_same(any_redis_url: str) -> 
 
 
 async def test_an_intake_beyond_the_limits_is_refused(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url, limits={"frame_bytes_max": 137}) as ground:
-        store = DispatchStore(ground)
+    async with sample_runtime(any_redis_url, limits={"frame_bytes_max": 137}) as runtime:
+        store = DispatchStore(runtime)
         await store.enqueue(b"x" * 100)
         with pytest.raises(LimitExceeded, match="frame_bytes_max"):
             await store.enqueue(b"x" * 101)

@@ -17,8 +17,8 @@ import pytest
 import typer
 
 from angarium.cli.main import application
-from angarium.core.ground import Ground
-from angarium.core.settings import load
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 
@@ -101,10 +101,10 @@ async def test_the_first_five_minutes_of_readme_run_as_written(tmp_path: Path) -
             start_new_session=True,
         )
         try:
-            async with Ground.open(load(home=settings["ANGARIUM_HOME"])) as ground:
+            async with Runtime.open(load(home=settings["ANGARIUM_HOME"])) as runtime:
 
                 async def results() -> list[Any]:
-                    return list(await ground.redis.call("XRANGE", "messages:processed", "-", "+"))
+                    return list(await runtime.redis.call("XRANGE", "messages:processed", "-", "+"))
 
                 ((_, fields),) = await eventually(results, deadline_s=60)
                 assert b"hello, Xerxes" in fields

@@ -18,11 +18,11 @@ import uvloop
 from angarium.conversations.errors import AckUnknown
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import Reply
-from angarium.core import log
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.settings import load
+from angarium.runtime import log
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.history import History
 
 ASKED = 0.25  # of the replies get an ACK
@@ -44,8 +44,8 @@ async def main(name: str, path: Path) -> None:
             acks.put_nowait((ack_id, reply.conversation_id))
         return ack_id
 
-    async with Ground.open(load(), actor=name) as ground, asyncio.TaskGroup() as group:
-        instance = ConversationsInstance(ground, app)
+    async with Runtime.open(load(), actor=name) as runtime, asyncio.TaskGroup() as group:
+        instance = ConversationsInstance(runtime, app)
         await instance.start()
 
         async def acknowledge() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import angarium.lake
-from angarium.core.settings import load
 from angarium.lake.sources.archive_store import options_of
+from angarium.runtime.settings import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,19 +11,19 @@ import sys
 
 import uvloop
 
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.lease import Lease
-from angarium.core.settings import load
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.lease import Lease
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.sample import SampleStore
 
 LEASE_MS = 300
 
 
 async def main() -> None:
-    async with Ground.open(load(), actor=sys.argv[1]) as ground:
-        store = SampleStore(ground)
-        lease = Lease(ground, store.lease_keys, LEASE_MS)
+    async with Runtime.open(load(), actor=sys.argv[1]) as runtime:
+        store = SampleStore(runtime)
+        lease = Lease(runtime, store.lease_keys, LEASE_MS)
         while not await lease.acquire():
             await asyncio.sleep(0.01)
         term = lease.term

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import uvloop
 
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.settings import load
 from angarium.pickup.archive import Archive
 from angarium.pickup.model import Message
 from angarium.pickup.persister import Persister
 from angarium.pickup.store import PickupStore
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 
 LEASE_MS = 500
 
@@ -28,8 +28,8 @@ async def die(_: Mapping[str, Sequence[Message]]) -> None:
 
 async def main(step: str) -> None:
     settings = load()
-    async with Ground.open(settings) as ground:
-        store = PickupStore(ground)
+    async with Runtime.open(settings) as runtime:
+        store = PickupStore(runtime)
         archive = await Archive.open(settings.database_url, settings.prefix)
         persister = Persister(store, archive, 0, LEASE_MS)
         if step:

@@ -19,12 +19,12 @@ import pytest
 from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
 from angarium.conversations.store import ConversationStore
-from angarium.core.ground import Ground
+from angarium.runtime.runtime import Runtime
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -153,9 +153,9 @@ async def _hurt_until(fleet: Fleet, over: asyncio.Event) -> None:
             await fleet.hurt_one(draw)
 
 
-async def _load(ground: Ground, history: History, fleet: Fleet) -> int:
+async def _load(runtime: Runtime, history: History, fleet: Fleet) -> int:
     """Until there were enough conversations and enough faults; how many conversations."""
-    store, draw = ConversationStore(ground), random.Random(11)
+    store, draw = ConversationStore(runtime), random.Random(11)
     numbers = itertools.count()
     posted = 0
 
@@ -178,9 +178,9 @@ async def _few_in_flight(store: ConversationStore) -> bool:
     return sum(counts) < IN_FLIGHT_MAX
 
 
-async def _drained(ground: Ground) -> None:
+async def _drained(runtime: Runtime) -> None:
     """Until nothing is in flight; fails when nothing moves any more."""
-    store = ConversationStore(ground)
+    store = ConversationStore(runtime)
     least: int | None = None
 
     async def in_flight() -> int:
@@ -200,8 +200,8 @@ async def _drained(ground: Ground) -> None:
 
 async def _run(redis_url: str, folder: Path) -> tuple[Fleet, History, int]:
     history = History()
-    async with sample_ground(redis_url, conversations=SETTINGS) as ground:
-        settings = ground.settings
+    async with sample_runtime(redis_url, conversations=SETTINGS) as runtime:
+        settings = runtime.settings
         env = {
             "ANGARIUM_REDIS_URL": redis_url,
             "ANGARIUM_PREFIX": settings.prefix,
@@ -214,10 +214,10 @@ async def _run(redis_url: str, folder: Path) -> tuple[Fleet, History, int]:
             await asyncio.gather(*(fleet.start() for _ in range(INSTANCES)))
             async with asyncio.TaskGroup() as group:
                 hurting = group.create_task(_hurt_until(fleet, over))
-                posted = await _load(ground, history, fleet)
+                posted = await _load(runtime, history, fleet)
                 over.set()
                 await hurting
-                await _drained(ground)
+                await _drained(runtime)
         finally:
             fleet.close()
     return fleet, history, posted

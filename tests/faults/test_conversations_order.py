@@ -17,7 +17,7 @@ import pytest
 
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import Reply
-from angarium.core.application import Angarium
+from angarium.runtime.application import Angarium
 from tests.conversations.kit import DEADLINE_S, Client, Room, instance, task
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
@@ -37,7 +37,7 @@ async def pair(
 ) -> AsyncIterator[tuple[ConversationsInstance, ConversationsInstance]]:
     quick = {**QUICK, **more}
     async with instance(redis_url, app, conversations=quick) as one:
-        prefix = one._ground.settings.prefix
+        prefix = one._runtime.settings.prefix
         async with instance(redis_url, app, prefix=prefix, conversations=quick) as other:
             yield one, other
 
@@ -87,7 +87,7 @@ async def past(bridge: ConversationsInstance, ms: int) -> None:
     """Until so much of Redis' time is over."""
 
     async def now_ms() -> int:
-        seconds, micros = await bridge._ground.redis.call("TIME", key="c")
+        seconds, micros = await bridge._runtime.redis.call("TIME", key="c")
         return int(seconds) * 1000 + int(micros) // 1000
 
     until_ms = await now_ms() + ms
@@ -135,7 +135,7 @@ async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: s
     probe = Probe()
     async with pair(redis_url, probe.app, message_ttl=600_000) as both:
         one, other = both
-        room = Room(one._ground, FakeClock())
+        room = Room(one._runtime, FakeClock())
         alone = [await probe.ask(one) for _ in range(200)]
         await one.request("long", "G", "whatsapp")
         await one.request("long", "L", "whatsapp")

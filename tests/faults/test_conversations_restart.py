@@ -12,7 +12,7 @@ from tests.conversations.kit import task
 from tests.conversations.receiver import receiver
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -29,22 +29,22 @@ SOON = {
 async def test_the_role_sends_again_after_every_restart_of_redis() -> None:
     with ServerProcess(aof=True, fsync="always") as server:
         async with (
-            sample_ground(
+            sample_runtime(
                 server.url,
                 durability="local",
                 redis=PATIENT,
                 conversations={"max_pending_ttl": 2_000},
-            ) as ground,
+            ) as runtime,
             receiver() as client,
         ):
             env = {
                 **SOON,
                 "ANGARIUM_REDIS_URL": server.url,
-                "ANGARIUM_PREFIX": ground.settings.prefix,
+                "ANGARIUM_PREFIX": runtime.settings.prefix,
                 "ANGARIUM_DURABILITY": "local",
                 "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
             }
-            manager = MessageSyncManager(ConversationStore(ground), ground.settings.conversations)
+            manager = MessageSyncManager(ConversationStore(runtime), runtime.settings.conversations)
             async with RoleProcess(["serve", "conversations"], env) as role:
                 for number in range(rounds(2, 20)):
                     name = f"c{number}"

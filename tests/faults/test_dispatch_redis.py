@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from angarium.core.errors import AngariumError
+from angarium.runtime.errors import AngariumError
 from tests.dispatch.fleet import Fleet, fleet
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually

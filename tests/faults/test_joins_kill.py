@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from angarium.client import Client
-from angarium.core.errors import AngariumError
-from angarium.core.journal import Journal, decode_entry
-from angarium.core.settings import load
 from angarium.pickup.client import Delivery, PickupClient
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.settings import load
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -92,7 +92,7 @@ async def ask_and_reply(client: Client, person: str) -> None:
 
 async def counted(client: Client) -> dict[tuple[str, str], int]:
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for entry_id, fields in await Journal(client.ground).read(0, entries_max=1_000_000):
+    for entry_id, fields in await Journal(client.runtime).read(0, entries_max=1_000_000):
         entry = decode_entry(entry_id, fields)
         for event in entry.events:
             counts[f"{entry.room} {event.event}", event.subject] += 1

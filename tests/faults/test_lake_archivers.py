@@ -37,7 +37,7 @@ class Both:
 
     def __init__(self, here: Room, folder: Path) -> None:
         self._here = here
-        settings = here.ground.settings
+        settings = here.runtime.settings
         command = [str(Path(sys.executable).with_name("angarium")), "serve", "archiver"]
         self.lake = lake_run(settings, folder / "lake.out", env={})
         locks = {f"ANGARIUM_TRANSACTIONS__{name.upper()}": str(n) for name, n in LOCKS.items()}
@@ -104,7 +104,7 @@ async def test_killed_archivers_of_lake_and_database_lose_and_double_nothing(
 
 
 async def check(here: Room, both: Both) -> None:
-    settings = here.ground.settings
+    settings = here.runtime.settings
     assert await both.left() == 0
     lake = Counter(row[0] for row in ask(Lake.of(settings), "select id from transactions").rows)
     archive = Archive(settings.database_url)
@@ -118,7 +118,7 @@ async def check(here: Room, both: Both) -> None:
     events = Counter(each.event for each in await here.events())
     assert events["archived"] == len(both.ids)
     # Each is found by its id, wherever it went.
-    asking = Transactions(here.ground, elsewhere=transactions_of(settings))
+    asking = Transactions(here.runtime, elsewhere=transactions_of(settings))
     try:
         for some in (lake, stored):
             assert (await asking.get(next(iter(some)))).status is Status.SUCCESS

@@ -44,7 +44,7 @@ class Run:
     def __init__(self, server: ServerProcess, here: Room, folder: Path, master: str) -> None:
         self._here = here
         self._client = server.client()
-        self._prefix = here.ground.settings.prefix
+        self._prefix = here.runtime.settings.prefix
         self._folder = folder
         self._chance = random.Random(8)
         settings = {

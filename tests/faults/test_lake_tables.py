@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import redis
 
-from angarium.core.journal import Journal
-from angarium.core.settings import Settings
 from angarium.lake.audit import audit
 from angarium.lake.query import ask
 from angarium.lake.reconcile import reconcile
 from angarium.lake.tables import Lake
+from angarium.runtime.journal import Journal
+from angarium.runtime.settings import Settings
 from tests.faults.lake_processes import Cluster, Driver, cluster_environment, kill_when_there
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually
@@ -53,8 +53,8 @@ class Streams:
 
     def __init__(self, here: Room) -> None:
         self._here = here
-        self._client: Any = redis.Redis.from_url(here.ground.settings.redis_url)
-        self._prefix = here.ground.settings.prefix
+        self._client: Any = redis.Redis.from_url(here.runtime.settings.redis_url)
+        self._prefix = here.runtime.settings.prefix
         self.lives = self.results = self.foreign = 0
         self.transactions: set[str] = set()
 
@@ -182,8 +182,8 @@ async def survived(
         "transactions": LOCKS, "journal": {"bytes_max": 10**10},
     }  # fmt: skip
     async with room(redis_url, **given) as here:
-        settings = here.ground.settings
-        await Journal(here.ground).register("witness")  # keeps the journal for a second reading
+        settings = here.runtime.settings
+        await Journal(here.runtime).register("witness")  # keeps the journal for a second reading
         streams, lake = Streams(here), Lake.of(settings)
         driver = lake_run(settings, folder / "log", *arguments, env=env or {})
         ways, killed = kills(driver), 0
@@ -205,7 +205,7 @@ async def survived(
 
 
 async def check(here: Room, streams: Streams, lake: Lake, folder: Path) -> None:
-    other = await undisturbed(here.ground.settings, folder)
+    other = await undisturbed(here.runtime.settings, folder)
     for name in COMPARED:
         ours, theirs = (rows_of(each, name) for each in (lake, other))
         assert ours == theirs, f"{name}: {list((ours - theirs) + (theirs - ours))[:5]}"
@@ -216,9 +216,9 @@ async def check(here: Room, streams: Streams, lake: Lake, folder: Path) -> None:
     assert ask(lake, lives, ["dispatch"]).rows == [(count, count, count, 2 * count)]
     stored = Counter(row[0] for row in ask(lake, "select id from transactions").rows)
     assert stored == Counter(streams.transactions)
-    found = await audit(here.ground, lake)
+    found = await audit(here.runtime, lake)
     assert found.findings == []
-    assert (await reconcile(here.ground, lake)).differences == []
+    assert (await reconcile(here.runtime, lake)).differences == []
 
 
 def rows_of(lake: Lake, name: str) -> Counter[tuple[Any, ...]]:

@@ -10,18 +10,18 @@ import pytest
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import SampleStore, sample_ground
+from tests.kit.sample import SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 
 async def test_a_paused_holder_cannot_write_under_its_old_term(redis_server: ServerProcess) -> None:
-    async with sample_ground(redis_server.url) as ground:
-        store = SampleStore(ground)
+    async with sample_runtime(redis_server.url) as runtime:
+        store = SampleStore(runtime)
         env = {
             "ANGARIUM_REDIS_URL": redis_server.url,
-            "ANGARIUM_PREFIX": ground.settings.prefix,
+            "ANGARIUM_PREFIX": runtime.settings.prefix,
         }
 
         def holder(name: str) -> RoleProcess:
@@ -43,7 +43,7 @@ async def test_a_paused_holder_cannot_write_under_its_old_term(redis_server: Ser
                     assert report["refused"] >= 1
                     assert report["trusted"] is False
                     assert new.alive
-            await ground.redis.call("DEL", store.lease_keys.lock)
+            await runtime.redis.call("DEL", store.lease_keys.lock)
         terms = [int(value.partition(":")[0]) for value in await store.order(0)]
         assert terms == sorted(terms), "a write of an older term came after a newer one's"
         assert len(set(terms)) == 2 * rounds(3, 30)

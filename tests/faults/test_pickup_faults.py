@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.settings import load
 from angarium.pickup.archive import Archive
 from angarium.pickup.client import Delivery, PickupClient
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.store import PickupStore
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History
@@ -279,8 +279,8 @@ async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, Mail
         prefix=env["ANGARIUM_PREFIX"],
         database_url=env["ANGARIUM_DATABASE_URL"],
     )
-    async with Ground.open(settings) as ground:
-        store = PickupStore(ground)
+    async with Runtime.open(settings) as runtime:
+        store = PickupStore(runtime)
         archive = await Archive.open(settings.database_url, settings.prefix)
         try:
             await store.chart(0, [], last=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History
-from tests.kit.sample import SampleStore, sample_ground
+from tests.kit.sample import SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -24,9 +24,9 @@ PATIENT = {"unavailable_timeout_ms": 30_000}
 class Load:
     """Writers, a blocking reader and a subscriber, each counting what it lived through."""
 
-    def __init__(self, ground: Ground, history: History) -> None:
-        self.ground = ground
-        self.store = SampleStore(ground)
+    def __init__(self, runtime: Runtime, history: History) -> None:
+        self.runtime = runtime
+        self.store = SampleStore(runtime)
         self.history = history
         self.written = 0
         self.read = 0
@@ -49,10 +49,10 @@ class Load:
 
     async def follow(self) -> None:
         """Reads the journal as it grows, blocking, from the position it has reached."""
-        name = self.ground.keyspace.name(keys.JOURNAL)
+        name = self.runtime.keyspace.name(keys.JOURNAL)
         position = "0-0"
         while True:
-            reply = await self.ground.redis.blocking(
+            reply = await self.runtime.redis.blocking(
                 "XREAD", "COUNT", 500, "BLOCK", 1_000, "STREAMS", name, position,
                 key=name, block_ms=1_000,
             )  # fmt: skip
@@ -61,7 +61,7 @@ class Load:
                 self.read += 1
 
     async def listen(self) -> None:
-        async with self.ground.redis.subscribe("ticks") as subscription:
+        async with self.runtime.redis.subscribe("ticks") as subscription:
             while True:
                 batch = await subscription.receive()
                 self.gaps += batch.gap
@@ -69,7 +69,7 @@ class Load:
 
     async def tick(self) -> None:
         while not self.over:
-            await self.ground.redis.call("PUBLISH", "ticks", "x")
+            await self.runtime.redis.call("PUBLISH", "ticks", "x")
             await asyncio.sleep(0.01)
 
 
@@ -94,9 +94,9 @@ async def _hurt(server: ServerProcess, load: Load, times: int) -> None:
             await _progress(load, kind)
 
 
-async def _run(server: ServerProcess, ground: Ground, times: int) -> tuple[Load, History]:
+async def _run(server: ServerProcess, runtime: Runtime, times: int) -> tuple[Load, History]:
     history = History()
-    load = Load(ground, history)
+    load = Load(runtime, history)
     async with asyncio.TaskGroup() as tasks:
         endless = [tasks.create_task(load.follow()), tasks.create_task(load.listen())]
         for writer in range(WRITERS):
@@ -113,9 +113,9 @@ async def _run(server: ServerProcess, ground: Ground, times: int) -> tuple[Load,
 
 async def test_twenty_restarts_lose_nothing_acknowledged_at_local() -> None:
     with ServerProcess(aof=True, fsync="always") as server:
-        async with sample_ground(server.url, durability="local", redis=PATIENT) as ground:
+        async with sample_runtime(server.url, durability="local", redis=PATIENT) as runtime:
             times = rounds(20, 100)
-            load, history = await _run(server, ground, times)
+            load, history = await _run(server, runtime, times)
             verdict = history.check()
             print(f"\n{verdict}\nread {load.read}, heard {load.heard}, gaps {load.gaps}")
             assert verdict.ok
@@ -126,8 +126,8 @@ async def test_twenty_restarts_lose_nothing_acknowledged_at_local() -> None:
 async def test_without_an_append_only_file_memory_means_memory() -> None:
     """What README says of `memory`: on a server that keeps nothing on disk, all is gone."""
     with ServerProcess() as server:
-        async with sample_ground(server.url, redis=PATIENT) as ground:
-            store = SampleStore(ground)
+        async with sample_runtime(server.url, redis=PATIENT) as runtime:
+            store = SampleStore(runtime)
             for number in range(100):
                 assert await store.accept(f"id{number}") == "accepted"
             server.kill()
@@ -139,8 +139,8 @@ async def test_without_an_append_only_file_memory_means_memory() -> None:
 async def test_memory_on_an_append_only_file_survives_the_server_though_not_the_machine() -> None:
     """The file is written before the reply, and synced later: kill -9 takes nothing."""
     with ServerProcess(aof=True, fsync="everysec") as server:
-        async with sample_ground(server.url, redis=PATIENT) as ground:
-            _, history = await _run(server, ground, rounds(3, 20))
+        async with sample_runtime(server.url, redis=PATIENT) as runtime:
+            _, history = await _run(server, runtime, rounds(3, 20))
             verdict = history.check()
             print(f"\n{verdict}")
             assert verdict.ok

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from angarium.core.ground import Ground
+from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History
@@ -83,9 +83,9 @@ async def _hurt(
         await asyncio.sleep(PAUSE_S / 4)
 
 
-async def _check_moves(ground: Ground) -> int:
+async def _check_moves(runtime: Runtime) -> int:
     """Every move of a key, by the rule: its owner had been silent for long enough."""
-    moves = await events(ground, "reassigned")
+    moves = await events(runtime, "reassigned")
     for event in moves:
         silent_ms = int(str(event.detail).removeprefix("silent_ms="))
         assert silent_ms > STALE_MS, event
@@ -94,9 +94,9 @@ async def _check_moves(ground: Ground) -> int:
 
 async def test_none_is_lost_and_order_holds_while_instances_die_and_sleep(tmp_path: Path) -> None:
     with ServerProcess() as server:
-        async with routing(server.url) as (ground, _), AsyncExitStack() as stack:
+        async with routing(server.url) as (runtime, _), AsyncExitStack() as stack:
             stale = {"ANGARIUM_ROUTING__STALE_AFTER_MS": str(STALE_MS)}
-            env = environment(ground.settings, tmp_path, **stale)
+            env = environment(runtime.settings, tmp_path, **stale)
 
             async def start() -> RoleProcess:
                 return await stack.enter_async_context(RoleProcess(["serve", "inbox", *APP], env))
@@ -110,13 +110,13 @@ async def test_none_is_lost_and_order_holds_while_instances_die_and_sleep(tmp_pa
                 await _hurt(inboxes, start, history)
 
             async def balanced() -> bool:
-                names = [event.event for event in await events(ground)]
+                names = [event.event for event in await events(runtime)]
                 accepted, handled = names.count("accepted"), names.count("handled")
                 assert accepted == handled, (accepted, handled)
                 return accepted >= load.sent
 
             await eventually(balanced, DEADLINE_S)
-            moves = await _check_moves(ground)
+            moves = await _check_moves(runtime)
             files = [tmp_path / "sent.jsonl", *tmp_path.glob("inbox-*.jsonl")]
             verdict = History.read(*files).check()
             print(f"\n{verdict}\nmoves {moves:,}, refused {load.refused}")

@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from angarium.core.errors import AngariumError
 from angarium.routing.outbound_store import OutboundStore
+from angarium.runtime.errors import AngariumError
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History
@@ -47,10 +47,10 @@ class Sending:
 async def test_every_role_goes_on_after_redis_was_killed(tmp_path: Path) -> None:
     with ServerProcess(aof=True, fsync="always") as server:
         patient = {"unavailable_timeout_ms": 30_000}
-        async with routing(server.url, durability="local", redis=patient) as (ground, _):
+        async with routing(server.url, durability="local", redis=patient) as (runtime, _):
             more = {"ANGARIUM_DURABILITY": "local", "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true"}
-            env = environment(ground.settings, tmp_path, **more)
-            outbound = OutboundStore(ground, "native")
+            env = environment(runtime.settings, tmp_path, **more)
+            outbound = OutboundStore(runtime, "native")
             history = History(tmp_path / "sent.jsonl")
             async with (
                 RoleProcess(["serve", "relay"], env) as relay,

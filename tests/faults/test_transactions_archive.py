@@ -36,8 +36,8 @@ async def test_two_archivers_kills_and_a_refusing_database(redis_server: ServerP
         }
         async with room(redis_server.url, transactions=settings, database_url=database.url) as here:
             names = {
-                "ANGARIUM_REDIS_URL": here.ground.settings.redis_url,
-                "ANGARIUM_PREFIX": here.ground.settings.prefix,
+                "ANGARIUM_REDIS_URL": here.runtime.settings.redis_url,
+                "ANGARIUM_PREFIX": here.runtime.settings.prefix,
                 "ANGARIUM_DATABASE_URL": database.url,
                 **{
                     f"ANGARIUM_TRANSACTIONS__{name.upper()}": str(value)
@@ -75,7 +75,7 @@ async def test_two_archivers_kills_and_a_refusing_database(redis_server: ServerP
 
 async def _check(here: Room) -> None:
     total = TRANSACTIONS // KILLS * KILLS + 500
-    archive = Archive(here.ground.settings.database_url)
+    archive = Archive(here.runtime.settings.database_url)
     rows = await archive.listed(Status.SUCCESS, 2 * total)
     await archive.close()
     events = Counter(each.event for each in await here.events())

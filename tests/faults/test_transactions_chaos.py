@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from angarium.core.errors import AngariumError
+from angarium.runtime.errors import AngariumError
 from angarium.transactions.model import Start
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
@@ -29,7 +29,7 @@ PATIENT = {"unavailable_timeout_ms": 60_000}
 
 
 def _environment(here: Room, told: Path | None = None) -> dict[str, str]:
-    settings = here.ground.settings
+    settings = here.runtime.settings
     return {
         "ANGARIUM_REDIS_URL": settings.redis_url,
         "ANGARIUM_PREFIX": settings.prefix,

@@ -30,7 +30,7 @@ async def test_three_pollers_on_two_processes_before_during_and_after_the_end(
     async with room(redis_url) as here:
         env = {
             "ANGARIUM_REDIS_URL": redis_url,
-            "ANGARIUM_PREFIX": here.ground.settings.prefix,
+            "ANGARIUM_PREFIX": here.runtime.settings.prefix,
             "ANGARIUM_HTTP__PORT": "0",
             # So long that an answer with the end is one that was woken by it.
             "ANGARIUM_TRANSACTIONS__LONGPOLL_TIMEOUT_MS": "120000",

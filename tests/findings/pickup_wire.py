@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from angarium.core.ground import Ground
-from angarium.core.settings import load
 from angarium.pickup.store import PickupStore, QueueFigures
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.roles import RoleProcess
 
 DID = "did:example:anna"
@@ -40,8 +40,8 @@ def url_of(role: RoleProcess) -> str:
 async def opened_store(env: dict[str, str]) -> AsyncIterator[PickupStore]:
     """The keyspace of the gateway, seen from the test's own process."""
     settings = load(redis_url=env["ANGARIUM_REDIS_URL"], prefix=env["ANGARIUM_PREFIX"])
-    async with Ground.open(settings) as ground:
-        yield PickupStore(ground)
+    async with Runtime.open(settings) as runtime:
+        yield PickupStore(runtime)
 
 
 async def figures_of(store: PickupStore, connection: str) -> QueueFigures:

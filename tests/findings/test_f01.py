@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from angarium.core.errors import InputInvalid
-from angarium.core.redis import Redis
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.redis import Redis
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import SampleStore, sample_ground, sample_settings
+from tests.kit.sample import SampleStore, sample_runtime, sample_settings
 from tests.kit.server import ServerProcess
 
 # What os.listdir makes of a file name in Latin-1.
@@ -75,8 +75,8 @@ async def test_a_pipeline_with_one_bad_command_sends_none_of_it(redis_url: str) 
 
 @pytest.mark.parametrize("position", [0, 1, 63, 64, 127])
 async def test_one_bad_item_of_a_batch_fails_alone(redis_url: str, position: int) -> None:
-    async with sample_ground(redis_url) as ground:
-        store = SampleStore(ground)
+    async with sample_runtime(redis_url) as runtime:
+        store = SampleStore(runtime)
         ids = [f"item-{number:03}" for number in range(128)]
         payloads = ["x"] * len(ids)
         payloads[position] = ODD

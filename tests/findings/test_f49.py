@@ -13,10 +13,18 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from angarium.core.errors import DatabaseUnavailable, OutcomeUnknown
-from tests.core.notes import CREATE_NOTES, note, opened, owners, store, with_notes, write_versions
+from angarium.runtime.errors import DatabaseUnavailable, OutcomeUnknown
 from tests.kit.postgres import PostgresProcess
 from tests.kit.roles import RoleProcess
+from tests.runtime.notes import (
+    CREATE_NOTES,
+    note,
+    opened,
+    owners,
+    store,
+    with_notes,
+    write_versions,
+)
 
 NOBODY = 65534
 # A user who may not write to the file for a moment: a wrong chmod, a file system that the system
@@ -24,8 +32,8 @@ NOBODY = 65534
 READ_ONLY_FOR_A_MOMENT = """
 import asyncio, os, sys
 from pathlib import Path
-from angarium.core.errors import DatabaseUnavailable
-from tests.core.notes import note, opened, owners, store, with_notes
+from angarium.runtime.errors import DatabaseUnavailable
+from tests.runtime.notes import note, opened, owners, store, with_notes
 
 async def main(path: Path, versions: Path, user: int) -> None:
     async with with_notes(f"sqlite:///{path}", versions) as database:
@@ -52,8 +60,8 @@ asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
 FILE_TOO_LARGE = """
 import asyncio, gc, os, resource, sys
 from pathlib import Path
-from angarium.core.errors import DatabaseUnavailable, OutcomeUnknown
-from tests.core.notes import note, opened, owners, store, with_notes
+from angarium.runtime.errors import DatabaseUnavailable, OutcomeUnknown
+from tests.runtime.notes import note, opened, owners, store, with_notes
 
 def open_files(path: Path) -> list[str]:
     found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]

@@ -14,9 +14,9 @@ from typing import Any
 
 import aiohttp
 
-from angarium.core.ground import Ground
-from angarium.core.journal import Event, Journal, decode_entry
-from angarium.core.settings import load
+from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.conversations.test_roles import Api, environment
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -45,10 +45,10 @@ class Seen:
 class Site:
     """The processes without an application, and a look at the journal."""
 
-    def __init__(self, foreign: RoleProcess, api: Api, ground: Ground) -> None:
+    def __init__(self, foreign: RoleProcess, api: Api, runtime: Runtime) -> None:
         self.foreign = foreign
         self.api = api
-        self.ground = ground
+        self.runtime = runtime
 
     async def ask(self, conversation_id: str, replies: int = REPLIES, **options: Any) -> None:
         """A request with replies, which all have its number in their id."""
@@ -65,8 +65,8 @@ class Site:
 
     async def seen(self, *events: str) -> list[Seen]:
         found = []
-        for partition in range(self.ground.settings.partitions):
-            for row in await Journal(self.ground).read(partition, entries_max=100_000):
+        for partition in range(self.runtime.settings.partitions):
+            for row in await Journal(self.runtime).read(partition, entries_max=100_000):
                 entry = decode_entry(*row)
                 found += [Seen(entry.actor, each) for each in entry.events if each.event in events]
         return found
@@ -101,9 +101,9 @@ async def site(redis_url: str, **more: str) -> AsyncIterator[tuple[Site, dict[st
     async with (
         RoleProcess(["serve", "api", "conversations"], env, ready_lines=2) as foreign,
         aiohttp.ClientSession() as session,
-        Ground.open(settings) as ground,
+        Runtime.open(settings) as runtime,
     ):
-        yield Site(foreign, Api(session, foreign.port_of("api", "http")), ground), env
+        yield Site(foreign, Api(session, foreign.port_of("api", "http")), runtime), env
 
 
 def sent(process: RoleProcess, sender: str) -> list[str]:

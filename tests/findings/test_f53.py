@@ -20,7 +20,7 @@ LOG_LINES_MAX = 30
 def serve(ships: Fleet, app: str, env: Mapping[str, str] | None = None) -> RoleProcess:
     """`angarium serve dispatcher worker --app …`, as on the first page of the documentation."""
     command = ["serve", "dispatcher", "worker", "--app", f"tests.findings.worker_returns:{app}"]
-    settings = ships.ground.settings
+    settings = ships.runtime.settings
     given = {"ANGARIUM_REDIS_URL": settings.redis_url, "ANGARIUM_PREFIX": settings.prefix}
     return RoleProcess(command, {**given, **(env or {})}, ready_lines=2)
 
@@ -41,7 +41,7 @@ async def publish_all(ships: Fleet) -> None:
 
 async def entries(ships: Fleet) -> list[dict[bytes, bytes]]:
     name = ships.store.stream_name(0)
-    found: list[Any] = await ships.ground.redis.call("XRANGE", name, "-", "+")
+    found: list[Any] = await ships.runtime.redis.call("XRANGE", name, "-", "+")
     return [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in found]
 
 

@@ -87,7 +87,7 @@ async def test_a_progress_report_with_such_text_is_kept(redis_url: str, tmp_path
 
 
 async def test_a_switch_with_such_a_value_is_refused(redis_url: str, tmp_path: Path) -> None:
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
 
     async with running(redis_url, tmp_path) as here:
         await here.define("p", "wait")

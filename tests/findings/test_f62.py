@@ -16,17 +16,25 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from angarium.core.database import Database
 from angarium.pickup.client import PickupClient
-from tests.core.notes import CREATE_NOTES, note, opened, owners, store, with_notes, write_versions
+from angarium.runtime.database import Database
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
+from tests.runtime.notes import (
+    CREATE_NOTES,
+    note,
+    opened,
+    owners,
+    store,
+    with_notes,
+    write_versions,
+)
 
 DID = "did:example:anna"
 DEADLINE_S = 30.0
 LOOK = """
 import asyncio, sys
-from angarium.core.database import Database
+from angarium.runtime.database import Database
 
 async def main() -> None:
     database = await Database.open(sys.argv[1])
@@ -40,7 +48,7 @@ asyncio.run(main())
 # Every way in which Python opens a file raises the event "open"; SQLite's own does not.
 WATCH = """
 import asyncio, os, sys
-from angarium.core.database import Database
+from angarium.runtime.database import Database
 
 seen = []
 
@@ -198,7 +206,7 @@ async def test_processes_that_create_the_file_at_once_all_use_it(
     url = f"sqlite:///{tmp_path}/new/folder/notes.db"
     script = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from tests.core.notes import note, store, with_notes\n"
+        "from tests.runtime.notes import note, store, with_notes\n"
         "async def main():\n"
         "    async with with_notes(sys.argv[1], Path(sys.argv[2])) as database:\n"
         "        await store(database, note())\n"

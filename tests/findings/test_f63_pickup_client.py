@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from angarium.pickup.client import GatewayUnreachable, PickupClient
-from tests.core.outbound_peer import EMPTY, Peer, serving
+from tests.runtime.outbound_peer import EMPTY, Peer, serving
 
 
 async def test_a_redirect_does_not_carry_the_token_to_another_host() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from angarium.core.scripts import status_of
 from angarium.pickup.client import Delivery, PickupClient
+from angarium.runtime.scripts import status_of
 from tests.findings.pickup_wire import DID, connected, environment, opened_store, url_of
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess

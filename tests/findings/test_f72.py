@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal, decode_entry
-from angarium.core.settings import load
 from angarium.pickup.client import Delivery, PickupClient
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.proxy import ThreadedFaultProxy
 from tests.kit.roles import RoleProcess
@@ -40,9 +40,9 @@ class Got:
         self.payloads += [each.encrypted_message for each in delivery.messages]
 
 
-async def opened_by(ground: Ground) -> list[str]:
+async def opened_by(runtime: Runtime) -> list[str]:
     """The connections whose sessions were opened, in this order."""
-    entries = await Journal(ground).read(0, "0-0", 10_000)
+    entries = await Journal(runtime).read(0, "0-0", 10_000)
     found = [event for entry in entries for event in decode_entry(*entry).events]
     return [str(event.key) for event in found if event.event == "session_opened"]
 
@@ -64,7 +64,7 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
         async with (
             RoleProcess(["serve", "gateway"], far_away) as first,
             RoleProcess(["serve", "gateway"], env) as second,
-            Ground.open(settings) as ground,
+            Runtime.open(settings) as runtime,
         ):
             async with PickupClient(url_of(first), call_timeout_s=IMPATIENT_S) as client:
                 if fault == "its process is stopped":
@@ -76,7 +76,7 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
             got = Got()
             async with PickupClient(url_of(second), on_messages=got) as client:
                 await client.add_live_session("c1", "s1")
-                assert await opened_by(ground) == ["default:c1"]
+                assert await opened_by(runtime) == ["default:c1"]
                 first.resume()
                 # The first gateway asks for this behind what its client had asked for.
                 async with PickupClient(url_of(first)) as other:

@@ -13,28 +13,28 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.ground import Ground
+from angarium.runtime.runtime import Runtime
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import Start, Transaction
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 DEADLINE_S = 90.0
 APPLICATIONS = "tests.findings.two_applications"
 
 
 class Site:
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self.client = Transactions(ground)
-        self._pipelines = PipelineStore(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.client = Transactions(runtime)
+        self._pipelines = PipelineStore(runtime)
 
     @property
     def env(self) -> Mapping[str, str]:
-        settings = self.ground.settings
+        settings = self.runtime.settings
         return {
             "ANGARIUM_REDIS_URL": settings.redis_url or "",
             "ANGARIUM_PREFIX": settings.prefix,
@@ -97,8 +97,8 @@ def done_by(transaction: Transaction) -> list[tuple[str, int]]:
 @asynccontextmanager
 async def site(redis_url: str, tmp_path: Any, **overrides: Any) -> AsyncIterator[Site]:
     given = {"home": tmp_path, "allow_private_addresses": True, **overrides}
-    async with sample_ground(redis_url, **given) as ground:
-        found = Site(ground)
+    async with sample_runtime(redis_url, **given) as runtime:
+        found = Site(runtime)
         try:
             yield found
         finally:

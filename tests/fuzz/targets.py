@@ -14,22 +14,6 @@ import msgspec
 from pydantic_core import PydanticCustomError
 
 from angarium.conversations.model import read_task
-from angarium.core.errors import InputInvalid, LimitExceeded, SettingInvalid
-from angarium.core.journal import EntryUnreadable, decode_entry
-from angarium.core.limits import Limits
-from angarium.core.redis_url import parse_redis_url
-from angarium.core.setting_values import key_name, read_consumers, read_list
-from angarium.core.tokens import from_settings
-from angarium.core.trace import carried_in, read_traceparent
-from angarium.core.urls import (
-    database_url_problem,
-    host_port_problem,
-    http_url_problem,
-    lake_url_problem,
-    redacted,
-    redis_url_problem,
-)
-from angarium.core.web import decode
 from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_messages
 from angarium.dispatch.protocol import Broken, DispatcherSide, Greeting, WorkerSide, hello
@@ -42,6 +26,22 @@ from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.http import DeadInbound, read_letter
 from angarium.routing.http1 import Refused, RequestReader
+from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
+from angarium.runtime.journal import EntryUnreadable, decode_entry
+from angarium.runtime.limits import Limits
+from angarium.runtime.redis_url import parse_redis_url
+from angarium.runtime.setting_values import key_name, read_consumers, read_list
+from angarium.runtime.tokens import from_settings
+from angarium.runtime.trace import carried_in, read_traceparent
+from angarium.runtime.urls import (
+    database_url_problem,
+    host_port_problem,
+    http_url_problem,
+    lake_url_problem,
+    redacted,
+    redis_url_problem,
+)
+from angarium.runtime.web import decode
 from angarium.server.dashboard.marks import numbers_of
 from angarium.transactions.datp import StartRequest
 from angarium.transactions.http import BatchBody, StartBody, SwitchBody

@@ -52,8 +52,8 @@ async def connect(inviter: Agent, invited: Agent) -> tuple[str, str]:
 async def test_two_agents_exchange_messages_both_ways_through_redis(
     redis_server: ServerProcess, layout: str
 ) -> None:
-    async with routing(redis_server.url, layout=layout) as (ground, _):
-        settings = ground.settings
+    async with routing(redis_server.url, layout=layout) as (runtime, _):
+        settings = runtime.settings
         received = f"{settings.prefix}basicmessage-received"
         plugin = {
             "connection": {"connection_url": settings.redis_url},
@@ -98,7 +98,7 @@ async def test_two_agents_exchange_messages_both_ways_through_redis(
             await eventually(at_alices, DEADLINE_S)
 
             async def balanced() -> bool:
-                names = [event.event for event in await events(ground)]
+                names = [event.event for event in await events(runtime)]
                 queued, out = names.count("accepted"), names.count("outbound_accepted")
                 return (
                     queued == names.count("handled") > 2
@@ -112,8 +112,8 @@ async def test_a_mediator_writes_into_the_lists_of_its_recipients(
     redis_server: ServerProcess,
 ) -> None:
     """Mediator mode: what the agent sends is routed like what comes in at a relay."""
-    async with routing(redis_server.url) as (ground, store):
-        settings = ground.settings
+    async with routing(redis_server.url) as (runtime, store):
+        settings = runtime.settings
         plugin = {
             "connection": {"connection_url": settings.redis_url},
             "prefix": settings.prefix,

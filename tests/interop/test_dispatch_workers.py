@@ -45,9 +45,9 @@ class NodeWorker(RoleProcess):
     """The example in Node, registered unless told otherwise."""
 
     def __init__(self, fleet: Fleet, **options: str) -> None:
-        keyspace = fleet.ground.keyspace
+        keyspace = fleet.runtime.keyspace
         given = {
-            "redis": fleet.ground.settings.redis_url,
+            "redis": fleet.runtime.settings.redis_url,
             "prefix": keyspace.prefix,
             "partitions": str(keyspace.partitions),
             **options,
@@ -294,5 +294,5 @@ async def test_the_examples_with_our_own_worker_run_as_they_stand(redis_url: str
 
         await eventually(both_have_worked, DEADLINE_S)
         stream = ships.store.stream_name(0)
-        ((_, fields),) = await ships.ground.redis.call("XRANGE", stream, "-", "+", "COUNT", 1)
+        ((_, fields),) = await ships.runtime.redis.call("XRANGE", stream, "-", "+", "COUNT", 1)
         assert fields[fields.index(b"total") + 1] == b"12"

@@ -20,7 +20,7 @@ TURNS = 25
 
 
 class FakeClock:
-    """Implements angarium.core.clock.Clock; `now_ms` answers the time the test owns."""
+    """Implements angarium.runtime.clock.Clock; `now_ms` answers the time the test owns."""
 
     def __init__(self, now_ms: int = EPOCH_MS) -> None:
         self._start_ms = now_ms

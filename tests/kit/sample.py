@@ -1,6 +1,6 @@
 """The smallest room there could be: a batch-shaped transition and a fenced one.
 
-The ground's own tests and benchmarks need transitions to run; these stand in for a room's, and
+The runtime's own tests and benchmarks need transitions to run; these stand in for a room's, and
 show what a room's store looks like.
 """
 
@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.clock import Clock
-from angarium.core.ground import Ground
-from angarium.core.lease import LeaseKeys
-from angarium.core.scripts import read_script, status_of
-from angarium.core.settings import Settings, load
+from angarium.runtime import keyspace as keys
+from angarium.runtime.clock import Clock
+from angarium.runtime.lease import LeaseKeys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import read_script, status_of
+from angarium.runtime.settings import Settings, load
 
 LUA = Path(__file__).parent / "lua"
 ACCEPT_ITEMS = read_script(LUA / "accept_items.lua", "sample.accept_items")
@@ -33,51 +33,51 @@ def sample_settings(redis_url: str, **overrides: Any) -> Settings:
 
 
 @asynccontextmanager
-async def sample_ground(
+async def sample_runtime(
     redis_url: str, *, clock: Clock | None = None, actor: str | None = None, **overrides: Any
-) -> AsyncIterator[Ground]:
-    async with Ground.open(
+) -> AsyncIterator[Runtime]:
+    async with Runtime.open(
         sample_settings(redis_url, **overrides), clock=clock, actor=actor
-    ) as ground:
-        yield ground
+    ) as runtime:
+        yield runtime
 
 
 class SampleStore:
     """Borrows two of the dispatch room's names; its keys live under the test's own prefix."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self._accept = ground.batched(ACCEPT_ITEMS, self.shared_keys)
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._accept = runtime.batched(ACCEPT_ITEMS, self.shared_keys)
 
     async def accept(self, item_id: str, payload: str = "x") -> str:
-        partition = self.ground.keyspace.partition_of(item_id)
+        partition = self.runtime.keyspace.partition_of(item_id)
         item = ((), (item_id, payload))
         return status_of(await self._accept.submit(partition, item, None, len(payload)))
 
     async def accept_alone(self, item_id: str, payload: str = "x") -> str:
-        partition = self.ground.keyspace.partition_of(item_id)
-        reply = await self.ground.run(
+        partition = self.runtime.keyspace.partition_of(item_id)
+        reply = await self.runtime.run(
             ACCEPT_ITEMS, partition, self.shared_keys(partition), [1, item_id, payload]
         )
         return status_of(reply[0])
 
     async def order(self, partition: int = 0) -> list[str]:
         name = self.shared_keys(partition)[1]
-        return [i.decode() for i in await self.ground.redis.call("LRANGE", name, 0, -1, key=name)]
+        return [i.decode() for i in await self.runtime.redis.call("LRANGE", name, 0, -1, key=name)]
 
     async def all_ids(self) -> list[str]:
-        partitions = range(self.ground.settings.partitions)
+        partitions = range(self.runtime.settings.partitions)
         return [item for partition in partitions for item in await self.order(partition)]
 
     async def append_fenced(self, term: int, value: str) -> str:
         names = [self.lease_keys.term, self.shared_keys(0)[1]]
-        return status_of(await self.ground.run(APPEND_FENCED, 0, names, [term, value]))
+        return status_of(await self.runtime.run(APPEND_FENCED, 0, names, [term, value]))
 
     @property
     def lease_keys(self) -> LeaseKeys:
-        name = self.ground.keyspace.name
+        name = self.runtime.keyspace.name
         return LeaseKeys(0, name(keys.LEADER_LOCK, 0), name(keys.LEADER_LOCK_TERM, 0))
 
     def shared_keys(self, partition: int) -> list[str]:
-        name = self.ground.keyspace.name
+        name = self.runtime.keyspace.name
         return [name(keys.MESSAGES_PAYLOADS, partition), name(keys.CONSUMER_IDS, partition)]

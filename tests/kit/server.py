@@ -21,7 +21,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from angarium.core.embedded import find_server
+from angarium.runtime.embedded import find_server
 from tests.kit.eventually import NeverTrue, wait_until
 from tests.kit.leash import LeashedProcess
 from tests.kit.ports import free_port

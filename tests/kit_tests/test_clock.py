@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from angarium.core.clock import Clock
+from angarium.runtime.clock import Clock
 from tests.kit.clock import EPOCH_MS, FakeClock
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium.core.ground import Ground
-from angarium.core.settings import Settings
 from angarium.lake.pipeline import LakeStopped, Pipeline
 from angarium.lake.tables import Lake
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import Settings
 from tests.kit.clock import FakeClock
 from tests.kit.server import ServerProcess
 from tests.lake.traffic import traffic
@@ -39,11 +39,11 @@ class Filled:
         return Lake.of(self.settings)
 
     @asynccontextmanager
-    async def ground(self, after_s: int = 20) -> AsyncIterator[Ground]:
+    async def runtime(self, after_s: int = 20) -> AsyncIterator[Runtime]:
         """Some time later."""
         clock = FakeClock(self.now_ms + after_s * 1_000)
-        async with Ground.open(self.settings, clock=clock) as ground:
-            yield ground
+        async with Runtime.open(self.settings, clock=clock) as runtime:
+            yield runtime
 
     @property
     def environment(self) -> dict[str, str]:

@@ -46,7 +46,7 @@ def _reader(here: Room) -> ArchiveReader:
     kinds = {"string": StringType(), "bigint": LongType()}
     fields = [part.split() for part in SCHEMA.split(", ")]
     schema = StructType([StructField(name, kinds[kind]) for name, kind in fields])
-    settings = here.ground.settings
+    settings = here.runtime.settings
     return ArchiveReader(ArchiveOptions.read(options_of(settings, settings.redis_url)), schema)
 
 
@@ -94,7 +94,7 @@ async def test_transactions_leave_redis_for_a_table(
 ) -> None:
     async with room(any_redis_url, transactions=dict(SOON)) as here:
         ids = await _complete(here, 40)
-        settings = here.ground.settings
+        settings = here.runtime.settings
         reader = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "16")
         frame = reader.options(**options_of(settings, settings.redis_url)).load()
         table = tmp_path / "transactions"
@@ -153,7 +153,7 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
     # Grace enough for a batch on a busy machine: who overstays it shares what it was given.
     locks = {**SOON, "persisting_permission_lock2_period": 8}
     async with room(redis_url, transactions=locks, database_url=database) as here:
-        settings = here.ground.settings
+        settings = here.runtime.settings
         reader = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "20")
         frame = reader.options(**options_of(settings, settings.redis_url)).load()
         table = tmp_path / "transactions"

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal, decode_entry
 from angarium.lake.audit import Audit, audit, last_audit
 from angarium.lake.jobs.events import position_of
 from angarium.lake.query import ask
 from angarium.lake.schemas import EVENTS, MESSAGES
 from angarium.lake.tables import Lake, LakeEmpty
-from tests.kit.sample import sample_ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from tests.kit.sample import sample_runtime
 from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
 from tests.lake.traffic import traffic
@@ -41,20 +41,20 @@ PARTS = {keys.INBOUND: "key-b", keys.PICKUP_MESSAGES: QUEUE}
 
 
 @asynccontextmanager
-async def without(ground: Ground, name: str) -> AsyncIterator[None]:
+async def without(runtime: Runtime, name: str) -> AsyncIterator[None]:
     """The key is gone meanwhile, and back afterwards as it was."""
-    kept = await ground.redis.call("DUMP", name, key=name)
+    kept = await runtime.redis.call("DUMP", name, key=name)
     assert kept is not None, name
-    await ground.redis.call("DEL", name, key=name)
+    await runtime.redis.call("DEL", name, key=name)
     try:
         yield
     finally:
-        await ground.redis.call("RESTORE", name, 0, kept, key=name)
+        await runtime.redis.call("RESTORE", name, 0, kept, key=name)
 
 
 async def test_a_clean_run_has_nothing_unexplained(filled: Filled) -> None:
-    async with filled.ground() as ground:
-        found = await audit(ground, filled.lake)
+    async with filled.runtime() as runtime:
+        found = await audit(runtime, filled.lake)
     assert found.findings == []
     assert found.clean
     in_flight = {(e.room, e.account): 0 for e in found.balances}
@@ -82,12 +82,12 @@ def _announced(room: str, start_s: int, found: Audit) -> int:
 @pytest.mark.parametrize("what", TAKEN)
 async def test_what_was_deleted_by_hand_is_named(filled: Filled, what: str) -> None:
     key, room, account = TAKEN[what]
-    async with filled.ground() as ground:
+    async with filled.runtime() as runtime:
         victims = filled.open[room, account]
         parts = (victims[0],) if key is keys.STATE else (PARTS[key],) if key in PARTS else ()
-        partition = ground.settings.partitions - 1
-        async with without(ground, ground.keyspace.name(key, partition, *parts)):
-            found = await audit(ground, filled.lake)
+        partition = runtime.settings.partitions - 1
+        async with without(runtime, runtime.keyspace.name(key, partition, *parts)):
+            found = await audit(runtime, filled.lake)
     assert not found.clean
     assert {(each.kind, each.room, each.account) for each in found.findings} == {
         ("unexplained", room, account)
@@ -101,10 +101,10 @@ async def test_what_was_deleted_by_hand_is_named(filled: Filled, what: str) -> N
 async def test_a_message_in_the_database_is_not_missing(filled: Filled) -> None:
     """The pickup room moved one of its two there: Redis has it no more, and that is right."""
     moved, waiting = filled.open["pickup", "message"]
-    async with filled.ground() as ground:
-        name = ground.keyspace.name(keys.PICKUP_MESSAGES, 0, QUEUE)
-        async with without(ground, name):
-            found = await audit(ground, filled.lake)
+    async with filled.runtime() as runtime:
+        name = runtime.keyspace.name(keys.PICKUP_MESSAGES, 0, QUEUE)
+        async with without(runtime, name):
+            found = await audit(runtime, filled.lake)
     assert [each.subject for each in found.findings] == [waiting]
     assert moved != waiting
 
@@ -112,24 +112,24 @@ async def test_a_message_in_the_database_is_not_missing(filled: Filled) -> None:
 async def test_what_ended_behind_the_lake_is_no_finding(redis_url: str, tmp_path: Path) -> None:
     """The lake is always a little behind: the newest entries of the journal explain the rest."""
     async with traffic(redis_url, tmp_path) as made:
-        room, lake = Room(made.ground), Lake.of(made.settings)
+        room, lake = Room(made.runtime), Lake.of(made.settings)
         await room.define("one", *STEPS["one"])
         ended, gone = await room.start(), await room.start()
-        await store_by_hand(made.ground, lake)
-        assert (await audit(made.ground, lake)).clean
+        await store_by_hand(made.runtime, lake)
+        assert (await audit(made.runtime, lake)).clean
         assert await room.store.cancel(ended) == "cancelled"
         for each in (ended, gone):
             state = made.name(keys.STATE, each)
-            await made.ground.redis.call("DEL", state, key=state)
-        found = await audit(made.ground, lake)
+            await made.runtime.redis.call("DEL", state, key=state)
+        found = await audit(made.runtime, lake)
         await room.client.close()
     assert [each.subject for each in found.findings] == [gone]
 
 
-async def store_by_hand(ground: Ground, lake: Lake) -> None:
+async def store_by_hand(runtime: Runtime, lake: Lake) -> None:
     """The journal's beginnings as the lake would have them, without Spark."""
     events, messages, position = [], [], 0
-    for entry_id, fields in await Journal(ground).read(0):
+    for entry_id, fields in await Journal(runtime).read(0):
         entry = decode_entry(entry_id, fields)
         position = position_of(entry.id)
         for number, each in enumerate(entry.events, entry.first_sequence):
@@ -151,6 +151,6 @@ async def store_by_hand(ground: Ground, lake: Lake) -> None:
 
 
 async def test_a_lake_that_never_ran_says_what_to_do(redis_url: str, tmp_path: Path) -> None:
-    async with sample_ground(redis_url, home=tmp_path) as ground:
+    async with sample_runtime(redis_url, home=tmp_path) as runtime:
         with pytest.raises(LakeEmpty, match="angarium lake run --once"):
-            await audit(ground, Lake.of(ground.settings))
+            await audit(runtime, Lake.of(runtime.settings))

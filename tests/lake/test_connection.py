@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from angarium.core.errors import RedisUnavailable, ScriptFailed
-from angarium.core.settings import load
 from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.runner import redis_of
+from angarium.runtime.errors import RedisUnavailable, ScriptFailed
+from angarium.runtime.settings import load
 from tests.kit.cluster import ClusterProcess, slot_of
 from tests.kit.eventually import wait_until
 from tests.kit.sentinel import SentinelProcess

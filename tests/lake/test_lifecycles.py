@@ -22,11 +22,11 @@ ROOM = re.compile(r"journal_append\('(\w+)'\)")
 
 
 def scripts() -> list[tuple[str, Path]]:
-    """Those of the rooms, and those of the ground that note events of their own."""
+    """Those of the rooms, and those of the runtime that note events of their own."""
     found = [
         (room, path) for room in ROOMS for path in sorted((SOURCE / room / "lua").rglob("*.lua"))
     ]
-    for path in sorted((SOURCE / "core" / "lua").glob("*.lua")):
+    for path in sorted((SOURCE / "runtime" / "lua").glob("*.lua")):
         found += [(room, path) for room in ROOM.findall(path.read_text())]
     return found
 

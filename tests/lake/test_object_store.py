@@ -140,5 +140,5 @@ async def test_a_run_fills_a_lake_there_and_what_is_repeated_adds_nothing(
     assert contents(Lake.of(here)) == contents(filled.lake)
     run("two")  # on another machine, without the checkpoint of the first
     assert contents(Lake.of(here)) == contents(filled.lake)
-    async with filled.ground() as ground:
-        assert (await audit(ground, Lake.of(here))).clean
+    async with filled.runtime() as runtime:
+        assert (await audit(runtime, Lake.of(here))).clean

@@ -11,8 +11,6 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from angarium.core import keyspace as keys
-from angarium.core.settings import Settings
 from angarium.lake.audit import audit
 from angarium.lake.filed import transactions_of
 from angarium.lake.lookup import Lookup
@@ -21,6 +19,8 @@ from angarium.lake.query import ask
 from angarium.lake.reconcile import reconcile
 from angarium.lake.schemas import EVENTS, TABLES
 from angarium.lake.tables import Lake, LakeMismatch
+from angarium.runtime import keyspace as keys
+from angarium.runtime.settings import Settings
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import Transaction
@@ -81,10 +81,10 @@ def test_every_table_is_there_and_says_whose_it_is(filled: Filled) -> None:
 
 
 async def test_the_statistics_are_those_of_the_scripts(filled: Filled) -> None:
-    async with filled.ground(after_s=20) as ground:
-        soon = await reconcile(ground, filled.lake)
-    async with filled.ground(after_s=2_000) as ground:
-        later = await reconcile(ground, filled.lake)
+    async with filled.runtime(after_s=20) as runtime:
+        soon = await reconcile(runtime, filled.lake)
+    async with filled.runtime(after_s=2_000) as runtime:
+        later = await reconcile(runtime, filled.lake)
     assert soon.differences == later.differences == []
     assert later.windows["stats_coarse"] == 1
     assert later.windows["stats_medium"] >= 2
@@ -94,16 +94,16 @@ async def test_the_statistics_are_those_of_the_scripts(filled: Filled) -> None:
 
 
 async def test_a_counter_that_differs_is_named(filled: Filled) -> None:
-    async with filled.ground(after_s=2_000) as ground:
+    async with filled.runtime(after_s=2_000) as runtime:
         start = filled.now_ms // 1_000_000 * 1_000
-        name = ground.keyspace.name(keys.STATS_COARSE, 0, str(start))
-        fields = await ground.redis.call("HKEYS", name, key=name)
+        name = runtime.keyspace.name(keys.STATS_COARSE, 0, str(start))
+        fields = await runtime.redis.call("HKEYS", name, key=name)
         field = next(each for each in fields if not each.startswith(b"queue:"))
-        await ground.redis.call("HINCRBY", name, field, 1, key=name)
+        await runtime.redis.call("HINCRBY", name, field, 1, key=name)
         try:
-            found = await reconcile(ground, filled.lake)
+            found = await reconcile(runtime, filled.lake)
         finally:
-            await ground.redis.call("HINCRBY", name, field, -1, key=name)
+            await runtime.redis.call("HINCRBY", name, field, -1, key=name)
     (difference,) = found.differences
     assert difference.table == "stats_coarse"
     assert difference.counter == field.decode()
@@ -196,7 +196,7 @@ async def test_strange_newer_and_dropped_entries_are_kept_aside_and_named(
         client.zadd(made.name(keys.MESSAGES_PENDING), members)
         store_once(spark, settings)
         lake = Lake.of(settings)
-        found = await audit(made.ground, lake)
+        found = await audit(made.runtime, lake)
     rejects = ask(lake, "select version, reason from rejects order by entry_id").rows
     assert [version for version, _ in rejects] == [2, None]
     assert all(reason for _, reason in rejects)
@@ -226,10 +226,10 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
             found = msgspec.json.decode(state, type=Transaction)
             assert (found.id, found.status.final, bytes(found.output)) == (each, True, b"1")
             name = made.name(keys.STATE, each)
-            assert await made.ground.redis.call("EXISTS", name, key=name) == 0
+            assert await made.runtime.redis.call("EXISTS", name, key=name) == 0
         assert await lookup.find_transaction(waiting[0]) is None
         # And the room finds them, which Redis and the database no longer do.
-        room = Transactions(made.ground, elsewhere=transactions_of(made.settings))
+        room = Transactions(made.runtime, elsewhere=transactions_of(made.settings))
         try:
             assert (await room.get(ended[0])).status.final
             with pytest.raises(TransactionFinished):
@@ -237,7 +237,7 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
         finally:
             await room.close()
         assert Lake.of(made.settings).rows("transactions") == 3
-        assert (await audit(made.ground, Lake.of(made.settings))).clean
+        assert (await audit(made.runtime, Lake.of(made.settings))).clean
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,8 @@ def test_a_table_of_an_older_version_gets_the_new_columns(tmp_path: Path) -> Non
 
 
 def test_the_line_for_people_is_found_in_an_error_of_spark() -> None:
-    text = "Job aborted\nTraceback …\nangarium.core.errors.RedisUnavailable: gone (waited 120 s)\n"
+    text = (
+        "Job aborted\nTraceback …\nangarium.runtime.errors.RedisUnavailable: gone (waited 120 s)\n"
+    )
     assert reason_of(text) == "gone (waited 120 s)"
     assert reason_of("\n plain \n more") == "plain"

@@ -23,7 +23,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from angarium.core.journal import Journal, decode_entry
 from angarium.lake.errors import (
     CheckpointMismatch,
     EntriesTrimmed,
@@ -32,7 +31,8 @@ from angarium.lake.errors import (
 )
 from angarium.lake.sources import entry_ids
 from angarium.lake.sources.redis_stream import RedisStreamFormat, StreamReader
-from tests.kit.sample import SampleStore, sample_ground
+from angarium.runtime.journal import Journal, decode_entry
+from tests.kit.sample import SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 from tests.lake.kit import fill_journal
 
@@ -123,12 +123,12 @@ def test_a_large_batch_is_divided_into_tasks_and_small_keys_share_one(
 
 
 async def test_the_rows_are_what_the_rooms_wrote(redis_url: str) -> None:
-    async with sample_ground(redis_url) as ground:
-        store = SampleStore(ground)
+    async with sample_runtime(redis_url) as runtime:
+        store = SampleStore(runtime)
         for n in range(20):
             await store.accept(f'id"{n}é')
-        entries = [decode_entry(*raw) for raw in await Journal(ground).read(0)]
-        reader = _reader(redis_url, prefix=ground.settings.prefix, decode="journal")
+        entries = [decode_entry(*raw) for raw in await Journal(runtime).read(0)]
+        reader = _reader(redis_url, prefix=runtime.settings.prefix, decode="journal")
         start = reader.initialOffset()
         rows = _read(reader, start, reader.latestOffset(start, ALL))
         expected = [

@@ -9,9 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from angarium.core.errors import InputInvalid
-from angarium.core.scripts import status_of
-from angarium.core.topology import slot_of
 from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sinks.redis_stream import (
@@ -23,6 +20,9 @@ from angarium.lake.sinks.redis_stream import (
     entries_of,
     packed,
 )
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.scripts import status_of
+from angarium.runtime.topology import slot_of
 
 DAY_MS = 86_400_000
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from angarium.cli.lake import _to_dispatch, _to_transactions
-from angarium.core.errors import InputInvalid
-from angarium.core.journal import Journal, decode_entry
 from angarium.lake.query import QueryInvalid, ask
 from angarium.lake.replay import Planned, plan, send_all
 from angarium.lake.schemas import PROCESSED, TRANSACTIONS
 from angarium.lake.tables import Lake, LakeEmpty
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.journal import Journal, decode_entry
 from tests.lake.traffic import Traffic, traffic
 from tests.transactions.room import STEPS, Room
 
@@ -29,7 +29,7 @@ def results(lake: Lake, count: int) -> None:
 
 
 async def enqueued(made: Traffic) -> list[str]:
-    entries = await Journal(made.ground).read(0, entries_max=10_000)
+    entries = await Journal(made.runtime).read(0, entries_max=10_000)
     events = [event for entry in entries for event in decode_entry(*entry).events]
     return [each.subject for each in events if each.event == "enqueued"]
 
@@ -42,13 +42,13 @@ async def test_results_go_into_the_intake_once(redis_url: str, tmp_path: Path) -
         assert [each.id for each in chosen.waiting] == ["m2", "m3", "m4"]
         assert await enqueued(made) == []  # planning sends nothing
         told: list[int] = []
-        assert await send_all(lake, chosen, _to_dispatch(made.ground), told.append) == 3
+        assert await send_all(lake, chosen, _to_dispatch(made.runtime), told.append) == 3
         assert told == [3]
         first = await enqueued(made)
         assert len(first) == 3
         again = plan(lake, "fix-1", "processed", "at_ms >= 1", 100)
         assert [each.id for each in again.waiting] == ["m1"]
-        await send_all(lake, again, _to_dispatch(made.ground), told.append)
+        await send_all(lake, again, _to_dispatch(made.runtime), told.append)
         assert len(await enqueued(made)) == 4
         written = ask(lake, "select id, sent_as from replays order by id").rows
         assert [row[0] for row in written] == ["m1", "m2", "m3", "m4"]
@@ -61,7 +61,7 @@ async def test_a_replay_that_died_before_it_was_written_down_sends_nothing_twice
     async with traffic(redis_url, tmp_path) as made:
         lake = Lake.of(made.settings)
         results(lake, 2)
-        send = _to_dispatch(made.ground)
+        send = _to_dispatch(made.runtime)
         chosen = plan(lake, "again", "processed", "true", 10)
         sent = [await send(each, each.key("again")) for each in chosen.rows]
         await send_all(lake, plan(lake, "again", "processed", "true", 10), send, lambda _: None)
@@ -74,7 +74,7 @@ async def test_an_archived_transaction_is_started_anew_with_its_data(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with traffic(redis_url, tmp_path) as made:
-        room = Room(made.ground)
+        room = Room(made.runtime)
         await room.define("one", *STEPS["one"])
         lake = Lake.of(made.settings)
         state = {"id": "t1", "data": {"n": 7}, "output": None}
@@ -84,7 +84,7 @@ async def test_an_archived_transaction_is_started_anew_with_its_data(
         }  # fmt: skip
         lake.append("transactions", pa.Table.from_pylist([row], TRANSACTIONS.arrow()))
         chosen = plan(lake, "failed", "transactions", "status = 'failed'", 10)
-        send = _to_transactions(made.ground)
+        send = _to_transactions(made.runtime)
         await send_all(lake, chosen, send, lambda _: None)
         (planned,) = chosen.rows
         assert isinstance(planned, Planned)

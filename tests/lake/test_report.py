@@ -27,8 +27,8 @@ SECTIONS = (
 
 async def test_the_report_has_every_section_and_needs_nothing_else(filled: Filled) -> None:
     # Later than whoever audited this lake before: the newest balance is the one that is shown.
-    async with filled.ground(after_s=10**9) as ground:
-        await audit(ground, filled.lake)
+    async with filled.runtime(after_s=10**9) as runtime:
+        await audit(runtime, filled.lake)
     page = report(filled.lake)
     assert re.findall(r"<h2>(.*?)</h2>", page) == list(SECTIONS)
     assert page.count("<svg") == 6

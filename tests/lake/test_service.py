@@ -11,16 +11,16 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
-from angarium.core.application import Angarium
-from angarium.core.figures import read_processes
-from angarium.core.ground import Ground
 from angarium.lake.http import face
 from angarium.lake.schemas import TRANSACTIONS
 from angarium.lake.service import LOG, LakeService, build, check
 from angarium.lake.tables import Lake
+from angarium.runtime.application import Angarium
+from angarium.runtime.figures import read_processes
+from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
 from tests.lake.kit import fill_journal
@@ -31,9 +31,9 @@ DEADLINE_S = 110.0
 
 
 @asynccontextmanager
-async def role(ground: Ground) -> AsyncIterator[LakeService]:
-    check(ground.settings, Angarium())
-    service = build(ground, Angarium())
+async def role(runtime: Runtime) -> AsyncIterator[LakeService]:
+    check(runtime.settings, Angarium())
+    service = build(runtime, Angarium())
     assert isinstance(service, LakeService)
     await service.start()
     try:
@@ -45,14 +45,14 @@ async def role(ground: Ground) -> AsyncIterator[LakeService]:
 @pytest.mark.timeout(300)
 async def test_the_role_fills_the_lake_and_reports(redis_url: str, tmp_path: Path) -> None:
     options = {"start_delay_ms": 0, "audit_interval_s": 1, "master": "local[1]"}
-    async with sample_ground(redis_url, home=tmp_path, lake=options) as ground:
-        fill_journal(client_of(redis_url), f"{ground.settings.prefix}journal", entries=5, events=4)
+    async with sample_runtime(redis_url, home=tmp_path, lake=options) as runtime:
+        fill_journal(client_of(redis_url), f"{runtime.settings.prefix}journal", entries=5, events=4)
 
         async def reported() -> bool:
-            found = await read_processes(ground)
+            found = await read_processes(runtime)
             return any(e.role == "lake" and e.figures.get("events") == 20 for e in found)
 
-        async with role(ground) as service:
+        async with role(runtime) as service:
 
             def told(name: str) -> bool:
                 """Shows what the child said, should this never become true."""
@@ -65,10 +65,10 @@ async def test_the_role_fills_the_lake_and_reports(redis_url: str, tmp_path: Pat
             await eventually(lambda: told("audit_wrong"), DEADLINE_S)
             await eventually(reported, DEADLINE_S)
             child = service._child
-        assert Lake.of(ground.settings).rows("events") == 20
+        assert Lake.of(runtime.settings).rows("events") == 20
         assert child is not None
         assert child.returncode is not None
-        assert not await read_processes(ground)
+        assert not await read_processes(runtime)
 
 
 async def test_where_no_lake_can_be_the_role_says_so_and_lives(
@@ -78,15 +78,15 @@ async def test_where_no_lake_can_be_the_role_says_so_and_lives(
     given: dict[str, Any] = {
         "lake_url": filled.lake.url, "lake": {"start_delay_ms": 0}, "home": filled.settings.home,
     }  # fmt: skip
-    async with sample_ground(redis_url, **given) as ground, role(ground) as service:
+    async with sample_runtime(redis_url, **given) as runtime, role(runtime) as service:
         await eventually(lambda: service.report["state"] == "off", DEADLINE_S)
         assert "ANGARIUM_LAKE_URL" in str(service.report["reason"])
         assert service.ready
 
 
 @asynccontextmanager
-async def house(ground: Ground) -> AsyncIterator[Any]:
-    api = Api(ground, [face(ground, Angarium())])
+async def house(runtime: Runtime) -> AsyncIterator[Any]:
+    api = Api(runtime, [face(runtime, Angarium())])
     await api.start()
     try:
         async with aiohttp.ClientSession() as session:
@@ -105,7 +105,7 @@ async def test_the_api_tells_of_tables_audits_and_histories(filled: Filled) -> N
     settings = filled.settings.model_copy(
         update={"http": filled.settings.http.model_copy(update={"port": 0})}
     )
-    async with Ground.open(settings) as ground, house(ground) as get:
+    async with Runtime.open(settings) as runtime, house(runtime) as get:
         status, lake = await get("/v1/lake")
         assert status == 200
         assert lake["running"] is False
@@ -119,8 +119,8 @@ async def test_the_api_tells_of_tables_audits_and_histories(filled: Filled) -> N
 
 async def test_the_api_without_a_lake_says_so(redis_url: str, tmp_path: Path) -> None:
     async with (
-        sample_ground(redis_url, home=tmp_path, http={"port": 0}) as ground,
-        house(ground) as get,
+        sample_runtime(redis_url, home=tmp_path, http={"port": 0}) as runtime,
+        house(runtime) as get,
     ):
         assert (await get("/v1/lake"))[1]["tables"] == []
         status, problem = await get("/v1/lake/audit")

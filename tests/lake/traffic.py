@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.settings import Settings
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.archive import Archive
 from angarium.pickup.mailbox import Mailbox
@@ -19,6 +16,9 @@ from angarium.pickup.persister import Persister
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import OutboundStore, Settlement
 from angarium.routing.store import RoutingStore, Rules
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import Settings
 from tests.conversations import kit as conversations_kit
 from tests.dispatch import kit as dispatch_kit
 from tests.kit.clock import FakeClock
@@ -35,20 +35,20 @@ NOW_MS = 1_760_000_000_000
 class Traffic:
     """What was left open, by room and account; the names of the keys they stand in."""
 
-    ground: Ground
+    runtime: Runtime
     clock: FakeClock
     folder: Path
     open: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
-        return self.ground.settings
+        return self.runtime.settings
 
     def name(self, key: keys.Key, *parts: str, partition: int = 0) -> str:
-        return self.ground.keyspace.name(key, partition, *parts)
+        return self.runtime.keyspace.name(key, partition, *parts)
 
     async def transactions(self, started: int = 6, completed: int = 3) -> list[str]:
-        room = transactions_room.Room(self.ground)
+        room = transactions_room.Room(self.runtime)
         for name, steps in transactions_room.STEPS.items():
             await room.define(name, *steps)
         ids = [
@@ -69,10 +69,10 @@ class Traffic:
         return ids
 
     async def dispatch(self) -> list[str]:
-        store = DispatchStore(self.ground)
+        store = DispatchStore(self.runtime)
         partition = store.partitions - 1
-        term = await dispatch_kit.take_term(self.ground, store, partition)
-        room = dispatch_kit.Room(self.ground, store, partition, term)
+        term = await dispatch_kit.take_term(self.runtime, store, partition)
+        room = dispatch_kit.Room(self.runtime, store, partition, term)
         done, refused = await room.accepted(b"1", b"2")
         await room.complete(done)
         for _ in range(10):
@@ -85,7 +85,7 @@ class Traffic:
         return [done.decode(), pending.decode(), waiting.message_id]
 
     async def conversations(self) -> None:
-        room = conversations_kit.Room(self.ground, self.clock)
+        room = conversations_kit.Room(self.runtime, self.clock)
         await room.request("q1", "talk")
         await room.request("q2", "talk")
         first = await room.reply("q1", "r1", "talk")
@@ -98,13 +98,13 @@ class Traffic:
 
     async def routing(self) -> None:
         rules = Rules("native", routing_kit.STALE_MS, 1_000)
-        store = RoutingStore(self.ground, rules, self.settings.limits)
+        store = RoutingStore(self.runtime, rules, self.settings.limits)
         await store.touch("uid1")
         await routing_kit.post(store, "key-a", b"1", b"2")
         await routing_kit.handle_all(store, "uid1", "key-a")
         await routing_kit.post(store, "key-b", b"3")
         waiting = await self._subjects("accepted", "key-b")
-        outbound = OutboundStore(self.ground, "native")
+        outbound = OutboundStore(self.runtime, "native")
         for number in range(5):
             await outbound.push(f"https://example.org/{number}", b"x", {})
         loans = [
@@ -128,12 +128,12 @@ class Traffic:
         self._add("routing", "outbound", sorted(pushed - ended))
 
     async def pickup(self) -> None:
-        store = PickupStore(self.ground)
+        store = PickupStore(self.runtime)
         archive = await Archive.open(self.settings.database_url, self.settings.prefix)
         try:
             persisters = [Persister(store, archive, number, 10_000) for number in store.partitions]
             rig = pickup_rig.Rig(
-                self.ground, store, archive, Mailbox(store, archive), persisters, self.clock
+                self.runtime, store, archive, Mailbox(store, archive), persisters, self.clock
             )
             await rig.persist()
             moved = await rig.add()
@@ -155,7 +155,7 @@ class Traffic:
         self.open.setdefault((room, account), []).extend(subjects)
 
     async def _subjects(self, event: str, key: str | None = None) -> list[str]:
-        found = await routing_kit.events(self.ground, event)
+        found = await routing_kit.events(self.runtime, event)
         return [each.subject for each in found if key is None or each.key == key]
 
 
@@ -167,6 +167,6 @@ async def traffic(redis_url: str, folder: Path, **overrides: Any) -> AsyncIterat
     """A keyspace and a lake of its own, on a clock that the test moves."""
     clock = FakeClock(NOW_MS)
     settings = sample_settings(redis_url, home=folder / f"home{next(_numbers)}", **overrides)
-    async with Ground.open(settings, clock=clock) as ground:
+    async with Runtime.open(settings, clock=clock) as runtime:
         settings.home.mkdir(parents=True, exist_ok=True)
-        yield Traffic(ground, clock, folder)
+        yield Traffic(runtime, clock, folder)

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from angarium.core.ground import Ground
-from angarium.core.journal import Event, Journal, decode_entry
-from angarium.core.scripts import status_of
 from angarium.pickup.archive import Archive
 from angarium.pickup.client import Delivery, PickupClient
 from angarium.pickup.gateway import Gateway
@@ -22,9 +19,12 @@ from angarium.pickup.model import Message
 from angarium.pickup.persister import Persister
 from angarium.pickup.store import PickupStore, messages_of
 from angarium.pickup.sweeper import Sweeper
+from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground, sample_settings
+from tests.kit.sample import sample_runtime, sample_settings
 
 THRESHOLD_S = 60
 GRACE_S = 5
@@ -38,7 +38,7 @@ QUEUE = "default:c1"
 class Rig:
     """One process's view; several on one Redis and one database are several gateways."""
 
-    ground: Ground
+    runtime: Runtime
     store: PickupStore
     archive: Archive
     mailbox: Mailbox
@@ -124,7 +124,7 @@ class Rig:
     async def events(self) -> list[Event]:
         found: list[Event] = []
         for partition in self.store.partitions:
-            for entry_id, fields in await Journal(self.ground).read(partition, entries_max=10_000):
+            for entry_id, fields in await Journal(self.runtime).read(partition, entries_max=10_000):
                 entry = decode_entry(entry_id, fields)
                 if entry.room == "pickup":
                     found += entry.events
@@ -146,15 +146,15 @@ async def rig(
     **overrides: Any,
 ) -> AsyncIterator[Rig]:
     clock = clock or FakeClock()
-    async with sample_ground(redis_url, clock=clock, actor=actor, **overrides) as ground:
-        store = PickupStore(ground, direct=direct)
-        archive = await Archive.open(database_url, ground.settings.prefix)
+    async with sample_runtime(redis_url, clock=clock, actor=actor, **overrides) as runtime:
+        store = PickupStore(runtime, direct=direct)
+        archive = await Archive.open(database_url, runtime.settings.prefix)
         try:
             persisters = [
                 Persister(store, archive, partition, LEASE_S * 1000)
                 for partition in store.partitions
             ]
-            made = Rig(ground, store, archive, Mailbox(store, archive), persisters, clock)
+            made = Rig(runtime, store, archive, Mailbox(store, archive), persisters, clock)
             await made.persist()
             yield made
         finally:
@@ -185,8 +185,8 @@ async def gateway(
     if database_url.startswith("sqlite:///"):
         overrides["home"] = Path(database_url.removeprefix("sqlite:///")).parent
     settings = sample_settings(redis_url, **overrides)
-    async with Ground.open(settings) as ground:
-        service = Gateway(ground)
+    async with Runtime.open(settings) as runtime:
+        service = Gateway(runtime)
         await service.start()
         try:
             yield service

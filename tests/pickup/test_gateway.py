@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.settings import load
 from angarium.pickup import access, client_socket
 from angarium.pickup.client import CallRefused, PickupClient
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.pickup.rig import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
 
@@ -123,7 +123,7 @@ async def test_the_sudden_close_and_open_message_by_message(
     """The seed's drawing, line by line: three clients, two gateways."""
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database, grace_ms=60_000) as first:
-        prefix = first._ground.settings.prefix
+        prefix = first._runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix, grace_ms=60_000) as second,
             connected(first) as (client1, inbox1),
@@ -191,7 +191,7 @@ async def test_messages_of_many_senders_reach_sessions_elsewhere_in_order(
 ) -> None:
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database) as first:
-        prefix = first._ground.settings.prefix
+        prefix = first._runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix) as second,
             connected(first) as (reader, inbox),

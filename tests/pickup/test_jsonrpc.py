@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.core.errors import InputInvalid, LimitExceeded, Overloaded
-from angarium.core.limits import Limits
 from angarium.pickup import methods
 from angarium.pickup.jsonrpc import Call, Refusal, failure_answer, parse, result_answer
+from angarium.runtime.errors import InputInvalid, LimitExceeded, Overloaded
+from angarium.runtime.limits import Limits
 
 BATCH_MAX = 10
 LIMITS = Limits()

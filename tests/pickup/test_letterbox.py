@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import InputInvalid, LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal, decode_entry
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.letterbox import Letter, Letterbox, is_letter_id, letter_id
 from angarium.pickup.store import PickupStore, TakeLimits
-from tests.kit.sample import sample_ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from tests.kit.sample import sample_runtime
 
 ID = letter_id("a", "b")
 PUSH: dict[str, Any] = {"pickup": {"push_url": "http://127.0.0.1:1/push"}}
@@ -23,29 +23,29 @@ def letter(**more: Any) -> Letter:
     return Letter(**{"connection_id": "anna", "payload": b'"x"', "message_id": ID, **more})
 
 
-async def events(ground: Ground) -> list[tuple[str, str, str | None]]:
+async def events(runtime: Runtime) -> list[tuple[str, str, str | None]]:
     found = []
-    for partition in range(ground.settings.partitions):
-        for entry_id, fields in await Journal(ground).read(partition, entries_max=1_000):
+    for partition in range(runtime.settings.partitions):
+        for entry_id, fields in await Journal(runtime).read(partition, entries_max=1_000):
             entry = decode_entry(entry_id, fields)
             found += [(each.event, each.subject, each.detail) for each in entry.events]
     return found
 
 
 async def test_a_letter_is_stored_once_and_told_once(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url) as ground:
-        box = Letterbox(ground)
+    async with sample_runtime(any_redis_url) as runtime:
+        box = Letterbox(runtime)
         assert await box.put(letter(stands_for="reply-1")) == "offline"
         assert await box.put(letter(stands_for="reply-1")) == "duplicate"
-        found = await PickupStore(ground).show("default:anna")
+        found = await PickupStore(runtime).show("default:anna")
         assert found is not None
         assert found.pending == 1
-        assert await events(ground) == [("accepted", ID, "reply-1")]
+        assert await events(runtime) == [("accepted", ID, "reply-1")]
 
 
 async def test_a_letter_that_was_removed_does_not_come_back(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url) as ground:
-        box, store = Letterbox(ground), PickupStore(ground)
+    async with sample_runtime(any_redis_url) as runtime:
+        box, store = Letterbox(runtime), PickupStore(runtime)
         for partition in store.partitions:
             await store.chart(partition, [], last=True)
         await box.put(letter())
@@ -55,8 +55,8 @@ async def test_a_letter_that_was_removed_does_not_come_back(any_redis_url: str) 
 
 
 async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url) as ground:
-        box, store = Letterbox(ground), PickupStore(ground)
+    async with sample_runtime(any_redis_url) as runtime:
+        box, store = Letterbox(runtime), PickupStore(runtime)
         for partition in store.partitions:
             await store.chart(partition, [], last=True)
         ids = [letter_id(str(number)) for number in range(20)]
@@ -68,23 +68,23 @@ async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str)
 
 
 async def test_a_full_queue_takes_no_letter_and_remembers_none(redis_url: str) -> None:
-    async with sample_ground(redis_url, limits={"pickup_queue_messages_max": 1}) as ground:
-        box = Letterbox(ground)
+    async with sample_runtime(redis_url, limits={"pickup_queue_messages_max": 1}) as runtime:
+        box = Letterbox(runtime)
         await box.put(letter())
         other = letter_id("other")
         with pytest.raises(QueueFull):
             await box.put(letter(message_id=other))
-        name = ground.keyspace.name(keys.PICKUP_ONCE, 0, other)
-        assert await ground.redis.call("EXISTS", name, key=name) == 0
+        name = runtime.keyspace.name(keys.PICKUP_ONCE, 0, other)
+        assert await runtime.redis.call("EXISTS", name, key=name) == 0
 
 
 async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url: str) -> None:
-    async with sample_ground(redis_url, **PUSH) as ground:
-        box = Letterbox(ground)
+    async with sample_runtime(redis_url, **PUSH) as runtime:
+        box = Letterbox(runtime)
         await box.put(letter())
-        assert "push_scheduled" not in [each[0] for each in await events(ground)]
+        assert "push_scheduled" not in [each[0] for each in await events(runtime)]
         await box.put(letter(message_id=letter_id("two"), push_token="phone"))
-        assert "push_scheduled" in [each[0] for each in await events(ground)]
+        assert "push_scheduled" in [each[0] for each in await events(runtime)]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url
 async def test_what_can_not_be_delivered_is_refused(
     redis_url: str, more: dict[str, Any], error: type[Exception]
 ) -> None:
-    async with sample_ground(redis_url) as ground:
+    async with sample_runtime(redis_url) as runtime:
         with pytest.raises(error):
-            await Letterbox(ground).put(letter(**more))
-        assert await events(ground) == []
+            await Letterbox(runtime).put(letter(**more))
+        assert await events(runtime) == []
 
 
 def test_an_id_is_the_same_for_the_same_parts_and_no_id_of_the_gateways() -> None:

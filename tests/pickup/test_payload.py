@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.core.errors import InputInvalid
 from angarium.pickup.client_messages import read_delivery, read_page
 from angarium.pickup.model import Message, encode_message
 from angarium.pickup.payload import check_payload
+from angarium.runtime.errors import InputInvalid
 
 LEVELS = 5
 

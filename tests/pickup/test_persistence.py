@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from angarium.core.errors import DatabaseUnavailable
 from angarium.pickup.model import Message
+from angarium.runtime.errors import DatabaseUnavailable
 from tests.kit.clock import FakeClock
 from tests.kit.postgres import PostgresProcess
 from tests.kit.proxy import FaultProxy
@@ -84,7 +84,7 @@ async def test_a_persister_that_dies_neither_loses_nor_doubles_nor_revives(
 ) -> None:
     clock = FakeClock()
     async with rig(redis_url, database_url, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        shared: dict[str, Any] = {"prefix": one.runtime.settings.prefix}
         ids = await one.add_many(6)
         await clock.advance(THRESHOLD_S + 1)
         setattr(one.persisters[0], step, crash)
@@ -112,7 +112,7 @@ async def test_a_persister_that_wakes_up_late_brings_nothing_back(
     """It was paused between reading from Redis and writing to the database."""
     clock = FakeClock()
     async with rig(redis_url, database_url, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        shared: dict[str, Any] = {"prefix": one.runtime.settings.prefix}
         ids = await one.add_many(3)
         await clock.advance(THRESHOLD_S + 1)
         async with rig(redis_url, database_url, clock=clock, actor="two", **shared) as two:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import pytest
 from aiohttp import web
 
-from angarium.core.errors import InputInvalid, SettingInvalid
-from angarium.core.settings import load
 from angarium.pickup.client import PushToken
 from angarium.pickup.methods import PushToken as Token
 from angarium.pickup.push import HttpSender, Push, Pushes, make_sender
+from angarium.runtime.errors import InputInvalid, SettingInvalid
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.pickup.rig import DID, connected, gateway, rig, sqlite
 

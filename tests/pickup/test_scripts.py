@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import LeaseLost
-from angarium.core.scripts import status_of
 from angarium.pickup.model import Message
 from angarium.pickup.store import TakeLimits, messages_of
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import LeaseLost
+from angarium.runtime.scripts import status_of
 from tests.pickup.rig import (
     DID,
     GRACE_S,
@@ -413,7 +413,7 @@ async def test_rows_that_were_seen_before_others_were_cleared_are_looked_at_agai
 
 async def forget_everything(made: Rig, partition: int) -> None:
     """As if Redis had come back empty."""
-    name, call = made.ground.keyspace.name, made.ground.redis.call
+    name, call = made.runtime.keyspace.name, made.runtime.redis.call
     for key in (keys.PICKUP_CHARTED, keys.PICKUP_PERSISTER_TERM, keys.PICKUP_PERSISTER_LOCK):
         await call("DEL", name(key, partition), key=name(key, partition))
     for queue in (QUEUE, "default:c2"):
@@ -446,10 +446,10 @@ async def test_when_redis_lost_its_data_the_database_is_counted_first(
 
 async def test_a_term_is_only_ever_raised(redis_url: str, tmp_path: Path) -> None:
     async with rig(redis_url, sqlite(tmp_path)) as made:
-        name = made.ground.keyspace.name(keys.PICKUP_PERSISTER_TERM)
+        name = made.runtime.keyspace.name(keys.PICKUP_PERSISTER_TERM)
         for given, expected in ((7, b"7"), (3, b"7"), (9, b"9")):
             await made.store.raise_term(0, given)
-            assert await made.ground.redis.call("GET", name) == expected
+            assert await made.runtime.redis.call("GET", name) == expected
 
 
 async def test_a_persister_of_an_older_term_stores_nothing(redis_url: str, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from angarium.core.scripts import status_of
+from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
 from tests.pickup.rig import (
     DID,
@@ -74,7 +74,7 @@ async def test_sessions_of_a_dead_gateway_end_and_those_of_a_live_one_do_not(
     clock = FakeClock()
     database = sqlite(tmp_path)
     async with rig(any_redis_url, database, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        shared: dict[str, Any] = {"prefix": one.runtime.settings.prefix}
         async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
             message_id = await one.add()
             term = await one.open()
@@ -101,7 +101,7 @@ async def test_a_session_is_restored_unless_another_has_it(
     clock = FakeClock()
     database = sqlite(tmp_path)
     async with rig(any_redis_url, database, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        shared: dict[str, Any] = {"prefix": one.runtime.settings.prefix}
         async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
             partition = one.store.partition_of(QUEUE)
             term = await one.open()
@@ -122,7 +122,7 @@ async def test_a_request_from_before_does_not_replace_a_session_that_began_since
     clock = FakeClock()
     database = sqlite(tmp_path)
     async with rig(any_redis_url, database, clock=clock, actor="one") as one:
-        shared: dict[str, Any] = {"prefix": one.ground.settings.prefix}
+        shared: dict[str, Any] = {"prefix": one.runtime.settings.prefix}
         async with rig(any_redis_url, database, clock=clock, actor="two", **shared) as two:
             partition = one.store.partition_of(QUEUE)
             await one.store.renew_gateway(partition)
@@ -169,7 +169,7 @@ async def test_a_session_that_another_gateway_ended_is_not_restored(
 ) -> None:
     clock, database = FakeClock(), sqlite(tmp_path)
     async with rig(any_redis_url, database, clock=clock, actor="g1") as one:
-        prefix = one.ground.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with rig(any_redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
             term = await one.open()
             closing = two.store.close_session(QUEUE, gateway="g1", session="s1")
@@ -186,7 +186,7 @@ async def test_what_a_dead_gateway_was_not_told_is_cleared_away(
 ) -> None:
     clock, database = FakeClock(), sqlite(tmp_path)
     async with rig(redis_url, database, clock=clock, actor="g1") as one:
-        prefix = one.ground.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with rig(redis_url, database, clock=clock, actor="g2", prefix=prefix) as two:
             await one.open()
             await two.store.close_session(QUEUE, gateway="g1", session="s1")

@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from angarium.core.scripts import status_of
 from angarium.pickup.gateway import Gateway
+from angarium.runtime.scripts import status_of
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
 from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of
@@ -26,7 +26,7 @@ async def test_a_session_that_was_ended_at_another_gateway_stays_ended(
 ) -> None:
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database) as first:
-        prefix = first._ground.settings.prefix
+        prefix = first._runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix) as second,
             connected(first) as (old, inbox),

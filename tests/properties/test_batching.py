@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from angarium.core.batching import Batcher
-from angarium.core.errors import RedisUnavailable
-from angarium.core.limits import Limits
+from angarium.runtime.batching import Batcher
+from angarium.runtime.errors import RedisUnavailable
+from angarium.runtime.limits import Limits
 from tests.faults.profile import rounds
 
 Step = tuple[str, int, int]

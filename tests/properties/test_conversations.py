@@ -30,11 +30,11 @@ from angarium.conversations.answers import NewReply, TakeOutcome
 from angarium.conversations.errors import RequestUnknown
 from angarium.conversations.model import GONE, TRANSITIONS, MinMessageInfo
 from angarium.conversations.store import WAITING
-from angarium.core.ground import Ground
+from angarium.runtime.runtime import Runtime
 from tests.conversations.kit import Room
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 # Of each process. One that names no sender goes by that of its origin, `o`, or by `default`.
 SENDERS = (("a",), ("b",), ("a", "default"))
@@ -144,15 +144,15 @@ class Conversations(RuleBasedStateMachine):
 
     def start(self, senders: Sequence[str] | None) -> Room:
         self.serial += 1
-        context = sample_ground(self.url, actor=f"p{self.serial}", clock=self.clock, **self.prefix)
-        ground: Ground = self.do(context.__aenter__())
+        context = sample_runtime(self.url, actor=f"p{self.serial}", clock=self.clock, **self.prefix)
+        runtime: Runtime = self.do(context.__aenter__())
         self.contexts.append(context)
-        self.prefix = {"prefix": ground.settings.prefix}
-        room: Room = self.do(self.open_room(ground, senders))
+        self.prefix = {"prefix": runtime.settings.prefix}
+        room: Room = self.do(self.open_room(runtime, senders))
         return room
 
-    async def open_room(self, ground: Ground, senders: Sequence[str] | None) -> Room:
-        return Room(ground, self.clock, senders)
+    async def open_room(self, runtime: Runtime, senders: Sequence[str] | None) -> Room:
+        return Room(runtime, self.clock, senders)
 
     def do(self, awaitable: Any) -> Any:
         return self.loop.run_until_complete(awaitable)
@@ -208,7 +208,7 @@ class Conversations(RuleBasedStateMachine):
             request.replies,
             self.now_ms + AWAITED_TTL,
             self.now_ms + PENDING_TTL,
-            room.ground.actor if held else None,
+            room.runtime.actor if held else None,
             "PENDING" if held else "WAITING",
             need,
         )
@@ -278,7 +278,7 @@ class Conversations(RuleBasedStateMachine):
                 assert outcome.taken.reply.awaited_retries == reply.retries
                 self.seen["waited"] += reply.waits
                 reply.waits = False
-                reply.holder = self.rooms[instance].ground.actor
+                reply.holder = self.rooms[instance].runtime.actor
                 reply.status = "PENDING"
                 reply.due_ms = min(self.now_ms + PENDING_TTL, reply.until_ms)
             elif outcome.status == "no_sender":
@@ -302,7 +302,7 @@ class Conversations(RuleBasedStateMachine):
         if not replies:
             return
         reply = replies[which % len(replies)]
-        expected, first = self.books.verdict(reply, room.ground.actor, self.now_ms)
+        expected, first = self.books.verdict(reply, room.runtime.actor, self.now_ms)
         found = self.do(room.store.check_reply(reply.info, only_mine=True))
         assert found.status == expected
         if found.status == "wait_response":
@@ -313,7 +313,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE)
     def check_all_held(self, instance: int) -> None:
         self.fetch_new(instance)
-        actor = self.rooms[instance].ground.actor
+        actor = self.rooms[instance].runtime.actor
         for reply in self.held(actor):
             expected, _ = self.books.verdict(reply, actor, self.now_ms)
             found = self.do(self.rooms[instance].store.check_reply(reply.info, only_mine=True))
@@ -327,8 +327,8 @@ class Conversations(RuleBasedStateMachine):
         room = self.rooms[instance]
         ours = [
             r
-            for r in self.held(room.ground.actor)
-            if self.books.verdict(r, room.ground.actor, self.now_ms)[0] == "send"
+            for r in self.held(room.runtime.actor)
+            if self.books.verdict(r, room.runtime.actor, self.now_ms)[0] == "send"
         ]
         if not ours:
             return
@@ -388,14 +388,14 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE, which=WHICH)
     def fail_for_now(self, instance: int, which: int) -> None:
         room = self.rooms[instance]
-        ours = [r for r in self.held(room.ground.actor) if r.until_ms > self.now_ms]
+        ours = [r for r in self.held(room.runtime.actor) if r.until_ms > self.now_ms]
         if not ours:
             return
         reply = ours[which % len(ours)]
         self.do(room.manager.set_awaited_by_request_id(
             reply.info.conversation_id, reply.info.request_id))  # fmt: skip
         for each in self.live_group(reply):
-            mine = each.holder in (None, room.ground.actor) or each.due_ms <= self.now_ms
+            mine = each.holder in (None, room.runtime.actor) or each.due_ms <= self.now_ms
             if each.status in ("PENDING", "WAITING") and mine:
                 each.status, each.holder = "AWAITED", None
                 each.due_ms = self.now_ms  # retries are counted by the scripts; not before now
@@ -405,7 +405,7 @@ class Conversations(RuleBasedStateMachine):
     def fail_for_good(self, instance: int, which: int) -> None:
         if which % 3:
             return  # not so often that nothing is left
-        ours = self.held(self.rooms[instance].ground.actor)
+        ours = self.held(self.rooms[instance].runtime.actor)
         if not ours:
             return
         reply = ours[which % len(ours)]

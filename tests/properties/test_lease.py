@@ -15,21 +15,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from angarium.core.errors import LeaseLost
-from angarium.core.ground import Ground
-from angarium.core.lease import Lease
+from angarium.runtime.errors import LeaseLost
+from angarium.runtime.lease import Lease
+from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
-from tests.kit.sample import SampleStore, sample_ground
+from tests.kit.sample import SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 
 PROCESSES = st.integers(0, 2)
 LEASE_MS = 3_600_000  # real expiry never comes; the rule `expire` makes it happen
 
 
-async def _store_on(ground: Ground) -> SampleStore:
+async def _store_on(runtime: Runtime) -> SampleStore:
     """Inside the loop, where its batcher belongs."""
-    return SampleStore(ground)
+    return SampleStore(runtime)
 
 
 class Leases(RuleBasedStateMachine):
@@ -46,12 +46,12 @@ class Leases(RuleBasedStateMachine):
         self.clocks = [FakeClock() for _ in range(3)]
         prefix: dict[str, Any] = {}
         for number, clock in enumerate(self.clocks):
-            context = sample_ground(self.server.url, actor=f"p{number}", clock=clock, **prefix)
-            ground: Ground = self.loop.run_until_complete(context.__aenter__())
+            context = sample_runtime(self.server.url, actor=f"p{number}", clock=clock, **prefix)
+            runtime: Runtime = self.loop.run_until_complete(context.__aenter__())
             self.contexts.append(context)
-            prefix = {"prefix": ground.settings.prefix}
-            self.store = self.do(_store_on(ground))
-            self.leases.append(Lease(ground, self.store.lease_keys, LEASE_MS))
+            prefix = {"prefix": runtime.settings.prefix}
+            self.store = self.do(_store_on(runtime))
+            self.leases.append(Lease(runtime, self.store.lease_keys, LEASE_MS))
         self.holders: dict[int, int] = {}
         self.written: list[str] = []
 
@@ -80,7 +80,7 @@ class Leases(RuleBasedStateMachine):
     def expire(self) -> None:
         """The lock's time is over in Redis, and with it the trust of whoever held it."""
         lock = self.store.lease_keys.lock
-        self.do(self.store.ground.redis.call("DEL", lock))
+        self.do(self.store.runtime.redis.call("DEL", lock))
         for clock in self.clocks:
             self.do(clock.advance(LEASE_MS / 1000))
 

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from angarium.core.scripts import status_of
 from angarium.pickup.model import Message
+from angarium.runtime.scripts import status_of
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.pickup.rig import (
@@ -71,7 +71,7 @@ class Pickup(RuleBasedStateMachine):
                 **shared,
             )
             made: Rig = self.do(context.__aenter__())
-            shared = {"prefix": made.ground.settings.prefix}
+            shared = {"prefix": made.runtime.settings.prefix}
             self.contexts.append(context)
             self.rigs.append(made)
         self.sockets = 0

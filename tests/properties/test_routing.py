@@ -19,11 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
 from angarium.routing.items import decode_inbound, id_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import DeadMessage, Finished, RoutingStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.routing.kit import STALE_MS, events, routing
@@ -47,9 +47,9 @@ class Routing(RuleBasedStateMachine):
         self.clock = FakeClock()
         # A small number of moves in one call, so that long moves are cut in pieces.
         self.context = routing(self.url, layout=self.layout, clock=self.clock, moves_max=2)
-        self.ground: Ground
+        self.runtime: Runtime
         self.store: RoutingStore
-        self.ground, self.store = self.loop.run_until_complete(self.context.__aenter__())
+        self.runtime, self.store = self.loop.run_until_complete(self.context.__aenter__())
         self.sent: dict[str, list[str]] = defaultdict(list)
         self.finished: dict[str, list[str]] = defaultdict(list)
         self.handled: dict[str, list[str]] = defaultdict(list)
@@ -159,7 +159,7 @@ class Routing(RuleBasedStateMachine):
         self.do(self._revive())
 
     async def _revive(self) -> None:
-        raw = await RoutingListing(self.ground).dead_inbound(1_000)
+        raw = await RoutingListing(self.runtime).dead_inbound(1_000)
         read = [(json.loads(each), each) for each in raw]
         letters = [DeadMessage(each["id"], each["recip_key"], raw) for each, raw in read]
         assert {*await self.store.revive(letters)} <= {"queued", "kept"}
@@ -229,7 +229,7 @@ class Routing(RuleBasedStateMachine):
             self.do(self._check())
 
     async def _check(self) -> None:
-        name, call = self.ground.keyspace.name, self.ground.redis.call
+        name, call = self.runtime.keyspace.name, self.runtime.redis.call
         for key in self.sent:
             partition = self.store.partition_of(key)
             state = await self.store.show(key)
@@ -296,7 +296,7 @@ class Routing(RuleBasedStateMachine):
 
     async def _audit(self) -> None:
         """The journal accounts for every message, and for every move of a key."""
-        found = await events(self.ground)
+        found = await events(self.runtime)
         names = [event.event for event in found]
         total = sum(map(len, self.sent.values()))
         assert names.count("handled") == total == next(self.names)

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.setting_sources import entries_of
-from angarium.core.settings import Settings, load
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.setting_sources import entries_of
+from angarium.runtime.settings import Settings, load
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

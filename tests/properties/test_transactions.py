@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from angarium.core import keyspace as keys
+from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import Start, Taken, Transaction, step_words
 from angarium.transactions.store import WebhookResult
@@ -323,7 +323,7 @@ class Lives(RuleBasedStateMachine):
         """Ids in the queues, and ids that wait for a step."""
         queued: list[str] = []
         waiting: list[str] = []
-        ask = self.here.ground.redis.call
+        ask = self.here.runtime.redis.call
         for partition in self.here.store.places.partitions:
             places = self.here.store.places
             for name in places.queues(partition, ["default"]):

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.clock import Clock
-from angarium.core.ground import Ground
-from angarium.core.journal import Event, Journal, decode_entry
 from angarium.routing.items import id_of
 from angarium.routing.store import Finished, RoutingStore, Rules
-from tests.kit.sample import sample_ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.clock import Clock
+from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from tests.kit.sample import sample_runtime
 
 STALE_MS = 15_000
 
@@ -27,10 +27,10 @@ async def routing(
     clock: Clock | None = None,
     moves_max: int = 1_000,
     **overrides: Any,
-) -> AsyncIterator[tuple[Ground, RoutingStore]]:
-    async with sample_ground(redis_url, clock=clock, **overrides) as ground:
+) -> AsyncIterator[tuple[Runtime, RoutingStore]]:
+    async with sample_runtime(redis_url, clock=clock, **overrides) as runtime:
         rules = Rules(layout, STALE_MS, moves_max)
-        yield ground, RoutingStore(ground, rules, ground.settings.limits)
+        yield runtime, RoutingStore(runtime, rules, runtime.settings.limits)
 
 
 def envelope(
@@ -76,21 +76,21 @@ async def handle_all(store: RoutingStore, uid: str, key: str) -> list[bytes]:
     return items
 
 
-async def counts(ground: Ground) -> dict[str, int]:
+async def counts(runtime: Runtime) -> dict[str, int]:
     """Every pending count that is not zero, over all partitions."""
     found: dict[str, int] = {}
-    for partition in range(ground.settings.partitions):
-        name = ground.keyspace.name(keys.PENDING_COUNTS, partition)
-        reply = await ground.redis.call("HGETALL", name, key=name)
+    for partition in range(runtime.settings.partitions):
+        name = runtime.keyspace.name(keys.PENDING_COUNTS, partition)
+        reply = await runtime.redis.call("HGETALL", name, key=name)
         pairs = zip(reply[::2], reply[1::2], strict=True)
         found.update({field.decode(): int(count) for field, count in pairs if int(count)})
     return found
 
 
-async def events(ground: Ground, *names: str) -> list[Event]:
-    journal = Journal(ground)
+async def events(runtime: Runtime, *names: str) -> list[Event]:
+    journal = Journal(runtime)
     found: list[Event] = []
-    for partition in range(ground.settings.partitions):
+    for partition in range(runtime.settings.partitions):
         position = "0-0"
         while entries := await journal.read(partition, position):
             position = entries[-1][0].decode()
@@ -99,5 +99,5 @@ async def events(ground: Ground, *names: str) -> list[Event]:
     return [event for event in found if not names or event.event in names]
 
 
-async def subjects(ground: Ground, *names: str) -> Sequence[str]:
-    return [event.subject for event in await events(ground, *names)]
+async def subjects(runtime: Runtime, *names: str) -> Sequence[str]:
+    return [event.subject for event in await events(runtime, *names)]

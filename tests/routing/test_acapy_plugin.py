@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from angarium.core.errors import SettingInvalid
 from angarium.routing import acapy
 from angarium.routing.acapy.config import EVENT_LISTS, PluginConfig, read_config
 from angarium.routing.acapy.events import event_body
 from angarium.routing.acapy.link import Link
+from angarium.runtime.errors import SettingInvalid
 
 
 def config(**section: Any) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def test_the_plugin_needs_neither_an_agent_nor_our_settings() -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(['pydantic','pydantic_settings']))"
     code = f"{blocked}; import angarium.routing.acapy; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "angarium.core.settings" not in done.stdout.split()
-    assert "angarium.core.ground" not in done.stdout.split()
+    assert "angarium.runtime.settings" not in done.stdout.split()
+    assert "angarium.runtime.runtime" not in done.stdout.split()
 
 
 def test_a_configuration_of_the_published_plugin_is_understood() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from aiohttp import web
 
-from angarium.core.ground import Ground
 from angarium.routing.deliverer import Deliverer, receiver_of
 from angarium.routing.items import RETRY_DELAYS_MS
 from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
+from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.routing.kit import events
 from tests.routing.test_roles import sink
 
@@ -27,14 +27,14 @@ DEADLINE_S = 40.0
 @asynccontextmanager
 async def delivering(
     redis_url: str, clock: FakeClock | None = None, **overrides: Any
-) -> AsyncIterator[tuple[Ground, OutboundStore, Deliverer]]:
-    async with sample_ground(
+) -> AsyncIterator[tuple[Runtime, OutboundStore, Deliverer]]:
+    async with sample_runtime(
         redis_url, clock=clock, allow_private_addresses=True, **overrides
-    ) as ground:
-        deliverer = Deliverer(ground)
+    ) as runtime:
+        deliverer = Deliverer(runtime)
         await deliverer.start()
         try:
-            yield ground, OutboundStore(ground, "native"), deliverer
+            yield runtime, OutboundStore(runtime, "native"), deliverer
         finally:
             await deliverer.stop(5)
 
@@ -42,7 +42,7 @@ async def delivering(
 async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_url: str) -> None:
     clock = FakeClock()
     async with (
-        delivering(any_redis_url, clock) as (ground, store, _),
+        delivering(any_redis_url, clock) as (runtime, store, _),
         sink({"/no": 500}) as (url, came),
     ):
         await store.push(f"{url}/no", b"x", {})
@@ -50,7 +50,7 @@ async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_u
         async def attempts(wanted: int) -> bool:
             # Its loops sleep on the test's clock.
             await clock.advance(0.01)
-            found = await events(ground, "outbound_retried", "outbound_dead")
+            found = await events(runtime, "outbound_retried", "outbound_dead")
             assert len(found) <= wanted, "too early"
             return len(found) == wanted
 
@@ -63,16 +63,16 @@ async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_u
         assert len(came) == 6
         (letter,) = await store.dead(10)
         assert json.loads(letter)["reason"] == "answered 500"
-        names = [event.event for event in await events(ground)]
+        names = [event.event for event in await events(runtime)]
         assert names == ["outbound_accepted", *["outbound_retried"] * 5, "outbound_dead"]
-        found = await events(ground, "outbound_retried")
+        found = await events(runtime, "outbound_retried")
         assert [event.attempt for event in found] == [1, 2, 3, 4, 5]
 
 
 async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str) -> None:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock) as ground:
-        store = OutboundStore(ground, "native")
+    async with sample_runtime(redis_url, clock=clock) as runtime:
+        store = OutboundStore(runtime, "native")
         for number in range(3):
             await store.push("http://example.org", b"%d" % number, {})
         first = await store.take(0, 10)
@@ -94,8 +94,8 @@ async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str)
 
 async def test_a_loan_outlasts_the_time_that_a_delivery_may_take(redis_url: str) -> None:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock) as ground:
-        store = OutboundStore(ground, "native", delivery_timeout_ms=60_000)
+    async with sample_runtime(redis_url, clock=clock) as runtime:
+        store = OutboundStore(runtime, "native", delivery_timeout_ms=60_000)
         await store.push("http://example.org", b"x", {})
         assert len(await store.take(0, 10)) == 1
         clock.jump(2 * 60_000)
@@ -106,8 +106,8 @@ async def test_a_loan_outlasts_the_time_that_a_delivery_may_take(redis_url: str)
 
 async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> None:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock) as ground:
-        store = OutboundStore(ground, "acapy")
+    async with sample_runtime(redis_url, clock=clock) as runtime:
+        store = OutboundStore(runtime, "acapy")
         for _ in range(3):
             await store.push("http://example.org", b"same", {})
         loans = await store.take(0, 10)
@@ -120,7 +120,7 @@ async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> N
         again = await store.take(0, 10)
         assert len(again) == 3
         assert len({json.dumps(json.loads(loan.item)) for loan in again}) == 1
-        assert len(await events(ground, "outbound_accepted")) == 3
+        assert len(await events(runtime, "outbound_accepted")) == 3
 
 
 async def test_a_receiver_that_hangs_does_not_hold_up_the_others(redis_url: str) -> None:
@@ -183,7 +183,7 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_tried_a
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         async with delivering(redis_url, routing={"delivery_timeout_ms": 2_000}) as (
-            ground,
+            runtime,
             store,
             _,
         ):
@@ -194,7 +194,7 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_tried_a
                 await store.push(each, b"x", {})
 
             async def all_failed() -> bool:
-                found = await events(ground, "outbound_retried")
+                found = await events(runtime, "outbound_retried")
                 assert {event.key for event in found} == set(urls)
                 return True
 
@@ -203,11 +203,11 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_tried_a
             urls.append(f"{url}/never-reads")
             await store.push(urls[-1], b"x" * 8_000_000, {})
             await eventually(all_failed, DEADLINE_S)
-            found = await events(ground, "outbound_retried")
+            found = await events(runtime, "outbound_retried")
             reasons = {event.key: event.detail for event in found if event.attempt == 1}
             assert "302" in str(reasons[f"{url}/redirects"])
             assert "1011" in str(reasons[f"{url}/complains"])
-            assert await events(ground, "outbound_delivered", "outbound_dead") == []
+            assert await events(runtime, "outbound_delivered", "outbound_dead") == []
     finally:
         hold.set()
         server.close()
@@ -215,16 +215,16 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_tried_a
 
 
 async def test_secrets_of_a_url_reach_the_receiver_and_not_the_journal(redis_url: str) -> None:
-    async with delivering(redis_url) as (ground, store, _), sink({}) as (url, came):
+    async with delivering(redis_url) as (runtime, store, _), sink({}) as (url, came):
         secret = url.replace("://", "://user:hidden@") + "/in?token=hidden&a=b"
         await store.push(secret, b"x", {})
         await eventually(lambda: len(came) == 1, DEADLINE_S)
 
         async def ended() -> bool:
-            return len(await events(ground, "outbound_delivered")) == 1
+            return len(await events(runtime, "outbound_delivered")) == 1
 
         await eventually(ended, DEADLINE_S)
-        noted = {str(event.key) for event in await events(ground)}
+        noted = {str(event.key) for event in await events(runtime)}
         assert len(noted) == 1
         assert "hidden" not in noted.pop()
 

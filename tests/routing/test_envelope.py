@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.core.errors import InputInvalid, LimitExceeded
 from angarium.routing.envelope import Envelope, decode_base64url, read_envelope
 from angarium.routing.errors import EnvelopeInvalid
+from angarium.runtime.errors import InputInvalid, LimitExceeded
 from tests.routing.kit import envelope
 
 KEY_BYTES_MAX = 2_048

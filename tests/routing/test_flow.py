@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from angarium.core.errors import Overloaded
 from angarium.routing.deliverer import Deliverer
 from angarium.routing.flow import RESUMED_TOGETHER, Flow
 from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
 from angarium.routing.relay import Relay
+from angarium.runtime.errors import Overloaded
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 from tests.routing.kit import envelope, routing
 from tests.security.wire import dialled, frame, handshake
@@ -85,8 +85,8 @@ async def test_all_messages_of_many_connections_arrive_in_order_however_small_th
     limits: dict[str, int],
 ) -> None:
     with ServerProcess() as server:
-        async with sample_ground(server.url, routing=ANY, limits=limits) as ground:
-            relay = Relay(ground)
+        async with sample_runtime(server.url, routing=ANY, limits=limits) as runtime:
+            relay = Relay(runtime)
             await relay.start()
             try:
                 server.pause()
@@ -96,7 +96,7 @@ async def test_all_messages_of_many_connections_arrive_in_order_however_small_th
                 await asyncio.gather(*sending)
                 client = server.client()
                 for number in range(20):
-                    name = f"{ground.settings.prefix}acapy_inbound_key{number}"
+                    name = f"{runtime.settings.prefix}acapy_inbound_key{number}"
                     assert client.llen(name) == 50
                 await eventually(lambda: relay.flow.taken == relay.flow.begun == 0, PATIENCE_S)
             finally:
@@ -128,11 +128,11 @@ async def _stored(relay: Relay, key: str, messages: int) -> bool:
 
 
 async def test_a_deliverer_takes_no_more_bytes_than_it_may_hold(redis_url: str) -> None:
-    async with routing(redis_url, limits={"deliveries_bytes_max": 10_000}) as (ground, _):
-        store = OutboundStore(ground, "native")
+    async with routing(redis_url, limits={"deliveries_bytes_max": 10_000}) as (runtime, _):
+        store = OutboundStore(runtime, "native")
         for _ in range(10):
             await store.push("http://receiver.example/", b"x" * 3_000, {})
-        deliverer = Deliverer(ground)
+        deliverer = Deliverer(runtime)
         # Three of 4 kB: the third one goes over it. Then it waits until some have ended.
         assert (await deliverer.take_once()).again
         assert not (await deliverer.take_once()).again
@@ -143,8 +143,8 @@ async def test_new_messages_retries_and_loans_that_ran_out_are_bounded_in_bytes(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with routing(redis_url, clock=clock) as (ground, _):
-        store = OutboundStore(ground, "native")
+    async with routing(redis_url, clock=clock) as (runtime, _):
+        store = OutboundStore(runtime, "native")
         for _ in range(4):
             await store.push("http://receiver.example/", b"x" * 3_000, {})
         assert len(await store.take(0, 100, 1)) == 1

@@ -10,8 +10,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from angarium.core import keyspace as keys
 from angarium.routing.outbound_store import OutboundStore
+from angarium.runtime import keyspace as keys
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
 from tests.routing.kit import post, routing
@@ -19,12 +19,12 @@ from tests.routing.test_roles import environment
 
 
 async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         await store.touch("a")
         await store.assign_recip_key_to_new_uid(["l", "m"])
         await post(store, "did:key:z/1", b"x")
         await store.touch("b")
-        env = environment(ground.settings, ANGARIUM_HTTP__PORT="0")
+        env = environment(runtime.settings, ANGARIUM_HTTP__PORT="0")
         async with (
             RoleProcess(["serve", "api"], env) as api,
             aiohttp.ClientSession(f"http://127.0.0.1:{api.ports['http']}") as client,
@@ -50,19 +50,19 @@ async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: s
             ]
             for body, status in bad:
                 assert (await client.post("/v1/routing/deliveries", json=body)).status == status
-            (loan,) = await OutboundStore(ground, "native").take(0, 10)
+            (loan,) = await OutboundStore(runtime, "native").take(0, 10)
             assert b"https://example.org/in" in loan.item
 
-            place = ground.keyspace.name(keys.OUTBOUND_DEAD)
+            place = runtime.keyspace.name(keys.OUTBOUND_DEAD)
             letters = [
                 b'{"id":"1","reason":"answered 500","message":"{\\"retries\\":5}","at_ms":1}',
                 b'{"id":"2","reason":"not an item","message":"nonsense","at_ms":2}',
             ]
-            await ground.redis.call("RPUSH", place, *letters, key=place)
+            await runtime.redis.call("RPUSH", place, *letters, key=place)
             found = await (await client.get("/v1/routing/dead")).json()
             assert [each["reason"] for each in found["letters"]] == ["answered 500", "not an item"]
             assert await (await client.post("/v1/routing/dead/revive")).json() == {"revived": 1}
-            (loan,) = await OutboundStore(ground, "native").take(0, 10)
+            (loan,) = await OutboundStore(runtime, "native").take(0, 10)
             assert loan.item == b'{"retries":0}'
             page = await (await client.get("/openapi.json")).json()
             assert "/v1/routing/instances" in page["paths"]

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from angarium.core import keyspace as keys
 from angarium.routing.items import DirectResponse, Message
 from angarium.routing.mailbox import Mailbox, MailboxOptions
+from angarium.runtime import keyspace as keys
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
@@ -26,8 +26,8 @@ def now_of(clock: FakeClock) -> datetime:
 
 async def test_a_published_instance_gets_keys_and_mail_from_us(redis_server: ServerProcess) -> None:
     clock = FakeClock()
-    async with routing(redis_server.url, layout="acapy", clock=clock) as (ground, store):
-        theirs = PublishedInstance(redis_server.client(), ground.settings.prefix, "published")
+    async with routing(redis_server.url, layout="acapy", clock=clock) as (runtime, store):
+        theirs = PublishedInstance(redis_server.client(), runtime.settings.prefix, "published")
         theirs.register()
         for number in range(5):
             assert await post(store, f"key{number}", b"\xff%d" % number) == ["queued"]
@@ -37,7 +37,7 @@ async def test_a_published_instance_gets_keys_and_mail_from_us(redis_server: Ser
         payloads = sorted(base64.urlsafe_b64decode(item["payload"]) for item in items)
         assert payloads == [b"\xff%d" % number for number in range(5)]
         assert {tuple(item) for item in items} == {("payload", "transport_type")}
-        assert await counts(ground) == {}
+        assert await counts(runtime) == {}
         (seen,) = (await store.instances())[0]
         assert (seen.uid, seen.silent_ms, seen.keys) == ("published", 0, 5)
 
@@ -46,8 +46,8 @@ async def test_encodings_are_those_of_the_published_code_byte_for_byte(
     redis_server: ServerProcess,
 ) -> None:
     clock = FakeClock()
-    async with routing(redis_server.url, layout="acapy", clock=clock) as (ground, store):
-        client, prefix = redis_server.client(), ground.settings.prefix
+    async with routing(redis_server.url, layout="acapy", clock=clock) as (runtime, store):
+        client, prefix = redis_server.client(), runtime.settings.prefix
         await store.touch("ours")
         assert client.hget(f"{prefix}uid_recip_keys_map", "ours").decode() == write_keys([])
         assert PublishedInstance(client, prefix, "ours").last_access() == now_of(clock)
@@ -70,8 +70,8 @@ async def test_encodings_are_those_of_the_published_code_byte_for_byte(
 async def test_lists_of_any_length_come_through_both_ways(
     redis_server: ServerProcess, size: int
 ) -> None:
-    async with routing(redis_server.url, layout="acapy") as (ground, store):
-        client, prefix = redis_server.client(), ground.settings.prefix
+    async with routing(redis_server.url, layout="acapy") as (runtime, store):
+        client, prefix = redis_server.client(), runtime.settings.prefix
         names = [f"{'k' * (number % 5)}é{number}" for number in range(size)]
         client.hset(f"{prefix}uid_recip_keys_map", "theirs", write_keys(names))
         await store.assign_recip_key_to_new_uid(["one more"])
@@ -85,10 +85,10 @@ async def test_names_of_any_letters_are_written_as_json_dumps_does(
     redis_server: ServerProcess,
 ) -> None:
     names = ["did:sov:a/b", 'quo"te', "back\\slash", "ключ", "鍵", "🔑", "naïve, “two”"]
-    async with routing(redis_server.url, layout="acapy") as (ground, store):
+    async with routing(redis_server.url, layout="acapy") as (runtime, store):
         await store.touch("a")
         assert await store.assign_recip_key_to_new_uid(names) == ["a"] * len(names)
-        place = f"{ground.settings.prefix}uid_recip_keys_map"
+        place = f"{runtime.settings.prefix}uid_recip_keys_map"
         encoded = redis_server.client().hget(place, "a")
         assert encoded == write_keys(names).encode()
         assert await store.assign_recip_key_to_new_uid(names) == ["a"] * len(names)
@@ -100,14 +100,14 @@ async def test_names_of_any_letters_are_written_as_json_dumps_does(
 
 async def test_dates_are_right_for_centuries(redis_server: ServerProcess) -> None:
     moment = datetime(1999, 12, 28, 23, 59, 58, tzinfo=UTC)
-    async with routing(redis_server.url, layout="acapy", clock=FakeClock(0)) as (ground, _):
-        place = ground.keyspace.name(keys.UID_LAST_ACCESS)
+    async with routing(redis_server.url, layout="acapy", clock=FakeClock(0)) as (runtime, _):
+        place = runtime.keyspace.name(keys.UID_LAST_ACCESS)
         client = redis_server.client()
         for days in (0, 1, 2, 3, 4, 62, 63, 64, 65, 400, 36_525, 36_584, 36_585, 100_000):
             at = moment + timedelta(days=days)
             clock = FakeClock(int(at.timestamp() * 1000))
             async with routing(
-                redis_server.url, layout="acapy", clock=clock, prefix=ground.settings.prefix
+                redis_server.url, layout="acapy", clock=clock, prefix=runtime.settings.prefix
             ) as (_, store):
                 await store.touch("u")
                 assert client.hget(place, "u").decode() == at.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -117,8 +117,8 @@ async def test_dates_are_right_for_centuries(redis_server: ServerProcess) -> Non
 
 
 async def test_our_inbox_handles_what_a_published_relay_queued(redis_server: ServerProcess) -> None:
-    async with routing(redis_server.url, layout="acapy") as (ground, store):
-        client, prefix = redis_server.client(), ground.settings.prefix
+    async with routing(redis_server.url, layout="acapy") as (runtime, store):
+        client, prefix = redis_server.client(), runtime.settings.prefix
         got: list[bytes] = []
 
         async def handle(message: Message) -> None:
@@ -133,11 +133,11 @@ async def test_our_inbox_handles_what_a_published_relay_queued(redis_server: Ser
         await eventually(lambda: got == [b"0", b"1", b"2", b"3", b"4", b"4"], DEADLINE_S)
 
         async def empty() -> bool:
-            return await counts(ground) == {} and client.llen(f"{prefix}acapy_inbound_k") == 0
+            return await counts(runtime) == {} and client.llen(f"{prefix}acapy_inbound_k") == 0
 
         await eventually(empty, DEADLINE_S)
         await box.stop(5)
-        names = [event.event for event in await events(ground)]
+        names = [event.event for event in await events(runtime)]
         assert names.count("accepted") == names.count("handled") == 6
 
 
@@ -145,8 +145,8 @@ async def test_keys_move_from_a_published_instance_to_ours_by_the_rule(
     redis_server: ServerProcess,
 ) -> None:
     clock = FakeClock()
-    async with routing(redis_server.url, layout="acapy", clock=clock) as (ground, store):
-        client, prefix = redis_server.client(), ground.settings.prefix
+    async with routing(redis_server.url, layout="acapy", clock=clock) as (runtime, store):
+        client, prefix = redis_server.client(), runtime.settings.prefix
         theirs = PublishedInstance(client, prefix, "published")
         theirs.register()
         await post(store, "k", b"1")
@@ -160,12 +160,12 @@ async def test_keys_move_from_a_published_instance_to_ours_by_the_rule(
         assert await owner(store, "k") == "ours"
         assert theirs.owned() == []
         assert client.hexists(f"{prefix}uid_recip_keys_map", "published") == 0
-        assert await counts(ground) == {"ours_k": 2}
+        assert await counts(runtime) == {"ours_k": 2}
 
 
 async def test_a_damaged_list_of_an_instance_stops_nobody(redis_server: ServerProcess) -> None:
-    async with routing(redis_server.url, layout="acapy") as (ground, store):
-        client, prefix = redis_server.client(), ground.settings.prefix
+    async with routing(redis_server.url, layout="acapy") as (runtime, store):
+        client, prefix = redis_server.client(), runtime.settings.prefix
         client.hset(f"{prefix}uid_recip_keys_map", "broken", "!!! not base64 !!!")
         client.hset(f"{prefix}uid_last_access_map", "broken", "yesterday")
         await store.touch("ours")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import OutcomeUnknown, RedisUnavailable
-from angarium.core.ground import Ground
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.floor import PlainFloor, PlainSettings
 from angarium.routing.items import Message, decode_response, encode_inbound
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.mailbox import Handle, Mailbox, MailboxOptions
 from angarium.routing.store import DeadMessage, RoutingStore, Rules
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
+from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
 from tests.routing.kit import counts, events, owner, post, routing, subjects
@@ -38,8 +38,8 @@ async def mailbox(
         await box.stop(10)
 
 
-async def settled(ground: Ground) -> bool:
-    return await counts(ground) == {}
+async def settled(runtime: Runtime) -> bool:
+    return await counts(runtime) == {}
 
 
 class Taking:
@@ -64,27 +64,27 @@ class Taking:
 async def test_messages_of_a_key_are_handled_in_order_and_failures_tried_again(
     redis_url: str, layout: str
 ) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         take = Taking({b"2": 2})
         async with mailbox(store, take) as box:
             await post(store, "k", b"1", b"2", b"3")
             await eventually(lambda: take.got == [b"1", b"2", b"3"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             assert box.figures.failed == 2
             assert box.in_hand == 0
 
 
 async def test_poison_is_buried_and_the_rest_goes_on(any_redis_url: str) -> None:
-    async with routing(any_redis_url) as (ground, store):
+    async with routing(any_redis_url) as (runtime, store):
         take = Taking({b"poison": 100})
         async with mailbox(store, take, attempts_max=2) as box:
             await post(store, "k", b"1", b"poison", b"2")
             await eventually(lambda: take.got == [b"1", b"2"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             assert box.figures.dead == 1
-        (dead,) = await events(ground, "dead")
+        (dead,) = await events(runtime, "dead")
         assert "not yet" in str(dead.detail)
-        names = [event.event for event in await events(ground)]
+        names = [event.event for event in await events(runtime)]
         assert names.count("accepted") == names.count("handled") + names.count("dead") == 3
 
 
@@ -92,13 +92,13 @@ async def test_poison_is_buried_and_the_rest_goes_on(any_redis_url: str) -> None
 async def test_the_dead_are_handled_when_the_handler_was_mended(
     redis_url: str, layout: str
 ) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         take = Taking({b"poison": 2, b"venom": 2})
-        listing = RoutingListing(ground)
+        listing = RoutingListing(runtime)
         async with mailbox(store, take, attempts_max=2) as box:
             await post(store, "k", b"poison", b"1", b"venom")
             await eventually(lambda: box.figures.dead == 2, DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             raw = await listing.dead_inbound(10)
             letters = [DeadMessage(json.loads(each)["id"], "k", each) for each in raw]
             # Two operators at once, and one more after them.
@@ -106,15 +106,15 @@ async def test_the_dead_are_handled_when_the_handler_was_mended(
             assert sorted(map(tuple, both)) == [("queued", "queued"), ("unknown", "unknown")]
             assert await store.revive(letters) == ["unknown", "unknown"]
             await eventually(lambda: take.got == [b"1", b"poison", b"venom"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
         assert await listing.dead_inbound(10) == []
-        names = [event.event for event in await events(ground)]
+        names = [event.event for event in await events(runtime)]
         assert (names.count("accepted"), names.count("handled"), names.count("dead")) == (5, 3, 2)
 
 
 async def test_the_dead_wait_for_an_instance_like_any_message(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
-        name = ground.keyspace.name(keys.INBOUND_DEAD)
+    async with routing(redis_url) as (runtime, store):
+        name = runtime.keyspace.name(keys.INBOUND_DEAD)
         item = encode_inbound(b"late", "http", None, "0" * 32)
         letter = {"id": "0" * 32, "recip_key": "k", "reason": "no", "message": item, "at_ms": 1}
         dead = [DeadMessage("0" * 32, "k", json.dumps(letter).encode())]
@@ -122,45 +122,45 @@ async def test_the_dead_wait_for_an_instance_like_any_message(redis_url: str) ->
             raw = json.dumps({**letter, "message": message}).encode()
             dead.append(DeadMessage("0" * 32, "k", raw))
         dead.append(DeadMessage("0" * 32, "other", dead[0].raw))
-        await ground.redis.call("RPUSH", name, *(each.raw for each in dead[:3]), key=name)
+        await runtime.redis.call("RPUSH", name, *(each.raw for each in dead[:3]), key=name)
         assert await store.revive(dead) == ["unreadable" if at else "kept" for at in range(4)]
-        assert await ground.redis.call("LLEN", name, key=name) == 2
+        assert await runtime.redis.call("LLEN", name, key=name) == 2
         take = Taking()
         async with mailbox(store, take):
             await eventually(lambda: take.got == [b"late"], DEADLINE_S)
 
 
 async def test_what_a_handler_can_not_read_is_not_tried_again(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
 
         async def handle(message: Message) -> None:
             raise ItemInvalid("no such wallet")
 
         async with mailbox(store, handle) as box:
             await post(store, "k", b"1")
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             assert (box.figures.failed, box.figures.dead) == (0, 1)
 
 
 async def test_a_damaged_item_is_buried(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         take = Taking()
         async with mailbox(store, take):
             await post(store, "k", b"1")
             await eventually(lambda: take.got == [b"1"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
-            name = f"{ground.settings.prefix}acapy_inbound_k"
-            await ground.redis.call("RPUSH", name, b"\xff damaged", key=name)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
+            name = f"{runtime.settings.prefix}acapy_inbound_k"
+            await runtime.redis.call("RPUSH", name, b"\xff damaged", key=name)
             await post(store, "k", b"2")
             await eventually(lambda: take.got == [b"1", b"2"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
-            assert len(await subjects(ground, "dead")) == 1
+            await eventually(lambda: settled(runtime), DEADLINE_S)
+            assert len(await subjects(runtime, "dead")) == 1
 
 
 async def test_an_answer_that_can_not_be_written_is_not_the_end_of_the_handlers(
     redis_url: str,
 ) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         got: list[bytes] = []
 
         async def handle(message: Message) -> object:
@@ -170,13 +170,13 @@ async def test_an_answer_that_can_not_be_written_is_not_the_end_of_the_handlers(
         async with mailbox(store, handle, handlers=2) as box:
             for number in range(6):
                 await store.process_payload_recip_key("k", b"%d" % number, "http", "relay1.7")
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             assert box.figures.handled == 6
         assert got == [b"0", b"1", b"2", b"3", b"4", b"5"], "none is handled again for it"
 
 
 async def test_a_handler_cancelled_from_inside_has_failed_like_any_other(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         take = Taking()
 
         async def handle(message: Message) -> Any:
@@ -189,7 +189,7 @@ async def test_a_handler_cancelled_from_inside_has_failed_like_any_other(redis_u
                 await post(store, f"c{number}", b"cancelled")
             await post(store, "k", b"1")
             await eventually(lambda: take.got == [b"1"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             assert box.figures.dead == 4
 
 
@@ -197,12 +197,12 @@ async def test_keys_of_a_lost_claim_are_found_even_if_the_next_look_fails(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis ran the claim, the reply was lost, and at the next look Redis was away."""
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         faults: list[Exception] = [OutcomeUnknown("lost"), RedisUnavailable("away")]
         claim = store.claim
 
         async def faulty(uid: str, partition: int, keys_max: int, *, again: bool = False) -> Any:
-            if not faults or not (again or await counts(ground)):
+            if not faults or not (again or await counts(runtime)):
                 return await claim(uid, partition, keys_max, again=again)
             if isinstance(faults[0], OutcomeUnknown):
                 found = await claim(uid, partition, keys_max, again=again)
@@ -238,20 +238,20 @@ async def test_slow_keys_in_layout_acapy_do_not_hide_the_others(redis_url: str) 
 
 
 async def test_a_list_that_somebody_deleted_is_not_looked_for_without_end(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         await store.touch("a")
         await post(store, "k", b"1", b"2")
-        name = f"{ground.settings.prefix}acapy_inbound_k"
-        await ground.redis.call("DEL", name, key=name)
+        name = f"{runtime.settings.prefix}acapy_inbound_k"
+        await runtime.redis.call("DEL", name, key=name)
         take = Taking()
         async with mailbox(store, take, "a"):
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             await post(store, "k", b"3")
             await eventually(lambda: take.got == [b"3"], DEADLINE_S)
 
 
 async def test_keys_are_handled_side_by_side(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         held, others = asyncio.Event(), Signal()
 
         async def handle(message: Message) -> None:
@@ -267,11 +267,11 @@ async def test_keys_are_handled_side_by_side(redis_url: str) -> None:
             await others.wait(20, DEADLINE_S)
             assert (await store.show("slow")).pending == 2
             held.set()
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
 
 
 async def test_stopping_finishes_what_is_handled_and_gives_back_the_rest(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
+    async with routing(redis_url) as (runtime, store):
         begun, go = Signal(), asyncio.Event()
 
         async def handle(message: Message) -> None:
@@ -288,27 +288,27 @@ async def test_stopping_finishes_what_is_handled_and_gives_back_the_rest(redis_u
         go.set()
         await stopping
         assert begun.count == 1
-        assert sum((await counts(ground)).values()) == 2
+        assert sum((await counts(runtime)).values()) == 2
         take = Taking()
         async with mailbox(store, take, "b"):
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             assert sorted(take.got) == [b"1", b"2"]
 
 
 async def test_an_instance_that_was_removed_registers_again_by_itself(redis_url: str) -> None:
     clock = FakeClock()
-    async with routing(redis_url, clock=clock) as (ground, store):
+    async with routing(redis_url, clock=clock) as (runtime, store):
         take = Taking()
         async with mailbox(store, take, "a", clock) as box:
             await post(store, "k", b"1")
             await eventually(lambda: take.got == [b"1"], DEADLINE_S)
-            await eventually(lambda: settled(ground), DEADLINE_S)
+            await eventually(lambda: settled(runtime), DEADLINE_S)
             # Its beats come from the same clock, so only a jump makes it silent.
             clock.jump(60_000)
             await store.touch("b")
             await post(store, "k", b"2", b"3")
             assert await owner(store, "k") == "b"
-            assert await subjects(ground, "removed") == ["a"]
+            assert await subjects(runtime, "removed") == ["a"]
 
             async def back() -> bool:
                 await clock.advance(0.5)
@@ -321,7 +321,7 @@ async def test_an_instance_that_was_removed_registers_again_by_itself(redis_url:
 
 async def test_after_a_long_pause_it_lets_go_before_it_handles_anything(redis_url: str) -> None:
     clock = FakeClock()
-    async with routing(redis_url, clock=clock) as (ground, store):
+    async with routing(redis_url, clock=clock) as (runtime, store):
         begun, go = Signal(), asyncio.Event()
         got: list[bytes] = []
 
@@ -347,7 +347,7 @@ async def test_after_a_long_pause_it_lets_go_before_it_handles_anything(redis_ur
 
             await eventually(let_go, DEADLINE_S)
             assert got == [b"1"], "nothing more was begun"
-            assert await counts(ground) == {"b_k": 3}
+            assert await counts(runtime) == {"b_k": 3}
 
 
 async def test_answers_reach_the_relay(redis_url: str) -> None:
@@ -361,13 +361,13 @@ async def test_answers_reach_the_relay(redis_url: str) -> None:
 
 
 async def test_the_floor_without_settings_does_the_same(any_redis_url: str) -> None:
-    """What the ACA-Py plugin stands on, against the ground of everything else."""
-    async with routing(any_redis_url) as (ground, store):
+    """What the ACA-Py plugin stands on, against the runtime of everything else."""
+    async with routing(any_redis_url) as (runtime, store):
         settings = PlainSettings(
             redis_url=any_redis_url,
             actor="plain",
-            prefix=ground.settings.prefix,
-            partitions=ground.settings.partitions,
+            prefix=runtime.settings.prefix,
+            partitions=runtime.settings.partitions,
         )
         take = Taking()
         async with PlainFloor.open(settings) as floor:
@@ -375,6 +375,6 @@ async def test_the_floor_without_settings_does_the_same(any_redis_url: str) -> N
             async with mailbox(plain, take, "plain"):
                 for number in range(30):
                     await post(store, f"k{number}", b"%d" % number)
-                await ground.redis.call_each_node("SCRIPT", "FLUSH")
+                await runtime.redis.call_each_node("SCRIPT", "FLUSH")
                 await eventually(lambda: len(take.got) == 30, DEADLINE_S)
-                await eventually(lambda: settled(ground), DEADLINE_S)
+                await eventually(lambda: settled(runtime), DEADLINE_S)

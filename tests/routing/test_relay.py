@@ -11,14 +11,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.ground import Ground
-from angarium.core.settings import load
 from angarium.routing import relay as relay_module
 from angarium.routing.relay import Relay
 from angarium.routing.relay_http import REQUEST_S_MAX
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.routing.kit import counts, envelope, events
 
 INBOUND = [["http", "127.0.0.1", 0], ["ws", "127.0.0.1", 0]]
@@ -28,14 +28,14 @@ DEADLINE_S = 40.0
 @asynccontextmanager
 async def running(
     redis_url: str, **overrides: Any
-) -> AsyncIterator[tuple[Ground, Relay, aiohttp.ClientSession]]:
+) -> AsyncIterator[tuple[Runtime, Relay, aiohttp.ClientSession]]:
     routing = {"inbound": INBOUND, **overrides.pop("routing", {})}
-    async with sample_ground(redis_url, routing=routing, **overrides) as ground:
-        relay = Relay(ground)
+    async with sample_runtime(redis_url, routing=routing, **overrides) as runtime:
+        relay = Relay(runtime)
         await relay.start()
         try:
             async with aiohttp.ClientSession() as client:
-                yield ground, relay, client
+                yield runtime, relay, client
         finally:
             await relay.stop(5)
 
@@ -66,14 +66,14 @@ BAD = [
 async def test_bad_input_over_http_is_answered_and_forgotten(
     redis_url: str, body: bytes, status: int, code: str
 ) -> None:
-    async with running(redis_url) as (ground, relay, client):
+    async with running(redis_url) as (runtime, relay, client):
         answer = await client.post(url(relay), data=body)
         assert answer.status == status
         assert answer.content_type == "application/problem+json"
         assert (await answer.json(content_type=None))["code"] == code
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
-        assert await counts(ground) == {"_k": 1}
-        assert [event.key for event in await events(ground)] == ["k"]
+        assert await counts(runtime) == {"_k": 1}
+        assert [event.key for event in await events(runtime)] == ["k"]
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_sent(redis_url: str) -> None:
@@ -89,7 +89,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_sent(redis_url: str
 
 
 async def test_bad_input_over_websocket_closes_with_the_reason(redis_url: str) -> None:
-    async with running(redis_url) as (ground, relay, client):
+    async with running(redis_url) as (runtime, relay, client):
         async with client.ws_connect(f"ws://127.0.0.1:{relay.ports['ws']}") as socket:
             await socket.send_str("not json")
             message = await socket.receive(DEADLINE_S)
@@ -101,13 +101,13 @@ async def test_bad_input_over_websocket_closes_with_the_reason(redis_url: str) -
                 await socket.send_bytes(envelope("k", text=str(number)))
 
             async def queued() -> bool:
-                return await counts(ground) == {"_k": 10}
+                return await counts(runtime) == {"_k": 10}
 
             await eventually(queued, DEADLINE_S)
 
 
 async def test_requests_of_one_connection_are_answered_in_order(redis_url: str) -> None:
-    async with running(redis_url) as (ground, relay, _):
+    async with running(redis_url) as (runtime, relay, _):
         body = envelope("k")
         head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
         good = head + b"\r\n" + body
@@ -118,11 +118,11 @@ async def test_requests_of_one_connection_are_answered_in_order(redis_url: str) 
         statuses = re.findall(rb"HTTP/1.1 (\d+) ", answer)
         assert statuses == [b"200", b"400", b"200", b"200", b"200"]
         assert b"invitation" in answer
-        assert await counts(ground) == {"_k": 3}
+        assert await counts(runtime) == {"_k": 3}
 
 
 async def test_a_peer_that_stopped_writing_gets_all_its_answers(redis_url: str) -> None:
-    async with running(redis_url) as (ground, relay, _):
+    async with running(redis_url) as (runtime, relay, _):
         body = envelope("k")
         one = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.ports["http"])
@@ -132,7 +132,7 @@ async def test_a_peer_that_stopped_writing_gets_all_its_answers(redis_url: str) 
             answer = await reader.read()
         writer.close()
         assert answer.count(b"HTTP/1.1 200 ") == 3
-        assert await counts(ground) == {"_k": 3}
+        assert await counts(runtime) == {"_k": 3}
 
 
 async def test_a_client_that_dribbles_is_let_go_and_others_are_served(
@@ -162,16 +162,16 @@ async def test_who_waits_for_an_answer_that_does_not_come_gets_an_empty_one(
     redis_url: str,
 ) -> None:
     fast = {"direct_response_timeout_ms": 50}
-    async with running(redis_url, routing=fast) as (ground, relay, client):
+    async with running(redis_url, routing=fast) as (runtime, relay, client):
         body = envelope("k", return_route="all")
         answer = await client.post(url(relay), data=body)
         assert (answer.status, await answer.read()) == (200, b"")
         assert len(relay.callers) == 0
-        assert await counts(ground) == {"_k": 1}, "the message is there all the same"
+        assert await counts(runtime) == {"_k": 1}, "the message is there all the same"
 
 
 async def test_too_many_waiting_callers_are_told_so(redis_url: str) -> None:
-    async with running(redis_url, limits={"relay_callers_max": 1}) as (ground, relay, client):
+    async with running(redis_url, limits={"relay_callers_max": 1}) as (runtime, relay, client):
         body = envelope("k", return_route="all")
         first = asyncio.ensure_future(client.post(url(relay), data=body))
         await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
@@ -179,7 +179,7 @@ async def test_too_many_waiting_callers_are_told_so(redis_url: str) -> None:
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
         relay.callers.end()
         assert (await first).status == 200
-        assert await counts(ground) == {"_k": 2}
+        assert await counts(runtime) == {"_k": 2}
 
 
 async def test_other_methods_are_refused_and_the_root_greets(redis_url: str) -> None:
@@ -194,7 +194,7 @@ async def test_other_methods_are_refused_and_the_root_greets(redis_url: str) -> 
 
 
 def test_a_taken_port_and_a_layout_that_can_not_be_are_refused(redis_url: str) -> None:
-    from angarium.core.application import Angarium
+    from angarium.runtime.application import Angarium
 
     inbound = {"inbound": INBOUND, "layout": "acapy"}
     settings = load(redis_url=redis_url, routing=inbound, partitions=4)

@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 import trustme
 
-from angarium.core.application import Angarium
-from angarium.core.errors import Overloaded, SettingInvalid
-from angarium.core.settings import load
 from angarium.routing import relay as relay_module
 from angarium.routing.relay import Relay
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import Overloaded, SettingInvalid
+from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.routing.kit import counts, envelope
 from tests.routing.test_relay import DEADLINE_S, INBOUND, raw, running, url
@@ -103,7 +103,7 @@ async def test_a_caller_that_has_gone_leaves_its_place_to_others(
     monkeypatch.setattr("angarium.routing.relay_http.LINGER_S_MAX", 0.05)
     patient = {"direct_response_timeout_ms": 600_000}
     limits = {"relay_callers_max": 2}
-    async with running(redis_url, routing=patient, limits=limits) as (ground, relay, client):
+    async with running(redis_url, routing=patient, limits=limits) as (runtime, relay, client):
         body = envelope("k", return_route="all")
         for number in range(1, 4):
             _, writer = await asyncio.open_connection("127.0.0.1", relay.ports["http"])
@@ -116,7 +116,9 @@ async def test_a_caller_that_has_gone_leaves_its_place_to_others(
                 await peer.send_bytes(body)
                 await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
             await eventually(lambda: len(relay.callers) == 0, DEADLINE_S)
-            assert await counts(ground) == {"_k": 2 * number}, "what it sent is queued all the same"
+            assert await counts(runtime) == {"_k": 2 * number}, (
+                "what it sent is queued all the same"
+            )
 
 
 async def test_what_can_not_be_queued_takes_no_caller_s_place(redis_url: str) -> None:
@@ -151,7 +153,7 @@ async def test_a_websocket_message_without_end_is_cut_off(
 ) -> None:
     """Empty pieces do not count against the size of a message; their time does."""
     monkeypatch.setattr("angarium.routing.relay_ws.PATIENCE_S", 0.5)
-    async with running(redis_url) as (ground, relay, client):
+    async with running(redis_url) as (runtime, relay, client):
         reader, writer = await websocket(relay)
         writer.write(frame(b"{", 2, fin=False))
 
@@ -166,11 +168,11 @@ async def test_a_websocket_message_without_end_is_cut_off(
         async with client.ws_connect(f"ws://127.0.0.1:{relay.ports['ws']}") as peer:
             await peer.send_bytes(envelope("k"))
             await eventually(lambda: relay.queued == 1, DEADLINE_S)
-        assert await counts(ground) == {"_k": 1}
+        assert await counts(runtime) == {"_k": 1}
 
 
 async def test_messages_behind_a_bad_one_are_not_taken(redis_url: str) -> None:
-    async with running(redis_url) as (ground, relay, client):
+    async with running(redis_url) as (runtime, relay, client):
         async with client.ws_connect(f"ws://127.0.0.1:{relay.ports['ws']}") as peer:
             await peer.send_str("not json")
             for _ in range(5):
@@ -178,7 +180,7 @@ async def test_messages_behind_a_bad_one_are_not_taken(redis_url: str) -> None:
             message = await peer.receive(DEADLINE_S)
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1007)
         await eventually(lambda: connections(relay) == 0, DEADLINE_S)
-        assert await counts(ground) == {}
+        assert await counts(runtime) == {}
 
 
 async def test_with_a_certificate_http_and_websocket_are_spoken_over_tls(
@@ -192,7 +194,7 @@ async def test_with_a_certificate_http_and_websocket_are_spoken_over_tls(
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
     files = {"tls_certificate": str(chain), "tls_key": str(key)}
-    async with running(redis_url, routing=files) as (ground, relay, client):
+    async with running(redis_url, routing=files) as (runtime, relay, client):
         secure = f"https://127.0.0.1:{relay.ports['http']}/"
         for _ in range(3):
             answer = await client.post(secure, data=envelope("k"), ssl=trusting)
@@ -216,7 +218,7 @@ async def test_with_a_certificate_http_and_websocket_are_spoken_over_tls(
         async with asyncio.timeout(DEADLINE_S):
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
         writer.close()
-        assert await counts(ground) == {"_k": 4}
+        assert await counts(runtime) == {"_k": 4}
 
 
 def test_a_certificate_that_can_not_be_used_is_refused_with_its_setting(

@@ -75,8 +75,8 @@ async def sink(statuses: dict[str, int]) -> AsyncIterator[tuple[str, list[tuple[
 async def test_a_message_goes_from_a_post_to_the_handler_and_back(
     redis_url: str, tmp_path: Path, layout: str
 ) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
-        env = environment(ground.settings, tmp_path, ANGARIUM_ROUTING__LAYOUT=layout)
+    async with routing(redis_url, layout=layout) as (runtime, store):
+        env = environment(runtime.settings, tmp_path, ANGARIUM_ROUTING__LAYOUT=layout)
         async with (
             RoleProcess(["serve", "relay"], env) as relay,
             RoleProcess(["serve", "inbox", *APP], env) as inbox,
@@ -101,7 +101,7 @@ async def test_a_message_goes_from_a_post_to_the_handler_and_back(
             assert received(tmp_path)[21:] == ["w1", "w2", "w3"]
             state = await store.show("key")
             assert (state.pending, state.waiting) == (0, 0)
-            names = [event.event for event in await events(ground)]
+            names = [event.event for event in await events(runtime)]
             assert names.count("accepted") == names.count("handled") == 24
             assert relay.terminate() == 0
             assert inbox.terminate() == 0
@@ -112,8 +112,8 @@ async def test_a_message_goes_from_a_post_to_the_handler_and_back(
 async def test_one_process_may_run_relay_inbox_and_deliverer(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with routing(any_redis_url) as (ground, _):
-        env = environment(ground.settings, tmp_path, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
+    async with routing(any_redis_url) as (runtime, _):
+        env = environment(runtime.settings, tmp_path, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
         roles = ["serve", "relay", "inbox", "deliverer", *APP]
         async with (
             RoleProcess(roles, env, ready_lines=3) as process,
@@ -123,7 +123,7 @@ async def test_one_process_may_run_relay_inbox_and_deliverer(
             relay = f"http://127.0.0.1:{process.ports['http']}"
             assert (await client.post(relay, data=envelope("k", text="one"))).status == 200
             await eventually(lambda: received(tmp_path) == ["one"], DEADLINE_S)
-            await OutboundStore(ground, "native").push(f"{url}/a", b"out", {})
+            await OutboundStore(runtime, "native").push(f"{url}/a", b"out", {})
             await eventually(lambda: came == [("/a", b"out")], DEADLINE_S)
             process.send(signal.SIGTERM)
             assert process.wait() == 0
@@ -132,11 +132,11 @@ async def test_one_process_may_run_relay_inbox_and_deliverer(
 async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it_cannot_read(
     redis_server: ServerProcess,
 ) -> None:
-    async with routing(redis_server.url) as (ground, _):
-        env = environment(ground.settings, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
-        store = OutboundStore(ground, "native")
+    async with routing(redis_server.url) as (runtime, _):
+        env = environment(runtime.settings, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
+        store = OutboundStore(runtime, "native")
         witness = redis_server.client()
-        queue = f"{ground.settings.prefix}acapy_outbound"
+        queue = f"{runtime.settings.prefix}acapy_outbound"
         async with RoleProcess(["serve", "deliverer"], env) as role, sink({}) as (url, came):
             for nonsense in (b"not json", b"{}", b'{"service":{"url":1}}', b"\xff\xfe", b"[]"):
                 witness.rpush(queue, nonsense)
@@ -148,7 +148,7 @@ async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it
             await eventually(lambda: set(came) == expected, DEADLINE_S)
 
             async def all_ended() -> bool:
-                names = [event.event for event in await events(ground)]
+                names = [event.event for event in await events(runtime)]
                 ends = names.count("outbound_delivered"), names.count("outbound_dead")
                 assert ends == (3, 5), "\n".join(role.stderr()[-5:])
                 return True
@@ -157,13 +157,13 @@ async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it
             assert len(await store.dead(10)) == 5
             assert role.alive
             assert role.terminate() == 0
-        assert len(await events(ground, "outbound_accepted")) == 8
+        assert len(await events(runtime, "outbound_accepted")) == 8
 
 
 async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, _):
-        store = OutboundStore(ground, "native")
-        env = environment(ground.settings, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
+    async with routing(redis_url) as (runtime, _):
+        store = OutboundStore(runtime, "native")
+        env = environment(runtime.settings, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
         statuses = {"/500": 500, "/302": 302, "/404": 404}
         async with RoleProcess(["serve", "deliverer"], env), sink(statuses) as (url, came):
             for path in statuses:
@@ -173,7 +173,7 @@ async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_
             async def all_failed() -> bool:
                 # By what was noted: on a busy machine the first is back from its pause before
                 # the last has failed, so that they never wait together.
-                found = await events(ground, "outbound_retried")
+                found = await events(runtime, "outbound_retried")
                 first = {event.key: event.detail for event in found if event.attempt == 1}
                 assert len(first) == 4, first
                 answers = {str(detail) for detail in first.values()}
@@ -181,7 +181,7 @@ async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_
 
             await eventually(all_failed, DEADLINE_S)
             assert {path for path, _ in came} == set(statuses), "redirects are not followed"
-        env = environment(ground.settings)
+        env = environment(runtime.settings)
         async with RoleProcess(["serve", "deliverer"], env), sink({}) as (url, came):
             await store.push(f"{url}/private", b"x", {})
 
@@ -194,8 +194,8 @@ async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_
 
 async def test_two_relays_give_each_caller_its_own_answer(redis_url: str, tmp_path: Path) -> None:
     for layout in ("native", "acapy"):
-        async with routing(redis_url, layout=layout) as (ground, _):
-            env = environment(ground.settings, ANGARIUM_ROUTING__LAYOUT=layout)
+        async with routing(redis_url, layout=layout) as (runtime, _):
+            env = environment(runtime.settings, ANGARIUM_ROUTING__LAYOUT=layout)
             async with (
                 RoleProcess(["serve", "relay"], env) as one,
                 RoleProcess(["serve", "relay"], env) as two,
@@ -217,9 +217,9 @@ async def test_two_relays_give_each_caller_its_own_answer(redis_url: str, tmp_pa
 
 
 async def test_status_endpoints_ask_for_their_key(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, _):
+    async with routing(redis_url) as (runtime, _):
         env = environment(
-            ground.settings,
+            runtime.settings,
             STATUS_ENDPOINT_HOST="127.0.0.1",
             STATUS_ENDPOINT_PORT="0",
             STATUS_ENDPOINT_API_KEY="secret",

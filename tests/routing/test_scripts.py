@@ -7,27 +7,27 @@ import json
 
 import pytest
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import NotFound
-from angarium.core.ground import Ground
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, decode_response, id_of
 from angarium.routing.store import Finished, RoutingStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import NotFound
+from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.routing.kit import counts, events, handle_all, owner, post, routing, subjects
 
 LAYOUTS = pytest.mark.parametrize("layout", ["native", "acapy"])
 
 
-async def field(ground: Ground, key: keys.Key, name: str) -> bytes | None:
-    place = ground.keyspace.name(key)
-    found: bytes | None = await ground.redis.call("HGET", place, name, key=place)
+async def field(runtime: Runtime, key: keys.Key, name: str) -> bytes | None:
+    place = runtime.keyspace.name(key)
+    found: bytes | None = await runtime.redis.call("HGET", place, name, key=place)
     return found
 
 
 @LAYOUTS
 async def test_keys_are_given_out_in_turn_and_the_turn_wraps(redis_url: str, layout: str) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         assert await store.get_new_valid_uid() == []
         for uid in ("a", "b", "c"):
             assert await store.touch(uid)
@@ -35,23 +35,23 @@ async def test_keys_are_given_out_in_turn_and_the_turn_wraps(redis_url: str, lay
         assert sorted(await store.get_new_valid_uid(0, 3)) == ["a", "b", "c"]
         turns = await store.get_new_valid_uid(0, 7)
         assert turns[:3] == turns[3:6]
-        iterator = ground.keyspace.name(keys.ROUND_ROBIN_ITERATOR)
-        assert int(await ground.redis.call("GET", iterator)) in (0, 1, 2)
-        await ground.redis.call("SET", iterator, 3)  # where the published code may leave it
+        iterator = runtime.keyspace.name(keys.ROUND_ROBIN_ITERATOR)
+        assert int(await runtime.redis.call("GET", iterator)) in (0, 1, 2)
+        await runtime.redis.call("SET", iterator, 3)  # where the published code may leave it
         assert len(await store.get_new_valid_uid(0, 3)) == 3
 
 
 @LAYOUTS
 async def test_assigning_is_done_once_and_says_who_owns_it(redis_url: str, layout: str) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         assert await store.assign_recip_key_to_new_uid(["k"]) == [None]
         await store.touch("a")
         await store.touch("b")
         first = await store.assign_recip_key_to_new_uid(["k", "l"])
         assert sorted(map(str, first)) == ["a", "b"]
         assert await store.assign_recip_key_to_new_uid(["l", "k"]) == first[::-1]
-        assert await field(ground, keys.PENDING_COUNTS, f"{first[0]}_k") == b"0"
-        assert await subjects(ground, "assigned") == ["k", "l"]
+        assert await field(runtime, keys.PENDING_COUNTS, f"{first[0]}_k") == b"0"
+        assert await subjects(runtime, "assigned") == ["k", "l"]
 
 
 @LAYOUTS
@@ -59,29 +59,29 @@ async def test_reassigning_moves_the_count_and_removes_an_emptied_instance(
     redis_url: str, layout: str
 ) -> None:
     clock = FakeClock()
-    async with routing(redis_url, layout=layout, clock=clock) as (ground, store):
+    async with routing(redis_url, layout=layout, clock=clock) as (runtime, store):
         await store.touch("a")
         await post(store, "k", b"1", b"2")
         assert await store.reassign_recip_key_to_uid("a", "k") is None, "nobody else is there"
         await store.touch("b")
         assert await store.reassign_recip_key_to_uid("b", "k") is None, "not the owner"
         assert await store.reassign_recip_key_to_uid("a", "k") == "b"
-        assert await counts(ground) == {"b_k": 2}
+        assert await counts(runtime) == {"b_k": 2}
         assert [each.uid for each in (await store.instances())[0]] == ["b"]
-        assert await subjects(ground, "removed") == ["a"]
+        assert await subjects(runtime, "removed") == ["a"]
         assert len(await handle_all(store, "b", "k")) == 2
 
 
 @LAYOUTS
 async def test_a_message_is_kept_until_an_instance_registers(redis_url: str, layout: str) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         assert await post(store, "k", b"1", b"2") == ["kept", "kept"]
         assert (await store.sweep()).assigned == 0
         _, unowned = await store.instances()
         assert unowned == 1
         await store.touch("a")
         assert (await store.sweep()).assigned == 1
-        assert await counts(ground) == {"a_k": 2}
+        assert await counts(runtime) == {"a_k": 2}
         assert len(await handle_all(store, "a", "k")) == 2
         assert (await store.instances())[1] == 0
 
@@ -91,7 +91,7 @@ async def test_silence_with_mail_moves_all_keys_with_their_counts(
     redis_url: str, layout: str
 ) -> None:
     clock = FakeClock()
-    async with routing(redis_url, layout=layout, clock=clock) as (ground, store):
+    async with routing(redis_url, layout=layout, clock=clock) as (runtime, store):
         await store.touch("a")
         await store.assign_recip_key_to_new_uid(["idle"])
         await post(store, "k", b"1")
@@ -103,8 +103,8 @@ async def test_silence_with_mail_moves_all_keys_with_their_counts(
         await post(store, "k", b"3")
         assert await owner(store, "k") == "b"
         assert await owner(store, "idle") == "b", "its other keys went with it"
-        assert await counts(ground) == {"b_k": 3}
-        assert await subjects(ground, "removed") == ["a"]
+        assert await counts(runtime) == {"b_k": 3}
+        assert await subjects(runtime, "removed") == ["a"]
         assert await store.touch("a"), "the one that was removed registers again by itself"
 
 
@@ -126,16 +126,16 @@ async def test_silence_without_mail_moves_nothing(redis_url: str, layout: str) -
 @LAYOUTS
 async def test_an_instance_never_heard_of_is_not_stale(redis_url: str, layout: str) -> None:
     clock = FakeClock()
-    async with routing(redis_url, layout=layout, clock=clock) as (ground, store):
+    async with routing(redis_url, layout=layout, clock=clock) as (runtime, store):
         await store.touch("a")
         await post(store, "k", b"1")
-        place = ground.keyspace.name(keys.UID_LAST_ACCESS)
-        await ground.redis.call("HDEL", place, "a", key=place)
+        place = runtime.keyspace.name(keys.UID_LAST_ACCESS)
+        await runtime.redis.call("HDEL", place, "a", key=place)
         clock.jump(60_000)
         await store.touch("b")
         assert await post(store, "k", b"2") == ["queued"]
         assert await owner(store, "k") == "a"
-        assert await counts(ground) == {"a_k": 2}
+        assert await counts(runtime) == {"a_k": 2}
 
 
 async def test_two_idle_instances_and_four_posts_strand_nobody(redis_url: str) -> None:
@@ -188,7 +188,7 @@ async def test_the_keys_of_a_stale_instance_move_in_pieces(redis_url: str) -> No
 async def test_a_batch_for_a_stale_instance_moves_its_other_keys_only_once(redis_url: str) -> None:
     """A batch of many keys of an instance that owned a million must not move them all at once."""
     clock = FakeClock()
-    async with routing(redis_url, clock=clock, moves_max=3) as (ground, store):
+    async with routing(redis_url, clock=clock, moves_max=3) as (runtime, store):
         await store.touch("a")
         await store.assign_recip_key_to_new_uid([f"k{number}" for number in range(40)])
         await post(store, "k0", b"1")
@@ -196,7 +196,7 @@ async def test_a_batch_for_a_stale_instance_moves_its_other_keys_only_once(redis
         await store.touch("b")
         batch = [store.process_payload_recip_key(f"k{number}", b"x") for number in range(8)]
         assert set(await asyncio.gather(*batch)) == {b"queued"}
-        moved = len(await events(ground, "reassigned"))
+        moved = len(await events(runtime, "reassigned"))
         # Those of the batch in at most two calls, and in each of them three others.
         assert 8 <= moved <= 8 + 2 * 3
         swept = await store.sweep()
@@ -255,7 +255,7 @@ async def test_one_that_comes_back_in_the_middle_keeps_what_it_still_has(redis_u
 
 @LAYOUTS
 async def test_retiring_gives_keys_away_when_there_is_mail(redis_url: str, layout: str) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         await store.touch("a")
         await store.retire("a")
         assert (await store.instances())[0] == [], "without keys there is nothing to keep"
@@ -266,12 +266,12 @@ async def test_retiring_gives_keys_away_when_there_is_mail(redis_url: str, layou
         await store.touch("b")
         assert (await store.sweep()).moved == 1
         assert await owner(store, "k") == "b"
-        assert await subjects(ground, "retired", "removed") == ["a", "a", "a"]
+        assert await subjects(runtime, "retired", "removed") == ["a", "a", "a"]
 
 
 @LAYOUTS
 async def test_what_is_taken_stays_until_it_is_finished(redis_url: str, layout: str) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         assert await store.claim("a", 0, 10) is None, "not registered"
         await store.touch("a")
         await post(store, "k", b"1", b"2", b"3")
@@ -290,15 +290,15 @@ async def test_what_is_taken_stays_until_it_is_finished(redis_url: str, layout: 
         assert (await store.show("k")).waiting == 3
         done = Finished("k", [(id_of(item), "") for item in items])
         assert await store.finish("a", 0, [done]) == ["more"]
-        assert await counts(ground) == {"a_k": 1}
+        assert await counts(runtime) == {"a_k": 1}
         assert await store.finish("a", 0, [done]) == ["more"], "a second time changes nothing"
-        assert await counts(ground) == {"a_k": 1}
+        assert await counts(runtime) == {"a_k": 1}
         assert len(await handle_all(store, "a", "k")) == 1
 
 
 @LAYOUTS
 async def test_only_the_owner_takes_and_finishes(redis_url: str, layout: str) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         await store.touch("a")
         await post(store, "k")
         (items,) = await store.take("a", 0, ["k"], 5)
@@ -306,28 +306,28 @@ async def test_only_the_owner_takes_and_finishes(redis_url: str, layout: str) ->
         done = Finished("k", [(id_of(items[0]), "")])
         assert await store.take("b", 0, ["k"], 5) == ["not_owner"]
         assert await store.finish("b", 0, [done]) == ["not_owner"]
-        assert await counts(ground) == {"a_k": 1}
-        assert await subjects(ground, "handled") == []
+        assert await counts(runtime) == {"a_k": 1}
+        assert await subjects(runtime, "handled") == []
 
 
 @LAYOUTS
 async def test_a_message_given_up_is_a_dead_letter_with_its_reason(
     redis_url: str, layout: str
 ) -> None:
-    async with routing(redis_url, layout=layout) as (ground, store):
+    async with routing(redis_url, layout=layout) as (runtime, store):
         await store.touch("a")
         await post(store, "k", b"1", b"2")
         (items,) = await store.take("a", 0, ["k"], 5)
         assert isinstance(items, list)
         ends = [(id_of(items[0]), "poison"), (id_of(items[1]), "")]
         assert await store.finish("a", 0, [Finished("k", ends)]) == ["finished"]
-        place = ground.keyspace.name(keys.INBOUND_DEAD)
-        (letter,) = await ground.redis.call("LRANGE", place, 0, -1, key=place)
+        place = runtime.keyspace.name(keys.INBOUND_DEAD)
+        (letter,) = await runtime.redis.call("LRANGE", place, 0, -1, key=place)
         found = json.loads(letter)
         assert (found["reason"], found["recip_key"]) == ("poison", "k")
         assert found["message"].encode() == items[0]
-        assert [event.detail for event in await events(ground, "dead")] == ["poison"]
-        assert len(await subjects(ground, "handled")) == 1
+        assert [event.detail for event in await events(runtime, "dead")] == ["poison"]
+        assert len(await subjects(runtime, "handled")) == 1
 
 
 async def test_what_is_large_comes_alone_and_the_rest_later(redis_url: str) -> None:
@@ -344,7 +344,7 @@ async def test_what_is_large_comes_alone_and_the_rest_later(redis_url: str) -> N
 
 
 async def test_rebalancing_moves_idle_keys_to_those_who_have_fewer(any_redis_url: str) -> None:
-    async with routing(any_redis_url, moves_max=7) as (ground, store):
+    async with routing(any_redis_url, moves_max=7) as (runtime, store):
         await store.touch("a")
         names = [f"k{number}" for number in range(60)]
         await store.assign_recip_key_to_new_uid(names)
@@ -356,7 +356,7 @@ async def test_rebalancing_moves_idle_keys_to_those_who_have_fewer(any_redis_url
         assert await store.rebalance() > 30
         assert all([await owner(store, name) == "a" for name in names[:5]]), "mail stays"
         sizes = sorted(each.keys for each in (await store.instances())[0])
-        spread = 1 if ground.settings.partitions == 1 else 6
+        spread = 1 if runtime.settings.partitions == 1 else 6
         assert sizes[-1] - sizes[0] <= spread
         assert await store.rebalance() == 0
 
@@ -380,15 +380,15 @@ async def test_a_key_that_nobody_wrote_to_is_unknown(any_redis_url: str) -> None
 
 
 async def test_there_are_numbers_for_so_many_instances_only(redis_url: str) -> None:
-    async with routing(redis_url) as (ground, store):
-        place = ground.keyspace.name(keys.UID_LAST_ACCESS)
+    async with routing(redis_url) as (runtime, store):
+        place = runtime.keyspace.name(keys.UID_LAST_ACCESS)
         for start in range(1, 8_192, 500):
             pairs = [
                 text
                 for number in range(start, min(8_192, start + 500))
                 for text in (f"u{number}", f"1:{number}")
             ]
-            await ground.redis.call("HSET", place, *pairs, key=place)
+            await runtime.redis.call("HSET", place, *pairs, key=place)
         with pytest.raises(InstancesFull):
             await store.touch("one more")
         await store.sweep()  # silent ones without keys go
@@ -396,7 +396,7 @@ async def test_there_are_numbers_for_so_many_instances_only(redis_url: str) -> N
 
 
 async def test_keys_of_several_partitions_have_their_own_owners(any_redis_url: str) -> None:
-    async with routing(any_redis_url) as (ground, store):
+    async with routing(any_redis_url) as (runtime, store):
         for uid in ("a", "b"):
             await store.touch(uid)
         names = [f"k{number}" for number in range(40)]
@@ -404,12 +404,12 @@ async def test_keys_of_several_partitions_have_their_own_owners(any_redis_url: s
             await post(store, name)
         instances, _ = await store.instances()
         assert sum(each.keys for each in instances) == 40
-        assert sum((await counts(ground)).values()) == 40
+        assert sum((await counts(runtime)).values()) == 40
         for name in names:
             found = await owner(store, name)
             assert found is not None
             assert len(await handle_all(store, found, name)) == 1
-        assert await counts(ground) == {}
+        assert await counts(runtime) == {}
 
 
 def test_the_store_is_what_these_tests_call() -> None:

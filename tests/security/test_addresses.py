@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from angarium.core.outbound import AddressRefused, check_url
+from angarium.runtime.outbound import AddressRefused, check_url
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 

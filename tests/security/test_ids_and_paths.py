@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 import pytest
 
-from angarium.core.ground import Ground
-from angarium.core.keys import KEYS
-from angarium.core.keys.key import Scope
-from angarium.core.keyspace import Keyspace
-from angarium.core.settings import load
-from angarium.core.topology import slot_of
 from angarium.pickup.client import CallRefused
+from angarium.runtime.keys import KEYS
+from angarium.runtime.keys.key import Scope
+from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
+from angarium.runtime.topology import slot_of
 from tests.kit.cluster import ClusterProcess
 from tests.kit.roles import RoleProcess
 from tests.pickup.rig import DID, connected, gateway, sqlite
@@ -98,8 +98,8 @@ async def test_odd_ids_in_the_paths_of_the_api_are_unknown_and_no_fault(
         "/v1/routing/keys/{}", "/v1/conversations/{}", "/v1/dispatch/dead/{}", "/v1/pipelines/{}",
         "/v1/search?id={}",
     ]  # fmt: skip
-    async with api(redis_url, lake_url=str(tmp_path / "lake")) as (ground, port):
-        before = await _keys(ground)
+    async with api(redis_url, lake_url=str(tmp_path / "lake")) as (runtime, port):
+        before = await _keys(runtime)
         odd = [*ODD, "../secret", "../../secret", "' or 1=1 --", "x'; drop table events; --"]
         for id in odd:
             for path in paths:
@@ -107,12 +107,12 @@ async def test_odd_ids_in_the_paths_of_the_api_are_unknown_and_no_fault(
                 answer = await said(port, request(f"GET {asked}"))
                 assert status(answer) in (200, 400, 404, 422), (asked, answer[:300])
                 assert b"do not read" not in answer
-        made = {name for name in await _keys(ground) - before if "process" not in name}
+        made = {name for name in await _keys(runtime) - before if "process" not in name}
         assert made == set()  # but for the reports of the role itself, asking makes nothing
 
 
-async def _keys(ground: Ground) -> set[str]:
-    found: list[bytes] = await ground.redis.call("KEYS", f"{ground.settings.prefix}*")
+async def _keys(runtime: Runtime) -> set[str]:
+    found: list[bytes] = await runtime.redis.call("KEYS", f"{runtime.settings.prefix}*")
     return {name.decode() for name in found}
 
 

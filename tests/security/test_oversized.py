@@ -45,7 +45,7 @@ HEADS = {
 async def test_a_head_that_can_not_be_is_refused_by_api_and_relay(
     redis_url: str, no_settings: object
 ) -> None:
-    async with api(redis_url) as (_, port), running(redis_url) as (ground, relay, _):
+    async with api(redis_url) as (_, port), running(redis_url) as (runtime, relay, _):
         for name, head in HEADS.items():
             answer = await said(port, head)
             # Nothing is heard where the connection was reset while the rest still came.
@@ -53,7 +53,7 @@ async def test_a_head_that_can_not_be_is_refused_by_api_and_relay(
             assert not answer or b"application/problem+json" in answer, name
             assert status(await said(relay.ports["http"], head)) != 200, name
             assert status(await said(port, request("GET /healthz"))) == 200
-        assert await counts(ground) == {}
+        assert await counts(runtime) == {}
 
 
 def many(item: bytes) -> bytes:
@@ -91,13 +91,13 @@ async def test_numbers_no_machine_has_travel_as_they_were_written(
     redis_url: str, no_settings: object
 ) -> None:
     """A payload is text to us: Lua's numbers, which have 53 bits, never see it."""
-    async with api(redis_url) as (ground, port):
+    async with api(redis_url) as (runtime, port):
         code, _ = await post(
             port, "/v1/messages", b'{"payload":{"n":12345678901234567890123,"e":1e400}}'
         )
         assert code == 202
-        found = await ground.redis.call(
-            "XRANGE", f"{ground.settings.prefix}messages:inbox", "-", "+"
+        found = await runtime.redis.call(
+            "XRANGE", f"{runtime.settings.prefix}messages:inbox", "-", "+"
         )
         assert b"12345678901234567890123" in repr(found).encode()
 
@@ -124,7 +124,7 @@ async def test_a_gateway_unpacks_nothing(redis_url: str, tmp_path: Path) -> None
 
 
 async def test_a_relay_unpacks_nothing(redis_url: str) -> None:
-    async with running(redis_url) as (ground, relay, client):
+    async with running(redis_url) as (runtime, relay, client):
         async with dialled(relay.ports["ws"]) as (reader, writer):
             writer.write(handshake({"Sec-WebSocket-Extensions": "permessage-deflate"}))
             head = await reader.readuntil(b"\r\n\r\n")
@@ -137,7 +137,7 @@ async def test_a_relay_unpacks_nothing(redis_url: str) -> None:
             data=packed, headers={"Content-Encoding": "deflate"},
         )  # fmt: skip
         assert answer.status in (400, 415)
-        assert await counts(ground) == {}
+        assert await counts(runtime) == {}
 
 
 async def test_deep_and_huge_json_at_the_gateway_is_answered(

@@ -81,9 +81,9 @@ async def calls(redis_url: str) -> list[Call]:
     try:
         async with (
             room(redis_url, transactions=SETTINGS, allow_private_addresses=True) as here,
-            running_node(here.ground),
+            running_node(here.runtime),
         ):
-            webhooks = Webhooks(here.ground)
+            webhooks = Webhooks(here.runtime)
             await webhooks.start()
             try:
                 await here.start("one", webhook=url)

@@ -17,7 +17,7 @@ from angarium.routing import relay as relay_module
 from angarium.server import connections, http
 from tests.dispatch.hall import hall
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.pickup.rig import gateway, sqlite
 from tests.routing.test_relay import running
 from tests.security.wire import PATIENCE_S, api, dialled, handshake, heard, request, said, status_of
@@ -156,8 +156,8 @@ async def test_who_does_not_prove_to_know_the_token_at_the_ack_port_soon_loses_i
 ) -> None:
     monkeypatch.setattr(security, "HANDSHAKE_S_MAX", SHORT_S)
     limits, rules = {"ack_connections_max": 2}, {"ack_port": 0, "token": "secret"}
-    async with sample_ground(redis_url, limits=limits, dispatch=rules) as ground:
-        dispatcher = Dispatcher(ground)
+    async with sample_runtime(redis_url, limits=limits, dispatch=rules) as runtime:
+        dispatcher = Dispatcher(runtime)
         await dispatcher.start()
         port = dispatcher.ports["ack"]
         try:

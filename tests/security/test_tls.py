@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import trustme
 
-from angarium.core.errors import AngariumError
-from angarium.core.settings import load
 from angarium.dispatch import security
 from angarium.dispatch.dispatcher import Dispatcher
 from angarium.dispatch.protocol import Greeting, hello
-from tests.kit.sample import sample_ground
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.settings import load
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 from tests.pickup.rig import gateway, sqlite
 from tests.routing.test_relay import running
@@ -92,11 +92,11 @@ async def test_redis_with_a_certificate_that_proves_nothing_is_not_used(
             "redis": {"unavailable_timeout_ms": 300, "call_timeout_ms": 2_000}
         }
         if kind == "good":
-            async with sample_ground(url.replace(":pw@", ""), **settings) as ground:
-                assert await ground.redis.call("PING") == b"PONG"
+            async with sample_runtime(url.replace(":pw@", ""), **settings) as runtime:
+                assert await runtime.redis.call("PING") == b"PONG"
             return
         with pytest.raises(AngariumError, match="CERTIFICATE_VERIFY_FAILED"):
-            async with sample_ground(url, **settings):
+            async with sample_runtime(url, **settings):
                 pass
 
 
@@ -123,9 +123,9 @@ async def doors(
     async with (
         running(redis_url, routing=routing) as (_, relay, _),
         gateway(redis_url, sqlite(tmp_path), **pickup) as service,
-        sample_ground(redis_url, dispatch=dispatch) as ground,
+        sample_runtime(redis_url, dispatch=dispatch) as runtime,
     ):
-        dispatcher = Dispatcher(ground)
+        dispatcher = Dispatcher(runtime)
         await dispatcher.start()
         try:
             yield {

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from angarium.core.tokens import TokenStore, digest
+from angarium.runtime.tokens import TokenStore, digest
 from tests.kit.eventually import eventually
 from tests.security.wire import PATIENCE_S, api, request, said
 from tests.security.wire import status_of as status
@@ -90,8 +90,8 @@ async def test_a_path_that_is_spelled_oddly_leads_past_no_guard(
 
 
 async def test_a_stream_ends_when_its_token_is_revoked(redis_url: str, no_settings: object) -> None:
-    async with api(redis_url) as (ground, port), aiohttp.ClientSession() as session:
-        store = TokenStore(ground)
+    async with api(redis_url) as (runtime, port), aiohttp.ClientSession() as session:
+        store = TokenStore(runtime)
         await store.create("other", "admin")
         token = await store.create("one", "read")
         call = Api(session, port)

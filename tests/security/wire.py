@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from angarium.client.application import Angarium
-from angarium.core.ground import Ground
+from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 PATIENCE_S = 30.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def api(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Ground, int]]:
+async def api(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Runtime, int]]:
     """An API in this process, and its port."""
     overrides["http"] = {"port": 0, **overrides.get("http", {})}
-    async with sample_ground(redis_url, **overrides) as ground:
-        service = build(ground, Angarium())
+    async with sample_runtime(redis_url, **overrides) as runtime:
+        service = build(runtime, Angarium())
         await service.start()
         try:
-            yield ground, service.ports["http"]
+            yield runtime, service.ports["http"]
         finally:
             await service.stop(5)
 

@@ -12,8 +12,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from angarium.core import log
-from angarium.core.service import Service
+from angarium.runtime import log
+from angarium.runtime.service import Service
 from angarium.server import host
 
 # Short, so that a test of the end of patience is short; long enough for an honest stop.

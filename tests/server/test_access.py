@@ -12,15 +12,15 @@ import aiohttp
 import pytest
 
 from angarium.client.application import Angarium
-from angarium.core import keyspace as keys
-from angarium.core.errors import InputInvalid, NotFound, SettingInvalid
-from angarium.core.ground import Ground
-from angarium.core.scripts import status_of
-from angarium.core.tokens import SCOPES, Token, TokenStore, digest, from_settings
-from angarium.core.tokens_seen import REMEMBER_TOKENS, TokensSeen, note_path
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import status_of
+from angarium.runtime.tokens import SCOPES, Token, TokenStore, digest, from_settings
+from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, note_path
 from angarium.server.http import build, check
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground, sample_settings
+from tests.kit.sample import sample_runtime, sample_settings
 
 PATIENCE_S = 30.0
 TOKENS = ["read:reader", "write:writer", "admin:boss", "write@acme:acme-writer", "read@acme:acme"]
@@ -44,13 +44,13 @@ class Caller:
 
 
 @asynccontextmanager
-async def house(redis_url: str, **http: Any) -> AsyncIterator[tuple[Ground, Caller]]:
-    async with sample_ground(redis_url, http={"port": 0, **http}) as ground:
-        api = build(ground, Angarium())
+async def house(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Caller]]:
+    async with sample_runtime(redis_url, http={"port": 0, **http}) as runtime:
+        api = build(runtime, Angarium())
         await api.start()
         try:
             async with aiohttp.ClientSession() as session:
-                yield ground, Caller(session, f"http://127.0.0.1:{api.ports['http']}")
+                yield runtime, Caller(session, f"http://127.0.0.1:{api.ports['http']}")
         finally:
             await api.stop(5)
 
@@ -124,8 +124,8 @@ async def test_a_token_of_a_tenant_reaches_that_tenant_only(
 async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
     any_redis_url: str, no_settings: object
 ) -> None:
-    async with house(any_redis_url) as (ground, call):
-        store = TokenStore(ground)
+    async with house(any_redis_url) as (runtime, call):
+        store = TokenStore(runtime)
         token = await store.create("somebody", "read")
         (listed,) = await store.listed()
         assert token not in str(listed)
@@ -144,16 +144,16 @@ async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
 
 
 async def test_the_first_token_is_remembered_once_by_each_script(any_redis_url: str) -> None:
-    async with sample_ground(any_redis_url) as ground:
-        name = ground.keyspace.name(keys.TOKENS_SEEN, 0)
+    async with sample_runtime(any_redis_url) as runtime:
+        name = runtime.keyspace.name(keys.TOKENS_SEEN, 0)
 
         async def remembered(surface: str) -> str:
-            return status_of(await ground.run(REMEMBER_TOKENS, 0, [name], [surface]))
+            return status_of(await runtime.run(REMEMBER_TOKENS, 0, [name], [surface]))
 
         assert [await remembered("gateway") for _ in range(2)] == ["remembered", "known"]
-        await TokenStore(ground).create("a", "read")
+        await TokenStore(runtime).create("a", "read")
         assert await remembered("api") == "known"
-        found = await ground.redis.call("HKEYS", name, key=name)
+        found = await runtime.redis.call("HKEYS", name, key=name)
         assert sorted(found) == [b"api", b"gateway"]
 
 
@@ -162,21 +162,21 @@ async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
 ) -> None:
     (no_settings / "file").write_text("")
     prefix = "t-home:"
-    async with sample_ground(redis_url, prefix=prefix, home=no_settings / "file" / "x") as ground:
-        assert not await TokensSeen(ground, "api").look(has_tokens=False)
-        assert await TokensSeen(ground, "api").look(has_tokens=True)
-    async with sample_ground(redis_url, prefix=prefix, home=no_settings / "home") as ground:
+    async with sample_runtime(redis_url, prefix=prefix, home=no_settings / "file" / "x") as runtime:
+        assert not await TokensSeen(runtime, "api").look(has_tokens=False)
+        assert await TokensSeen(runtime, "api").look(has_tokens=True)
+    async with sample_runtime(redis_url, prefix=prefix, home=no_settings / "home") as runtime:
         # Another process on the same Redis knows of it, and writes its own file.
-        assert await TokensSeen(ground, "api").look(has_tokens=False)
-        assert not await TokensSeen(ground, "gateway").look(has_tokens=False)
-        assert note_path(ground.settings.home, prefix, "api").exists()
+        assert await TokensSeen(runtime, "api").look(has_tokens=False)
+        assert not await TokensSeen(runtime, "gateway").look(has_tokens=False)
+        assert note_path(runtime.settings.home, prefix, "api").exists()
         # Other prefixes have other tokens.
-        assert not note_path(ground.settings.home, "another:", "api").exists()
+        assert not note_path(runtime.settings.home, "another:", "api").exists()
 
 
 async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
-    async with sample_ground(redis_url) as ground:
-        store = TokenStore(ground)
+    async with sample_runtime(redis_url) as runtime:
+        store = TokenStore(runtime)
         token = await store.create("a", "admin", "acme")
         assert await store.all() == {
             digest(token): Token("a", "admin", "acme", (await store.listed())[0].token.created_ms)
@@ -190,9 +190,9 @@ async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
 async def test_a_token_that_makes_no_sense_is_not_made(
     redis_url: str, name: str, scope: str, tenant: str | None
 ) -> None:
-    async with sample_ground(redis_url) as ground:
+    async with sample_runtime(redis_url) as runtime:
         with pytest.raises(InputInvalid):
-            await TokenStore(ground).create(name, scope, tenant)
+            await TokenStore(runtime).create(name, scope, tenant)
 
 
 def test_a_token_in_the_settings_may_be_hashed() -> None:

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.errors import AngariumError, InputInvalid
-from angarium.core.web import Face, Operation, problem, problem_of, reply, routes
+from angarium.runtime.errors import AngariumError, InputInvalid
+from angarium.runtime.web import Face, Operation, problem, problem_of, reply, routes
 from angarium.server.direct import Direct
 
 

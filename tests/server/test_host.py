@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from angarium.core.errors import AngariumError, SettingInvalid
-from angarium.core.service import Service
-from angarium.core.sockets import listen
+from angarium.runtime.errors import AngariumError, SettingInvalid
+from angarium.runtime.service import Service
+from angarium.runtime.sockets import listen
 from angarium.server.host import Host
 from tests.kit.eventually import wait_until
 from tests.kit.leash import LeashedProcess

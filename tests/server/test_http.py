@@ -14,22 +14,22 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.settings import load
-from angarium.core.web import Face, Operation, reply
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import load
+from angarium.runtime.web import Face, Operation, reply
 from angarium.server import http
 from angarium.server.http import Api, build
-from tests.core.recorder import Recorder
 from tests.kit.eventually import Signal, eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
+from tests.runtime.recorder import Recorder
 
 
 class SlowApi(Api):
     """With one page more, which answers when the test lets it."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
         self.entered, self.cancelled = Signal(), Signal()
         self.release = asyncio.Event()
         behind = self._app._behind
@@ -66,8 +66,8 @@ def settings_for(redis_url: str) -> dict[str, object]:
 
 
 async def test_a_request_under_way_is_answered_before_the_api_stops(redis_url: str) -> None:
-    async with Ground.open(load(**settings_for(redis_url))) as ground:
-        api = SlowApi(ground)
+    async with Runtime.open(load(**settings_for(redis_url))) as runtime:
+        api = SlowApi(runtime)
         await api.start()
         port = api.ports["http"]
         asking = asyncio.ensure_future(ask(port, "/slow"))
@@ -86,8 +86,8 @@ async def test_a_request_under_way_is_answered_before_the_api_stops(redis_url: s
 async def test_a_request_that_outlasts_the_deadline_is_cancelled_with_its_connection(
     redis_url: str,
 ) -> None:
-    async with Ground.open(load(**settings_for(redis_url))) as ground:
-        api = SlowApi(ground)
+    async with Runtime.open(load(**settings_for(redis_url))) as runtime:
+        api = SlowApi(runtime)
         await api.start()
         asking = asyncio.ensure_future(ask(api.ports["http"], "/slow"))
         await api.entered.wait()
@@ -98,8 +98,8 @@ async def test_a_request_that_outlasts_the_deadline_is_cancelled_with_its_connec
 
 
 async def test_the_api_starts_again_after_it_was_stopped(redis_url: str) -> None:
-    async with Ground.open(load(**settings_for(redis_url))) as ground:
-        api = Api(ground)
+    async with Runtime.open(load(**settings_for(redis_url))) as runtime:
+        api = Api(runtime)
         for _ in range(2):
             await api.start()
             assert b'"ready"' in await ask(api.ports["http"], "/readyz")
@@ -107,8 +107,8 @@ async def test_the_api_starts_again_after_it_was_stopped(redis_url: str) -> None
 
 
 async def test_an_error_nobody_expected_is_a_problem_that_tells_nothing(redis_url: str) -> None:
-    async with Ground.open(load(**settings_for(redis_url))) as ground:
-        api = SlowApi(ground)
+    async with Runtime.open(load(**settings_for(redis_url))) as runtime:
+        api = SlowApi(runtime)
         await api.start()
         answer = await ask(api.ports["http"], "/broken")
         assert answer.startswith(b"HTTP/1.1 500")
@@ -145,9 +145,9 @@ def face_of(service: Recorder) -> Face:
 async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the_last(
     redis_url: str,
 ) -> None:
-    async with sample_ground(redis_url, http={"port": 0}) as ground:
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         one, two = Recorder("one"), Recorder("two")
-        api = Api(ground, [face_of(one), Face("bare"), face_of(two)])
+        api = Api(runtime, [face_of(one), Face("bare"), face_of(two)])
         for _ in range(2):
             await api.start()
             port = api.ports["http"]
@@ -163,7 +163,7 @@ async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the
 
 
 async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: str) -> None:
-    async with sample_ground(redis_url, http={"port": 0}) as ground:
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         service, entered, release = Recorder("one"), Signal(), asyncio.Event()
 
         async def hold(_: Request) -> Response:
@@ -172,7 +172,7 @@ async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: st
             return reply(service.story)
 
         operation = Operation("GET", "/v1/hold", "hold", "", hold)
-        api = Api(ground, [Face("one", [operation], service)])
+        api = Api(runtime, [Face("one", [operation], service)])
         await api.start()
         port = api.ports["http"]
         asking = asyncio.ensure_future(ask(port, "/v1/hold"))
@@ -188,14 +188,14 @@ async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: st
 async def test_a_face_whose_service_does_not_start_takes_the_started_ones_along(
     redis_url: str,
 ) -> None:
-    async with sample_ground(redis_url, http={"port": 0}) as ground:
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         first, second, third = Recorder("one"), Recorder("two"), Recorder("three")
 
         async def fail() -> None:
             raise ValueError("no luck")
 
         second.starting = fail
-        api = Api(ground, [face_of(each) for each in (first, second, third)])
+        api = Api(runtime, [face_of(each) for each in (first, second, third)])
         with pytest.raises(ValueError, match="no luck"):
             await api.start()
         assert api.stopped
@@ -209,8 +209,8 @@ async def test_without_faces_the_api_still_has_its_own_pages(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "FACES", ())
-    async with sample_ground(redis_url, http={"port": 0}) as ground:
-        api = build(ground, Angarium())
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
+        api = build(runtime, Angarium())
         await api.start()
         port = api.ports["http"]
         page = json_of(await ask(port, "/openapi.json"))
@@ -221,23 +221,23 @@ async def test_without_faces_the_api_still_has_its_own_pages(
         await api.stop(30)
 
 
-async def test_a_module_in_the_list_of_faces_is_given_the_ground_and_the_application(
+async def test_a_module_in_the_list_of_faces_is_given_the_runtime_and_the_application(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[object] = []
     module = ModuleType("sample_face")
 
-    def face(ground: Ground, app: Angarium) -> Face:
-        given.extend((ground, app))
+    def face(runtime: Runtime, app: Angarium) -> Face:
+        given.extend((runtime, app))
         return face_of(Recorder("sample"))
 
     module.face = face  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sample_face", module)
     monkeypatch.setattr(http, "FACES", ("sample_face",))
-    async with sample_ground(redis_url, http={"port": 0}) as ground:
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         app = Angarium()
-        api = build(ground, app)
-        assert given == [ground, app]
+        api = build(runtime, app)
+        assert given == [runtime, app]
         await api.start()
         port = api.ports["http"]
         page = json_of(await ask(port, "/openapi.json"))

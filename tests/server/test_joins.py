@@ -12,10 +12,10 @@ import pytest
 from angarium.client import Client
 from angarium.client.application import Angarium
 from angarium.conversations.model import MessageOptions, Reply, TaskItem
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal, decode_entry
 from angarium.pickup.store import PickupStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
 from angarium.server.joins import (
     AckFollower,
     JoinedConversations,
@@ -25,17 +25,17 @@ from angarium.server.joins import (
 )
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 PATIENCE_S = 30.0
 # So long that no reply is taken for delivered without its ACK while a test runs.
 PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
 
 
-async def events(ground: Ground, room: str) -> list[tuple[str, str, str | None]]:
+async def events(runtime: Runtime, room: str) -> list[tuple[str, str, str | None]]:
     """Event, subject and status, in the order of the journal of each partition."""
-    journal, found = Journal(ground), []
-    for partition in range(ground.settings.partitions):
+    journal, found = Journal(runtime), []
+    for partition in range(runtime.settings.partitions):
         for entry_id, fields in await journal.read(partition, entries_max=100_000):
             entry = decode_entry(entry_id, fields)
             if entry.room == room:
@@ -43,22 +43,22 @@ async def events(ground: Ground, room: str) -> list[tuple[str, str, str | None]]
     return found
 
 
-async def chart(ground: Ground) -> None:
+async def chart(runtime: Runtime) -> None:
     """What a gateway does as it starts: the database holds nothing, so queues can be served."""
-    store = PickupStore(ground)
+    store = PickupStore(runtime)
     for partition in store.partitions:
         await store.chart(partition, [], last=True)
 
 
 @asynccontextmanager
-async def house(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Ground, Client]]:
-    async with sample_ground(redis_url, **{**PATIENT, **overrides}) as ground:
-        await chart(ground)
-        instance = JoinedConversations(ground, Angarium())
+async def house(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Runtime, Client]]:
+    async with sample_runtime(redis_url, **{**PATIENT, **overrides}) as runtime:
+        await chart(runtime)
+        instance = JoinedConversations(runtime, Angarium())
         await instance.start()
-        client = Client(ground=ground)
+        client = Client(runtime=runtime)
         try:
-            yield ground, client
+            yield runtime, client
         finally:
             await client.close()
             await instance.stop(5)
@@ -67,7 +67,7 @@ async def house(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Ground,
 async def test_a_reply_waits_in_pickup_and_its_removal_lets_the_next_one_go(
     any_redis_url: str, no_settings: object
 ) -> None:
-    async with house(any_redis_url) as (ground, client):
+    async with house(any_redis_url) as (runtime, client):
         await client.conversations.request("anna", "q")
         for number in ("1", "2"):
             status = await client.conversations.reply("anna", "q", number, {"text": number})
@@ -78,19 +78,19 @@ async def test_a_reply_waits_in_pickup_and_its_removal_lets_the_next_one_go(
 
         (first,) = await eventually(arrived, PATIENCE_S)
         assert first.payload == b'{"text":"1"}'
-        assert first.id == reply_letter_id(ground.settings.prefix, "anna", "1")
+        assert first.id == reply_letter_id(runtime.settings.prefix, "anna", "1")
         assert await client.pickup.count("anna") == 0  # the second waits for the ACK
         assert await client.pickup.remove("anna", [first.id]) == 1
         (second,) = await eventually(arrived, PATIENCE_S)
         assert second.payload == b'{"text":"2"}'
-        assert ("delivered", "1", "acknowledged") in await events(ground, "conversations")
+        assert ("delivered", "1", "acknowledged") in await events(runtime, "conversations")
 
 
 async def test_a_reply_that_is_sent_twice_is_there_once(any_redis_url: str) -> None:
     """Its process died, or lost the answer, between putting it there and reporting it."""
-    async with sample_ground(any_redis_url) as ground:
-        await chart(ground)
-        send, client = PickupSender(ground), Client(ground=ground)
+    async with sample_runtime(any_redis_url) as runtime:
+        await chart(runtime)
+        send, client = PickupSender(runtime), Client(runtime=runtime)
         reply = Reply("anna", "q", "r", "pickup", TaskItem(MessageOptions({"n": 1})), 0, 0)
         ack_id = await send(reply)
         assert ack_id is not None
@@ -101,7 +101,7 @@ async def test_a_reply_that_is_sent_twice_is_there_once(any_redis_url: str) -> N
         # Read and removed meanwhile: there is no ACK to come, and nothing to be put in again.
         assert await send(reply) is None
         assert await client.pickup.count("anna") == 0
-        accepted = [each for each in await events(ground, "pickup") if each[0] == "accepted"]
+        accepted = [each for each in await events(runtime, "pickup") if each[0] == "accepted"]
         assert len(accepted) == 1
         await client.close()
 
@@ -110,9 +110,9 @@ async def test_an_ack_survives_the_process_that_was_to_hear_it(
     any_redis_url: str, no_settings: object
 ) -> None:
     """Removed while nobody followed the journal: whoever follows next acknowledges."""
-    async with sample_ground(any_redis_url, **PATIENT) as ground:
-        await chart(ground)
-        client, send = Client(ground=ground), PickupSender(ground)
+    async with sample_runtime(any_redis_url, **PATIENT) as runtime:
+        await chart(runtime)
+        client, send = Client(runtime=runtime), PickupSender(runtime)
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r", "hello")
         store = client.conversations._store
@@ -123,14 +123,14 @@ async def test_an_ack_survives_the_process_that_was_to_hear_it(
         await store.report_sent(info, ack_id)
         await client.pickup.remove("anna", [ack_id])
         assert await store.find_ack(ack_id, None) is not None  # this is where it was killed
-        instance = JoinedConversations(ground, Angarium())
+        instance = JoinedConversations(runtime, Angarium())
         await instance.start()
 
         async def heard() -> bool:
             return await store.find_ack(ack_id, None) is None
 
         await eventually(heard, PATIENCE_S)
-        found = await events(ground, "conversations")
+        found = await events(runtime, "conversations")
         assert found.count(("delivered", "r", "acknowledged")) == 1
         await instance.stop(5)
         await client.close()
@@ -147,13 +147,13 @@ async def test_a_recipient_may_be_faster_than_the_report_that_its_reply_was_sent
         heard.append(removal.ack_id)
         return known
 
-    async with sample_ground(redis_url) as ground:
-        await chart(ground)
-        client = Client(ground=ground)
+    async with sample_runtime(redis_url) as runtime:
+        await chart(runtime)
+        client = Client(runtime=runtime)
         message_id = await client.pickup.add("anna", {"n": 1}, key="k")
         await client.pickup.remove("anna", [message_id])
-        ground.clock = clock
-        follower = AckFollower(ground, 0, hear)
+        runtime.clock = clock
+        follower = AckFollower(runtime, 0, hear)
         await follower.run_once()
         await follower.run_once()
         assert heard == [message_id]
@@ -174,13 +174,13 @@ async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -
         heard.append(removal.ack_id)
         return False
 
-    async with sample_ground(redis_url) as ground:
-        await chart(ground)
-        client = Client(ground=ground)
+    async with sample_runtime(redis_url) as runtime:
+        await chart(runtime)
+        client = Client(runtime=runtime)
         message_id = await client.pickup.add("anna", {"n": 1}, key="k")
         await client.pickup.remove("anna", [message_id])
-        ground.clock = clock
-        follower = AckFollower(ground, 0, hear)
+        runtime.clock = clock
+        follower = AckFollower(runtime, 0, hear)
         for _ in range(10):
             await follower.run_once()
             await clock.advance(0.3)
@@ -192,28 +192,28 @@ async def test_one_process_follows_at_a_time_and_another_when_it_leaves(redis_ur
     async def hear(_: Removal) -> bool:
         return True
 
-    async with sample_ground(redis_url) as ground:
-        one, other = AckFollower(ground, 0, hear), AckFollower(ground, 0, hear)
+    async with sample_runtime(redis_url) as runtime:
+        one, other = AckFollower(runtime, 0, hear), AckFollower(runtime, 0, hear)
         await one.run_once()
         await other.run_once()
-        lock = ground.keyspace.name(keys.FOLLOWER_LOCK, 0, "acks")
-        first = await ground.redis.call("GET", lock, key=lock)
+        lock = runtime.keyspace.name(keys.FOLLOWER_LOCK, 0, "acks")
+        first = await runtime.redis.call("GET", lock, key=lock)
         await one.release()
         await asyncio.sleep(0)
-        third = AckFollower(ground, 0, hear)
+        third = AckFollower(runtime, 0, hear)
         await third.run_once()
-        assert await ground.redis.call("GET", lock, key=lock) not in (None, first)
+        assert await runtime.redis.call("GET", lock, key=lock) not in (None, first)
 
 
 @pytest.mark.parametrize("address", [{"recipients": "x"}, "nowhere", {"connectionId": "a b"}])
 async def test_a_reply_that_can_never_arrive_cancels_its_group(
     redis_url: str, no_settings: object, address: Any
 ) -> None:
-    async with house(redis_url) as (ground, client):
+    async with house(redis_url) as (runtime, client):
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r", "x", address=address)
 
         async def cancelled() -> bool:
-            return "cancelled" in [each[0] for each in await events(ground, "conversations")]
+            return "cancelled" in [each[0] for each in await events(runtime, "conversations")]
 
         await eventually(cancelled, PATIENCE_S)

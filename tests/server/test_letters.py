@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.scripts import status_of
 from angarium.pickup.archive import Archive
 from angarium.pickup.inspection import COUNT_S_MIN, Inspection
 from angarium.pickup.letterbox import Letter, Letterbox
@@ -15,15 +12,18 @@ from angarium.pickup.mailbox import CHART_WAIT_S
 from angarium.pickup.model import Message
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import REVIVE_LETTER, OutboundStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.server.test_access import house
 
 
-async def _letters(ground: Ground) -> None:
-    name = ground.keyspace.name
+async def _letters(runtime: Runtime) -> None:
+    name = runtime.keyspace.name
     dead, inbound = name(keys.OUTBOUND_DEAD), name(keys.INBOUND_DEAD)
-    await ground.redis.call(
+    await runtime.redis.call(
         "RPUSH",
         dead,
         b'{"id":"m1","reason":"500","message":"{\\"id\\":\\"m1\\",\\"retries\\": 5}","at_ms":1}',
@@ -32,7 +32,7 @@ async def _letters(ground: Ground) -> None:
         b"no letter at all",
         key=dead,
     )
-    await ground.redis.call(
+    await runtime.redis.call(
         "RPUSH",
         inbound,
         b'{"id":"i1","recip_key":"did:key:z","reason":"ValueError: no","message":"{}","at_ms":4}',
@@ -43,37 +43,37 @@ async def _letters(ground: Ground) -> None:
 async def test_one_dead_delivery_is_tried_again_and_the_others_stay(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (ground, call):
-        await _letters(ground)
+    async with house(redis_url) as (runtime, call):
+        await _letters(runtime)
         path = "/v1/routing/dead/{}/revive"
         assert await call("POST", path.format("m2")) == (200, {"id": "m2", "status": "revived"})
         status, problem = await call("POST", path.format("m2"))
         assert (status, problem["code"]) == (404, "not_found")
         assert (await call("POST", path.format("m3")))[0] == 409
-        (loan,) = await OutboundStore(ground, "native").take(0, 10)
+        (loan,) = await OutboundStore(runtime, "native").take(0, 10)
         assert loan.item == b'{"retries":0}'
-        left = ground.keyspace.name(keys.OUTBOUND_DEAD)
-        assert await ground.redis.call("LLEN", left, key=left) == 3
+        left = runtime.keyspace.name(keys.OUTBOUND_DEAD)
+        assert await runtime.redis.call("LLEN", left, key=left) == 3
         assert (await call("POST", path.format("m1")))[0] == 200
-        found = await ground.redis.call("XREVRANGE", ground.keyspace.name(keys.JOURNAL), "+", "-")
+        found = await runtime.redis.call("XREVRANGE", runtime.keyspace.name(keys.JOURNAL), "+", "-")
         assert b'"e":"outbound_accepted","s":"m1"' in found[0][1][-1]
 
 
 async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> None:
-    async with sample_ground(redis_url) as ground:
-        await _letters(ground)
-        names = [ground.keyspace.name(key) for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)]
+    async with sample_runtime(redis_url) as runtime:
+        await _letters(runtime)
+        names = [runtime.keyspace.name(key) for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)]
         for most, wanted in ((1, "unknown"), (2, "revived"), (2, "unknown")):
-            reply = await ground.run(REVIVE_LETTER, 0, names, ("wake", 0, "m2", most))
+            reply = await runtime.run(REVIVE_LETTER, 0, names, ("wake", 0, "m2", most))
             assert status_of(reply) == wanted
 
 
 async def test_mail_that_no_instance_could_handle_is_listed(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (ground, call):
+    async with house(redis_url) as (runtime, call):
         assert await call("GET", "/v1/routing/dead-inbound") == (200, {"letters": []})
-        await _letters(ground)
+        await _letters(runtime)
         status, found = await call("GET", "/v1/routing/dead-inbound")
         (letter,) = found["letters"]
         assert status == 200
@@ -83,14 +83,14 @@ async def test_mail_that_no_instance_could_handle_is_listed(
 async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (ground, call):
-        await _letters(ground)
-        inbound = ground.keyspace.name(keys.INBOUND_DEAD)
+    async with house(redis_url) as (runtime, call):
+        await _letters(runtime)
+        inbound = runtime.keyspace.name(keys.INBOUND_DEAD)
         for letter in (
             b"\xff",
             b'{"id":"i2","recip_key":"k","message":"{}","reason":"","at_ms":5}',
         ):
-            await ground.redis.call("RPUSH", inbound, letter, key=inbound)
+            await runtime.redis.call("RPUSH", inbound, letter, key=inbound)
         path = "/v1/routing/dead-inbound"
         status, found = await call("GET", path)
         assert (status, [each["id"] for each in found["letters"]]) == (200, ["i1", "", "i2"])
@@ -100,16 +100,16 @@ async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
         assert (await call("POST", f"{path}/i1/revive"))[0] == 404
         assert await call("POST", f"{path}/revive") == (200, {"revived": 1})
         assert await call("POST", f"{path}/revive") == (200, {"revived": 0})
-        assert await ground.redis.call("LRANGE", inbound, 0, -1, key=inbound) == [b"\xff"]
+        assert await runtime.redis.call("LRANGE", inbound, 0, -1, key=inbound) == [b"\xff"]
 
 
 async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (ground, call):
+    async with house(redis_url) as (runtime, call):
         began_s = time.monotonic()
         assert await call("DELETE", "/v1/pickup/connections/x") == (200, {"removed": 0})
-        await Letterbox(ground).put(Letter("x", b"{}", "r1"))
+        await Letterbox(runtime).put(Letter("x", b"{}", "r1"))
         status, problem = await call("DELETE", "/v1/pickup/connections/x")
         assert (status, problem["code"]) == (503, "database_unavailable")
         assert "angarium serve gateway" in problem["detail"]
@@ -119,10 +119,10 @@ async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
 
 async def test_the_database_is_not_counted_at_each_look(redis_url: str, tmp_path: Path) -> None:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock) as ground:
-        archive = await Archive.open(f"sqlite:///{tmp_path}/pickup.db", ground.settings.prefix)
+    async with sample_runtime(redis_url, clock=clock) as runtime:
+        archive = await Archive.open(f"sqlite:///{tmp_path}/pickup.db", runtime.settings.prefix)
         try:
-            inspection = Inspection(PickupStore(ground), archive)
+            inspection = Inspection(PickupStore(runtime), archive)
             assert (await inspection.overview()).archived == 0
             message = Message("m1", 1, 1, "did:x", b"{}")
             await archive.store(0, 1, {"default:anna": [message]})

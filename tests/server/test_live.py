@@ -10,7 +10,7 @@ import aiohttp
 
 from angarium.client.application import Angarium
 from angarium.server.http import build
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 
@@ -29,8 +29,8 @@ async def test_a_stream_tells_again_and_again_and_survives_a_redis_that_was_away
 ) -> None:
     hasty = {"call_timeout_ms": 500, "unavailable_timeout_ms": 500}
     with ServerProcess(aof=True) as server:
-        async with sample_ground(server.url, http={"port": 0}, redis=hasty) as ground:
-            api = build(ground, Angarium())
+        async with sample_runtime(server.url, http={"port": 0}, redis=hasty) as runtime:
+            api = build(runtime, Angarium())
             await api.start()
             try:
                 url = f"http://127.0.0.1:{api.ports['http']}/v1/live"

@@ -12,18 +12,18 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError
-from angarium.core.figures import TTL_MS, Figures
-from angarium.core.ground import Ground
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.figures import TTL_MS, Figures
+from angarium.runtime.runtime import Runtime
 from angarium.server import http, processes
 from angarium.server.http import FACES, Api
 from angarium.server.process_metrics import ProcessMetrics
-from tests.core.test_web import check_page
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
+from tests.runtime.test_web import check_page
 
 PATIENCE_S = 30.0
 # Between two readings, so that a test need not wait for seconds.
@@ -68,11 +68,11 @@ async def get(port: int, path: str) -> str:
 
 
 @asynccontextmanager
-async def beside(ground: Ground, actor: str) -> AsyncIterator[Ground]:
+async def beside(runtime: Runtime, actor: str) -> AsyncIterator[Runtime]:
     """Another process on the same keys."""
-    settings = ground.settings
-    async with sample_ground(
-        settings.redis_url, clock=ground.clock, actor=actor, prefix=settings.prefix
+    settings = runtime.settings
+    async with sample_runtime(
+        settings.redis_url, clock=runtime.clock, actor=actor, prefix=settings.prefix
     ) as other:
         yield other
 
@@ -82,7 +82,7 @@ async def beside(ground: Ground, actor: str) -> AsyncIterator[Ground]:
 
 async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url: str) -> None:
     async with (
-        sample_ground(any_redis_url, clock=FakeClock(), actor="one") as one,
+        sample_runtime(any_redis_url, clock=FakeClock(), actor="one") as one,
         beside(one, "two") as two,
     ):
         await Figures(one, "relay").report({"queued": 3, "mode": "calm"})
@@ -100,10 +100,13 @@ async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url
 
 async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock, actor="one") as one, beside(one, "two") as two:
+    async with (
+        sample_runtime(redis_url, clock=clock, actor="one") as one,
+        beside(one, "two") as two,
+    ):
         metrics = ProcessMetrics(one)
-        for ground in (one, two):
-            await Figures(ground, "relay").report({"queued": 1})
+        for runtime in (one, two):
+            await Figures(runtime, "relay").report({"queued": 1})
         await metrics.run_once()
         assert len(scraped(metrics)) == 2
         await Figures(two, "relay").withdraw()
@@ -116,9 +119,9 @@ async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
 
 async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> None:
     clock = FakeClock()
-    async with sample_ground(redis_url, clock=clock) as ground:
-        metrics = ProcessMetrics(ground)
-        await Figures(ground, "relay").report({"queued": 1})
+    async with sample_runtime(redis_url, clock=clock) as runtime:
+        metrics = ProcessMetrics(runtime)
+        await Figures(runtime, "relay").report({"queued": 1})
         await metrics.run_once()
         await clock.advance(TTL_MS / 1000)
         assert len(scraped(metrics)) == 1
@@ -127,10 +130,10 @@ async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> 
 
 
 async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> None:
-    async with sample_ground(redis_url, actor='o"n\\e\n') as ground:
+    async with sample_runtime(redis_url, actor='o"n\\e\n') as runtime:
         odd = {"p99.latency ms": 1, "p99_latency-ms": 2, "ü": 3, "": 4, "accepted_total": 5}
-        await Figures(ground, "reply-sender").report(odd)
-        metrics = ProcessMetrics(ground)
+        await Figures(runtime, "reply-sender").report(odd)
+        metrics = ProcessMetrics(runtime)
         await metrics.run_once()
         found = scraped(metrics)
         assert {name for name, _ in found} == {
@@ -146,8 +149,8 @@ async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> No
 
 
 @asynccontextmanager
-async def serving(ground: Ground) -> AsyncIterator[int]:
-    api = Api(ground, [processes.face(ground, Angarium())])
+async def serving(runtime: Runtime) -> AsyncIterator[int]:
+    api = Api(runtime, [processes.face(runtime, Angarium())])
     await api.start()
     try:
         yield api.ports["http"]
@@ -162,7 +165,7 @@ async def listed(port: int) -> list[dict[str, Any]]:
 
 async def test_the_api_lists_every_process_with_its_figures(any_redis_url: str) -> None:
     async with (
-        sample_ground(any_redis_url, actor="one", http={"port": 0}) as one,
+        sample_runtime(any_redis_url, actor="one", http={"port": 0}) as one,
         beside(one, "two") as two,
         serving(one) as port,
     ):
@@ -183,7 +186,7 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
 ) -> None:
     monkeypatch.setattr(http, "INTERVAL_S", SHORT_S)
     async with (
-        sample_ground(redis_url, actor="one", http={"port": 0}) as one,
+        sample_runtime(redis_url, actor="one", http={"port": 0}) as one,
         beside(one, "two") as two,
     ):
         await Figures(two, "relay").report({"queued": 3})
@@ -210,7 +213,7 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
 
 
 async def test_the_operation_is_on_a_valid_page(redis_url: str) -> None:
-    async with sample_ground(redis_url, http={"port": 0}) as ground, serving(ground) as port:
+    async with sample_runtime(redis_url, http={"port": 0}) as runtime, serving(runtime) as port:
         assert processes.__name__ in FACES
         page = json.loads(await get(port, "/openapi.json"))
         check_page(page)
@@ -234,10 +237,10 @@ async def test_the_figures_come_back_after_redis_was_gone(
     quick = {"unavailable_timeout_ms": 200}
     with ServerProcess() as server:
         async with (
-            sample_ground(server.url, http={"port": 0}, redis=quick) as ground,
-            serving(ground) as port,
+            sample_runtime(server.url, http={"port": 0}, redis=quick) as runtime,
+            serving(runtime) as port,
         ):
-            figures = Figures(ground, "relay")
+            figures = Figures(runtime, "relay")
             await figures.report({"queued": 1})
 
             async def gauges() -> Series:

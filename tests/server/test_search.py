@@ -9,34 +9,34 @@ import pytest
 
 from angarium.client import Client
 from angarium.client.application import Angarium
-from angarium.core.errors import InputInvalid, NotFound
-from angarium.core.ground import Ground
-from angarium.core.trace import IN_HAND, InHand
 from angarium.lake.lookup import LakeEvent
+from angarium.runtime.errors import InputInvalid, NotFound
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import IN_HAND, InHand
 from angarium.server.joins import JoinedConversations, reply_letter_id
 from angarium.server.search import Search, SearchAnswer
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 
 PATIENCE_S = 30.0
 MESSAGE = "11111111-1111-4111-8111-111111110000"
 PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
 
 
-async def play(ground: Ground, client: Client) -> str:
+async def play(runtime: Runtime, client: Client) -> str:
     """A message's story up to pickup; the transaction's id."""
     await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})
     started = await client.transactions.start("p", {}, external_id=MESSAGE)
     await client.conversations.request("anna", MESSAGE)
     await client.conversations.reply("anna", MESSAGE, "r1", {"text": "hello"})
-    instance = JoinedConversations(ground, Angarium())
+    instance = JoinedConversations(runtime, Angarium())
     await instance.start()
 
     async def sent() -> bool:
         return (
             await client.conversations._store.find_ack(
-                reply_letter_id(ground.settings.prefix, "anna", "r1"), None
+                reply_letter_id(runtime.settings.prefix, "anna", "r1"), None
             )
             is not None
         )
@@ -57,10 +57,10 @@ def events(answer: SearchAnswer) -> set[tuple[str, str]]:
 async def test_one_story_is_found_by_any_of_its_ids(
     any_redis_url: str, no_settings: object
 ) -> None:
-    async with sample_ground(any_redis_url, **PATIENT) as ground:
-        client, search = Client(ground=ground), Search(ground)
-        transaction_id = await play(ground, client)
-        letter = reply_letter_id(ground.settings.prefix, "anna", "r1")
+    async with sample_runtime(any_redis_url, **PATIENT) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
+        transaction_id = await play(runtime, client)
+        letter = reply_letter_id(runtime.settings.prefix, "anna", "r1")
         by_message = await search.search(MESSAGE)
         assert ("transactions", "transaction of this externalId") in kinds(by_message)
         assert ("conversations", "request") in kinds(by_message)
@@ -97,8 +97,8 @@ async def test_one_story_is_found_by_any_of_its_ids(
 async def test_a_recipient_key_and_a_dead_letter_are_found(
     redis_url: str, no_settings: object
 ) -> None:
-    async with sample_ground(redis_url) as ground:
-        client, search = Client(ground=ground), Search(ground)
+    async with sample_runtime(redis_url) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
         await client.routing.send("did:key:anna", b"{}")
         found = await search.search("did:key:anna")
         assert ("routing", "recipient key") in kinds(found)
@@ -115,8 +115,8 @@ async def test_what_the_journal_no_longer_has_comes_from_the_lake(
         asked.append(id)
         return [LakeEvent(0, "1-1", 1, "dispatch", 5, "a", "accepted", id)]
 
-    async with sample_ground(redis_url) as ground:
-        search = Search(ground, lake)
+    async with sample_runtime(redis_url) as runtime:
+        search = Search(runtime, lake)
         answer = await search.search(MESSAGE)
         assert asked == [MESSAGE]
         assert answer.lake == "joined"
@@ -128,22 +128,22 @@ async def test_an_id_that_nobody_knows_is_not_found(redis_url: str, no_settings:
     async def never_ran(_: str) -> None:
         return None
 
-    async with sample_ground(redis_url) as ground:
-        search = Search(ground, never_ran)
+    async with sample_runtime(redis_url) as runtime:
+        search = Search(runtime, never_ran)
         with pytest.raises(NotFound):
             await search.search("nobody")
         for id in ("", "x" * 600, "a\0b"):
             with pytest.raises(InputInvalid):
                 await search.search(id)
-        client = Client(ground=ground)
+        client = Client(runtime=runtime)
         await client.conversations.request("anna", "q")
         assert (await search.search("q")).lake == "never ran"
         await search.close()
 
 
 async def test_a_search_looks_so_far_back_and_says_so(redis_url: str, no_settings: object) -> None:
-    async with sample_ground(redis_url, limits={"search_entries_max": 1}) as ground:
-        client, search = Client(ground=ground), Search(ground)
+    async with sample_runtime(redis_url, limits={"search_entries_max": 1}) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
         await client.conversations.request("anna", "q")
         for number in range(600):
             await client.conversations.request("other", str(number))
@@ -154,8 +154,8 @@ async def test_a_search_looks_so_far_back_and_says_so(redis_url: str, no_setting
 async def test_events_of_one_millisecond_are_in_the_order_in_which_they_happened(
     redis_url: str, no_settings: object
 ) -> None:
-    async with sample_ground(redis_url, clock=FakeClock()) as ground:
-        client, search = Client(ground=ground), Search(ground)
+    async with sample_runtime(redis_url, clock=FakeClock()) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r1", {"text": "hello"})
         history = (await search.search("q")).history
@@ -170,15 +170,15 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
     redis_url: str, no_settings: object
 ) -> None:
-    async with sample_ground(redis_url, **PATIENT) as ground:
-        client, search = Client(ground=ground), Search(ground)
+    async with sample_runtime(redis_url, **PATIENT) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
         carried = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
         token = IN_HAND.set(InHand(MESSAGE.encode(), carried, is_message=True))
         try:
-            transaction_id = await play(ground, client)
+            transaction_id = await play(runtime, client)
         finally:
             IN_HAND.reset(token)
-        letter = reply_letter_id(ground.settings.prefix, "anna", "r1")
+        letter = reply_letter_id(runtime.settings.prefix, "anna", "r1")
         for id in (MESSAGE, transaction_id, "r1", letter):
             assert (await search.search(id)).trace_id == TRACE, id
         # A conversation is more than one message.
@@ -189,8 +189,8 @@ async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
 
 
 async def test_what_carries_no_trace_is_its_own(redis_url: str, no_settings: object) -> None:
-    async with sample_ground(redis_url) as ground:
-        client, search = Client(ground=ground), Search(ground)
+    async with sample_runtime(redis_url) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
         await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})
         alone = (await client.transactions.start("p")).transaction_id
         assert (await search.search(alone)).trace_id == alone[:32]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from angarium.core.journal import Entry, Event
 from angarium.demo.ledger import Audit, Ledger, percentiles
+from angarium.runtime.journal import Entry, Event
 
 Row = tuple[str, str, str, dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""The room under test: its stores on a ground of their own, pipelines, and a node if wanted."""
+"""The room under test: its stores on a runtime of their own, pipelines, and a node if wanted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.application import Angarium
-from angarium.core.clock import Clock
-from angarium.core.ground import Ground
-from angarium.core.journal import Event, Journal, decode_entry
+from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
+from angarium.runtime.clock import Clock
+from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.runtime import Runtime
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import Start, Taken, Transaction, step_words
 from angarium.transactions.node import Node
@@ -28,7 +28,7 @@ from angarium.transactions.store import (
     TransactionStore,
 )
 from tests.kit.eventually import eventually
-from tests.kit.sample import sample_ground
+from tests.kit.sample import sample_runtime
 from tests.transactions.app import app
 
 DEADLINE_S = 30.0
@@ -42,13 +42,13 @@ STEPS: Mapping[str, list[dict[str, Any]]] = {
 
 
 class Room:
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self.store = TransactionStore(ground)
-        self.pipelines = PipelineStore(ground)
-        self.handout = HandoutStore(ground)
-        self.reading = ReadingStore(ground)
-        self.client = Transactions(ground, app)
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.store = TransactionStore(runtime)
+        self.pipelines = PipelineStore(runtime)
+        self.handout = HandoutStore(runtime)
+        self.reading = ReadingStore(runtime)
+        self.client = Transactions(runtime, app)
 
     async def completed(self, count: int = 1, **more: Any) -> list[str]:
         """Ids of that many transactions that have just ended well."""
@@ -124,7 +124,7 @@ class Room:
         found: list[Event] = []
         for partition in self.store.places.partitions:
             after = "0-0"
-            while entries := await Journal(self.ground).read(partition, after):
+            while entries := await Journal(self.runtime).read(partition, after):
                 for entry_id, fields in entries:
                     entry = decode_entry(entry_id, fields)
                     if entry.room == "transactions":
@@ -145,8 +145,8 @@ class Room:
 
     async def score(self, key: keys.Key, transaction_id: str) -> float | None:
         partition = self.store.places.partition_of(transaction_id)
-        name = self.ground.keyspace.name(key, partition)
-        found = await self.ground.redis.call("ZSCORE", name, transaction_id, key=name)
+        name = self.runtime.keyspace.name(key, partition)
+        found = await self.runtime.redis.call("ZSCORE", name, transaction_id, key=name)
         return None if found is None else float(found)
 
 
@@ -157,15 +157,15 @@ async def room(
     with tempfile.TemporaryDirectory(prefix="angarium-room-") as home:
         given = {"home": home, **overrides}
         async with (
-            sample_ground(redis_url, clock=clock, **given) as ground,
-            _room(ground) as found,
+            sample_runtime(redis_url, clock=clock, **given) as runtime,
+            _room(runtime) as found,
         ):
             yield found
 
 
 @asynccontextmanager
-async def _room(ground: Ground) -> AsyncIterator[Room]:
-    found = Room(ground)
+async def _room(runtime: Runtime) -> AsyncIterator[Room]:
+    found = Room(runtime)
     for name, steps in STEPS.items():
         await found.define(name, *steps)
     try:
@@ -175,8 +175,8 @@ async def _room(ground: Ground) -> AsyncIterator[Room]:
 
 
 @asynccontextmanager
-async def running_node(ground: Ground, application: Angarium = app) -> AsyncIterator[Node]:
-    node = Node(ground, application)
+async def running_node(runtime: Runtime, application: Angarium = app) -> AsyncIterator[Node]:
+    node = Node(runtime, application)
     await node.start()
     try:
         yield node

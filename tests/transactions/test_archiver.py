@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium.core.errors import DatabaseUnavailable
+from angarium.runtime.errors import DatabaseUnavailable
 from angarium.transactions.archive import Archive
 from angarium.transactions.archiver import Archiver
 from angarium.transactions.errors import TransactionUnknown
@@ -41,7 +41,7 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
     async with room(any_redis_url, transactions=NOW, http={"port": 0}) as here:
         ids = await _completed(here, 20)
         (named,) = await _completed(here, 1, external_id="x")
-        archiver = Archiver(here.ground, here.client.archive)
+        archiver = Archiver(here.runtime, here.client.archive)
         await _pass(here, archiver)
         for id in ids:
             assert await here.store.find(id) is None
@@ -49,17 +49,17 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
             assert (found.status, bytes(found.output)) == ("success", b'{"n":1}')
         assert await _rows(here) == sorted([*ids, named])
         assert len(await here.client.listed(Status.SUCCESS, 50, owner="ann")) == 21
-        async with api(here.ground) as ask:
+        async with api(here.runtime) as ask:
             _, body = await ask.ask("GET", f"/datp/1.0/tx/status/{named}?reply=longpoll")
             assert body["data"] == {"n": 1}
             _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
             assert body["metadata"]["txId"] == named
             partition = here.store.places.partition_of(named)
-            name = here.ground.keyspace.name
-            from angarium.core import keyspace as keys
+            name = here.runtime.keyspace.name
+            from angarium.runtime import keyspace as keys
 
             key = name(keys.EXTERNAL_ID, partition, "ann:x")
-            await here.ground.redis.call("DEL", key, key=key)  # its period is over
+            await here.runtime.redis.call("DEL", key, key=key)  # its period is over
             _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
             assert body["metadata"]["txId"] == named
         with pytest.raises(TransactionUnknown):
@@ -83,15 +83,15 @@ class Refusing(Archive):
 async def test_a_database_that_refuses_deletes_nothing(redis_url: str, after: bool) -> None:
     async with room(redis_url, transactions=NOW) as here:
         ids = await _completed(here, 5)
-        refusing = Refusing(here.ground.settings.database_url, after)
-        archiver = Archiver(here.ground, refusing)
+        refusing = Refusing(here.runtime.settings.database_url, after)
+        archiver = Archiver(here.runtime, refusing)
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 await archiver.run_once(0)
         await refusing.close()
         for id in ids:
             assert (await here.state(id)).status == "success"
-        await _pass(here, Archiver(here.ground, here.client.archive))
+        await _pass(here, Archiver(here.runtime, here.client.archive))
         assert await _rows(here) == sorted(ids)
         assert await here.store.find(ids[0]) is None
 
@@ -100,10 +100,10 @@ async def test_what_was_stored_but_not_told_is_stored_once(redis_url: str) -> No
     """The archiver dies between the database's answer and Redis hearing of it."""
     async with room(redis_url, transactions=NOW) as here:
         ids = await _completed(here, 5)
-        dead = Archiver(here.ground, here.client.archive)
+        dead = Archiver(here.runtime, here.client.archive)
         await dead.run_once(0)
         assert await here.store.find(ids[0]) is not None
-        await _pass(here, Archiver(here.ground, here.client.archive))
+        await _pass(here, Archiver(here.runtime, here.client.archive))
         assert await _rows(here) == sorted(ids)
         assert (await here.counters())["archived"] == 5
 
@@ -112,7 +112,7 @@ async def test_the_service_archives_by_itself_and_reports_at_the_end(redis_url: 
     from tests.kit.eventually import eventually
 
     async with room(redis_url, transactions=NOW) as here:
-        archiver = Archiver(here.ground, Archive(here.ground.settings.database_url))
+        archiver = Archiver(here.runtime, Archive(here.runtime.settings.database_url))
         await archiver.start()
         ids = await _completed(here, 1_200)
 
@@ -129,6 +129,6 @@ async def test_the_archive_can_be_postgresql(redis_url: str, tmp_path: Path) -> 
     with PostgresProcess() as server:
         async with room(redis_url, transactions=NOW, database_url=server.url) as here:
             ids = await _completed(here, 30)
-            await _pass(here, Archiver(here.ground, here.client.archive))
+            await _pass(here, Archiver(here.runtime, here.client.archive))
             assert await _rows(here) == sorted(ids)
             assert (await here.client.get(ids[0])).owner == "ann"

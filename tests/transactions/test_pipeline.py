@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.core.errors import AngariumError
+from angarium.runtime.errors import AngariumError
 from angarium.transactions.errors import NameInvalid, PipelineInvalid, PipelineLoops, StepUnknown
 from angarium.transactions.library import read_definitions
 from angarium.transactions.pipeline import (

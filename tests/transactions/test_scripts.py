@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import LimitExceeded
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import LimitExceeded
 from angarium.transactions.errors import (
     PipelineUnknown,
     TransactionFinished,
@@ -73,7 +73,7 @@ async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothin
         monkeypatch.setattr(life, "new_transaction_id", lambda *_: first.transaction_id)
         places = here.store.places
         state = places.state(places.partition_of(first.transaction_id), first.transaction_id)
-        await here.ground.redis.call("DEL", state, key=state)
+        await here.runtime.redis.call("DEL", state, key=state)
         again = await here.store.start(Start("one", external_id="x"))
         assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
         assert [each.event for each in await here.events()].count("started") == 1
@@ -81,17 +81,17 @@ async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothin
 
 async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
     async with room(redis_url) as here:
-        name, places = here.ground.keyspace.name, here.store.places
+        name, places = here.runtime.keyspace.name, here.store.places
         state = name(keys.STATE, 0, "tx")
         names = [
             *places.statistics(0), places.stem(keys.QUEUE_IN, 0), places.stem(keys.QUEUE_ADMIN, 0),
             places.stem(keys.PIPELINE, 0), state,
         ]  # fmt: skip
         args = (*places.channels, 1000, 1000, 1, "tx", "one||ann", "{}", "")
-        assert await here.ground.run(ENQUEUE, 0, names, args) == [b"started"]
-        assert await here.ground.run(ENQUEUE, 0, names, args) == [b"already_queued"]
+        assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"started"]
+        assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"already_queued"]
         await here.take()
-        assert await here.ground.run(ENQUEUE, 0, names, args) == [b"exists"]
+        assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"exists"]
         assert await here.event_names("tx") == ["started", "taken"]
 
 
@@ -101,10 +101,10 @@ async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
 async def test_admin_goes_before_out_and_out_before_in(redis_url: str) -> None:
     async with room(redis_url) as here:
         new, going_on, admin = [await here.start() for _ in range(3)]
-        name = here.ground.keyspace.name
+        name = here.runtime.keyspace.name
         for key, id in ((keys.QUEUE_OUT, going_on), (keys.QUEUE_ADMIN, admin)):
-            await here.ground.redis.call("LREM", name(keys.QUEUE_IN, 0, "default"), 0, id)
-            await here.ground.redis.call("RPUSH", name(key, 0, "default"), id)
+            await here.runtime.redis.call("LREM", name(keys.QUEUE_IN, 0, "default"), 0, id)
+            await here.runtime.redis.call("RPUSH", name(key, 0, "default"), id)
         assert [each.id for each in await here.take(count=2)] == [admin, going_on]
         assert [each.id for each in await here.take()] == [new]
 
@@ -113,10 +113,10 @@ async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
     redis_url: str,
 ) -> None:
     async with room(redis_url) as here:
-        queue = here.ground.keyspace.name(keys.QUEUE_ADMIN, 0, "default")
+        queue = here.runtime.keyspace.name(keys.QUEUE_ADMIN, 0, "default")
         cancelled, good = await here.start(), await here.start()
         await here.store.cancel(cancelled)
-        await here.ground.redis.call("RPUSH", queue, "ghost")
+        await here.runtime.redis.call("RPUSH", queue, "ghost")
         haul = await here.store.dequeue(0, "n1", ["default"], 10, Able(STEP_TYPES))
         assert [each.id for each in haul.taken] == [good]
         assert haul.refused == 2
@@ -192,7 +192,7 @@ async def test_a_completion_makes_the_webhook_due(redis_url: str) -> None:
 async def test_each_change_is_published(redis_url: str) -> None:
     async with room(redis_url) as here:
         ends, events = here.client.notify_channel, here.client.events_channel
-        async with here.ground.redis.subscribe(ends, events) as subscription:
+        async with here.runtime.redis.subscribe(ends, events) as subscription:
             await subscription.subscribed.wait()
             taken = await here.taken()
             await here.store.complete(taken, "success", b"", "")

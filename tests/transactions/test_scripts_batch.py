@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium.core import keyspace as keys
+from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import PipelineUnknown
 from angarium.transactions.model import Start, Started
 from tests.transactions.room import room
@@ -26,7 +26,7 @@ async def test_an_end_leaves_no_frame_behind(redis_url: str, more: dict[str, Any
         assert ("w" in taken.ties) == ("webhook" in more)
         assert await here.store.complete(taken, "success", b"{}", "") == "completed"
         name = here.store.places.state(0, taken.id)
-        assert not await here.ground.redis.call("HGET", name, "frame", key=name)
+        assert not await here.runtime.redis.call("HGET", name, "frame", key=name)
 
 
 async def test_what_came_from_the_administrators_queue_goes_back_to_it(redis_url: str) -> None:
@@ -36,8 +36,8 @@ async def test_what_came_from_the_administrators_queue_goes_back_to_it(redis_url
         assert await here.store.return_to_queue(taken.id, taken.run) == "returned"
         (again,) = await here.take(count=1)
         assert again.id == taken.id
-        name = here.ground.keyspace.name(keys.QUEUE_ADMIN, 0, "default")
-        assert await here.ground.redis.call("EXISTS", name, key=name) == 0
+        name = here.runtime.keyspace.name(keys.QUEUE_ADMIN, 0, "default")
+        assert await here.runtime.redis.call("EXISTS", name, key=name) == 0
 
 
 async def test_plain_starts_and_others_share_a_batch(any_redis_url: str) -> None:

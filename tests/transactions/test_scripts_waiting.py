@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium.core import keyspace as keys
+from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import Taken, step_words
 from angarium.transactions.statistics import Level
@@ -40,7 +40,7 @@ async def _expire(here: Room) -> int:
 
 
 async def _set(here: Room, *command: Any) -> Any:
-    return await here.ground.redis.call(*command, key=command[1])
+    return await here.runtime.redis.call(*command, key=command[1])
 
 
 # dequeue_transactions
@@ -118,7 +118,7 @@ async def test_a_step_that_is_a_pipeline_needs_no_function(redis_url: str) -> No
 
 async def test_a_definition_stored_by_0_1_0_is_read_once(redis_url: str) -> None:
     async with room(redis_url) as here:
-        hash = here.ground.keyspace.name(keys.PIPELINE, 0, "p")
+        hash = here.runtime.keyspace.name(keys.PIPELINE, 0, "p")
         await here.define("p", {"type": "echo"}, {"pipeline": "one"}, {"type": "add"})
         await _set(here, "HDEL", hash, "steps:1")
         await here.start("p")
@@ -131,7 +131,7 @@ async def test_what_has_no_readable_definition_is_taken_so_that_a_node_says_so(
     redis_url: str, definition: str | None
 ) -> None:
     async with room(redis_url) as here:
-        hash = here.ground.keyspace.name(keys.PIPELINE, 0, "one")
+        hash = here.runtime.keyspace.name(keys.PIPELINE, 0, "one")
         id = await here.start()
         await _set(here, "HDEL", hash, "steps:1", "definition:1")
         if definition is not None:
@@ -189,7 +189,7 @@ async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: st
     async with room(redis_url) as here:
         for _ in range(3):
             await here.start()
-        async with here.ground.redis.subscribe(here.store.places.channels[1]) as subscription:
+        async with here.runtime.redis.subscribe(here.store.places.channels[1]) as subscription:
             await subscription.subscribed.wait()
             await _dequeue(here, NONE, count=2)
             await _dequeue(here, NONE)
@@ -342,7 +342,7 @@ async def test_entries_whose_state_went_otherwise_are_forgotten_at_their_time(
         assert (await here.state(ended)).status == "cancelled"
         assert (await _watch(here)).awaited_steps == []
         stem = here.store.places.stem(keys.WAITING, 0)
-        assert await here.ground.redis.call("KEYS", f"{stem}*") == []
+        assert await here.runtime.redis.call("KEYS", f"{stem}*") == []
 
 
 # touch_node, read_watch, list_transactions

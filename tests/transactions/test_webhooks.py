@@ -18,8 +18,8 @@ from aiohttp import web
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.settings import load
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.settings import load
 from angarium.transactions import webhooks
 from angarium.transactions.signatures import KeyInvalid, ed25519_signer, headers_of, hmac_signer
 from angarium.transactions.webhooks import Webhooks
@@ -92,7 +92,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def sending(here: Room) -> AsyncIterator[Webhooks]:
-    service = Webhooks(here.ground)
+    service = Webhooks(here.runtime)
     await service.start()
     try:
         yield service
@@ -116,7 +116,7 @@ async def test_the_end_of_a_transaction_is_told_signed_and_once(any_redis_url: s
     async with (
         receiver() as there,
         room(any_redis_url, allow_private_addresses=True, transactions=settings) as here,
-        running_node(here.ground),
+        running_node(here.runtime),
         sending(here),
     ):
         id = await here.start(webhook=there.url("good"), external_id="x")
@@ -144,7 +144,7 @@ async def test_progress_is_told_before_the_end_if_asked_for(redis_url: str) -> N
     async with (
         receiver() as there,
         room(redis_url, allow_private_addresses=True) as here,
-        running_node(here.ground),
+        running_node(here.runtime),
         sending(here),
     ):
         await here.define("p", {"type": "progress", "parameters": {"wait": True}})
@@ -254,7 +254,7 @@ async def test_a_process_without_the_role_sends_nothing(redis_url: str) -> None:
 async def test_a_process_that_stops_leaves_the_role_to_the_next(redis_url: str) -> None:
     async with receiver() as there, room(redis_url, allow_private_addresses=True) as here:
         for actor in ("first", "second", "third"):
-            here.ground.actor = actor
+            here.runtime.actor = actor
             async with sending(here):
                 (id,) = await _hooked(here, there.url("good"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from angarium.core.ground import Ground
+from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
 from angarium.transactions.http import face
 from tests.transactions.app import app
@@ -44,9 +44,9 @@ async def asker(port: int) -> AsyncIterator[Asker]:
 
 
 @asynccontextmanager
-async def api(ground: Ground) -> AsyncIterator[Asker]:
-    """Needs a ground with `http={"port": 0}`."""
-    service = Api(ground, [face(ground, app)])
+async def api(runtime: Runtime) -> AsyncIterator[Asker]:
+    """Needs a runtime with `http={"port": 0}`."""
+    service = Api(runtime, [face(runtime, app)])
     await service.start()
     try:
         async with asker(service.ports["http"]) as found:

@@ -22,7 +22,7 @@ def bench(
     import subprocess
     import sys
 
-    from angarium.core.errors import NotFound
+    from angarium.runtime.errors import NotFound
 
     here = os.getcwd()  # noqa: PTH109  as the interpreter itself spells it in sys.path
     if here not in sys.path:

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from angarium.core.errors import AngariumError, ServerMissing, SettingInvalid
+from angarium.runtime.errors import AngariumError, ServerMissing, SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.core.server_info import ServerInfo
-    from angarium.core.settings import Settings
+    from angarium.runtime.server_info import ServerInfo
+    from angarium.runtime.settings import Settings
 
 REDIS_MS_MAX = 2_000  # a server that needs longer for INFO is not fit for use
 PROGRAM_S_MAX = 5.0  # for a program to tell its version; Java is not quick on a busy machine
@@ -69,7 +69,7 @@ def _python() -> Component:
 
 
 def _settings() -> tuple[Settings | None, Component]:
-    from angarium.core.settings import load
+    from angarium.runtime.settings import load
 
     try:
         return load(), Component("settings", True, True, "environment and angarium.toml")
@@ -79,7 +79,7 @@ def _settings() -> tuple[Settings | None, Component]:
 
 
 def _server_binary(*, required: bool) -> Component:
-    from angarium.core.embedded import find_server
+    from angarium.runtime.embedded import find_server
 
     name = "redis server"
     try:
@@ -95,7 +95,7 @@ def _server_binary(*, required: bool) -> Component:
 
 
 def _redis(settings: Settings) -> Component:
-    from angarium.core.settings import redacted
+    from angarium.runtime.settings import redacted
 
     if settings.redis_url == "embedded":
         return _embedded_redis(settings)
@@ -117,7 +117,7 @@ def _redis(settings: Settings) -> Component:
 
 def _embedded_redis(settings: Settings) -> Component:
     """Asked only if it runs already: a look must not start a server."""
-    from angarium.core.supervisor import HOST, Folder, read_record
+    from angarium.runtime.supervisor import HOST, Folder, read_record
 
     folder = Folder(settings.home.absolute() / "redis")
     record = read_record(folder.record)
@@ -134,7 +134,7 @@ def _embedded_redis(settings: Settings) -> Component:
 
 
 async def _info(settings: Settings) -> ServerInfo:
-    from angarium.core.redis import Redis
+    from angarium.runtime.redis import Redis
 
     hasty = settings.redis.model_copy(
         update={"call_timeout_ms": REDIS_MS_MAX, "unavailable_timeout_ms": REDIS_MS_MAX}
@@ -173,7 +173,7 @@ def _home(settings: Settings) -> Component:
 
 
 def _http_port(settings: Settings) -> Component:
-    from angarium.core.sockets import listen
+    from angarium.runtime.sockets import listen
 
     host, port = settings.http.host, settings.http.port
     try:
@@ -252,7 +252,7 @@ def _lake() -> Component:
 
 
 def _traces() -> Component:
-    from angarium.core.tracing import ENDPOINTS, otel_version
+    from angarium.runtime.tracing import ENDPOINTS, otel_version
 
     version = otel_version()
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)

@@ -64,12 +64,12 @@ def senders(
 
 
 async def _look_at_senders() -> ShownSenders:
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.conversations.show import show_senders
     from angarium.conversations.store import ConversationStore
 
-    async with opened() as ground:
-        return await show_senders(ConversationStore(ground))
+    async with opened() as runtime:
+        return await show_senders(ConversationStore(runtime))
 
 
 def _print_needs(needs: Sequence[Need], now_ms: int) -> None:
@@ -82,12 +82,12 @@ def _print_needs(needs: Sequence[Need], now_ms: int) -> None:
 
 
 async def _look(conversation_id: str) -> Shown:
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.conversations.show import show
     from angarium.conversations.store import ConversationStore
 
-    async with opened() as ground:
-        return await show(ConversationStore(ground), conversation_id)
+    async with opened() as runtime:
+        return await show(ConversationStore(runtime), conversation_id)
 
 
 def _print_lines(found: Shown) -> None:

@@ -43,8 +43,8 @@ def demo(
 
 
 async def _play(users: int, kills: bool, lake: bool, as_json: bool) -> Result:
-    from angarium.core.settings import load
     from angarium.demo.story import Story, fresh_home
+    from angarium.runtime.settings import load
 
     home = fresh_home(load().home / "demo")
     for_people = not as_json and sys.stdout.isatty()
@@ -58,7 +58,7 @@ async def _play(users: int, kills: bool, lake: bool, as_json: bool) -> Result:
 
 
 async def _run(story: Story) -> Result:
-    from angarium.core.errors import AngariumError
+    from angarium.runtime.errors import AngariumError
 
     try:
         async with story:

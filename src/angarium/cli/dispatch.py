@@ -142,7 +142,7 @@ def _act(
     """0 when it was done to all that were named; else 1, with a line for each that it was not."""
     import uvloop
 
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
 
     if bool(ids) == everything:
         raise InputInvalid("name the messages by their ids, or all of them by --all")
@@ -165,7 +165,7 @@ async def _one_by_one(
     one: Callable[[DeadLetters, str], Awaitable[str]],
     as_json: bool,
 ) -> int:
-    from angarium.core.errors import Conflict, NotFound
+    from angarium.runtime.errors import Conflict, NotFound
 
     outcomes: dict[str, str] = {}
     problems: list[str] = []
@@ -195,11 +195,11 @@ def _say_counts(counts: dict[str, int], as_json: bool) -> int:
 
 @asynccontextmanager
 async def _store() -> AsyncIterator[DispatchStore]:
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.dispatch.store import DispatchStore
 
-    async with opened() as ground:
-        yield DispatchStore(ground)
+    async with opened() as runtime:
+        yield DispatchStore(runtime)
 
 
 def _letter_row(letter: DeadLetter) -> tuple[str, ...]:

@@ -39,11 +39,11 @@ def find(
 
 
 async def _find(id: str) -> SearchAnswer:
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.server.search import Search, lake_of
 
-    async with opened() as ground:
-        search = Search(ground, lake_of(ground))
+    async with opened() as runtime:
+        search = Search(runtime, lake_of(runtime))
         try:
             return await search.search(id)
         finally:

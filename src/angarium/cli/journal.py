@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from angarium.core.journal import JournalStatus
+    from angarium.runtime.journal import JournalStatus
 
 
 def journal_commands() -> typer.Typer:
@@ -55,22 +55,22 @@ def forget(
 
 
 async def _look() -> list[JournalStatus]:
-    from angarium.cli.ground import opened
-    from angarium.core.journal import Journal
+    from angarium.cli.runtime import opened
+    from angarium.runtime.journal import Journal
 
-    async with opened() as ground:
-        journal = Journal(ground)
-        return [await journal.status(number) for number in range(ground.settings.partitions)]
+    async with opened() as runtime:
+        journal = Journal(runtime)
+        return [await journal.status(number) for number in range(runtime.settings.partitions)]
 
 
 async def _forget(reader: str) -> None:
-    from angarium.cli.ground import opened
-    from angarium.core.errors import NotFound
-    from angarium.core.journal import Journal
+    from angarium.cli.runtime import opened
+    from angarium.runtime.errors import NotFound
+    from angarium.runtime.journal import Journal
 
-    async with opened() as ground:
-        journal = Journal(ground)
-        partitions = range(ground.settings.partitions)
+    async with opened() as runtime:
+        journal = Journal(runtime)
+        partitions = range(runtime.settings.partitions)
         known = {name for number in partitions for name in (await journal.status(number)).readers}
         if reader not in known:
             names = ", ".join(sorted(known)) or "there are none"

@@ -12,10 +12,10 @@ import typer
 from angarium.cli.lake_run import progress, spark_aside, stopped_by_signals
 
 if TYPE_CHECKING:
-    from angarium.core.ground import Ground
-    from angarium.core.settings import Settings
     from angarium.lake.audit import Audit
     from angarium.lake.replay import Plan, Planned, Send
+    from angarium.runtime.runtime import Runtime
+    from angarium.runtime.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
@@ -45,8 +45,8 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Read the journal, the results and the archive into the lake's tables."""
-    from angarium.core.settings import load
     from angarium.lake.runner import run_lake
+    from angarium.runtime.settings import load
 
     settings = load()
     with (
@@ -80,14 +80,14 @@ def audit(
     from angarium.lake import reconcile as statistics
     from angarium.lake.tables import Lake
 
-    async def look(ground: Ground) -> tuple[Audit, Any]:
-        lake = Lake.of(ground.settings)
-        found = await audits.audit(ground, lake, window_s=window_s)
-        return found, await statistics.reconcile(ground, lake) if reconcile else None
+    async def look(runtime: Runtime) -> tuple[Audit, Any]:
+        lake = Lake.of(runtime.settings)
+        found = await audits.audit(runtime, lake, window_s=window_s)
+        return found, await statistics.reconcile(runtime, lake) if reconcile else None
 
     with progress(quiet=as_json, counts=False) as tell:
         tell({"state": "accounting for every message"})
-        found, compared = _with_ground(look)
+        found, compared = _with_runtime(look)
     differences = compared.differences if compared is not None else []
     if as_json:
         value = msgspec.to_builtins(found)
@@ -115,11 +115,11 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Write one HTML file with plots."""
-    from angarium.core.errors import InputInvalid
-    from angarium.core.settings import load
     from angarium.lake.audit import last_audit
     from angarium.lake.report import report as draw
     from angarium.lake.tables import Lake
+    from angarium.runtime.errors import InputInvalid
+    from angarium.runtime.settings import load
 
     lake = Lake.of(load())
     with progress(quiet=as_json, counts=False) as tell:
@@ -143,9 +143,9 @@ def query(
     as_json: Json = False,
 ) -> int:
     """Ask the lake in SQL; DuckDB answers, Spark is not needed."""
-    from angarium.core.settings import load
     from angarium.lake.query import ask
     from angarium.lake.tables import Lake
+    from angarium.runtime.settings import load
 
     with progress(quiet=as_json, counts=False) as tell:
         tell({"state": "asking"})
@@ -170,15 +170,15 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Send rows of the lake back into their room, each once. Shows them unless --send."""
-    from angarium.core.settings import load
     from angarium.lake.replay import plan
     from angarium.lake.tables import Lake
+    from angarium.runtime.settings import load
 
     settings = load()
     chosen = plan(Lake.of(settings), name, source, where, limit)
     if not send:
         return _show_plan(chosen, as_json)
-    sent = _with_ground(lambda ground: _send(ground, chosen, as_json), settings)
+    sent = _with_runtime(lambda runtime: _send(runtime, chosen, as_json), settings)
     done = len(chosen.rows) - len(chosen.waiting)
     if as_json:
         _print_json({"replay": name, "sent": sent, "sent_before": done})
@@ -189,10 +189,10 @@ def replay(
 
 def compact(as_json: Json = False) -> int:
     """Put small files together, and delete those that no table needs any more."""
-    from angarium.core.settings import load
     from angarium.lake.pipeline import compact as compact_tables
     from angarium.lake.schemas import TABLES
     from angarium.lake.tables import Lake, LakeEmpty
+    from angarium.runtime.settings import load
 
     lake = Lake.of(load())
     names = lake.existing()
@@ -217,11 +217,11 @@ def compact(as_json: Json = False) -> int:
 # How a room takes a row
 
 
-async def _send(ground: Ground, chosen: Plan, quiet: bool) -> int:
+async def _send(runtime: Runtime, chosen: Plan, quiet: bool) -> int:
     from angarium.lake.replay import send_all
     from angarium.lake.tables import Lake
 
-    lake = Lake.of(ground.settings)
+    lake = Lake.of(runtime.settings)
     with progress(quiet=quiet) as tell:
         tell({"state": "sending", "waiting": len(chosen.waiting)})
         done = 0
@@ -232,13 +232,13 @@ async def _send(ground: Ground, chosen: Plan, quiet: bool) -> int:
             tell({"events": done})
 
         sender = _to_transactions if chosen.source == "transactions" else _to_dispatch
-        return await send_all(lake, chosen, sender(ground), count)
+        return await send_all(lake, chosen, sender(runtime), count)
 
 
-def _to_dispatch(ground: Ground) -> Send:
+def _to_dispatch(runtime: Runtime) -> Send:
     from angarium.dispatch.store import DispatchStore
 
-    store = DispatchStore(ground)
+    store = DispatchStore(runtime)
 
     async def send(planned: Planned, key: str) -> str:
         return (await store.enqueue(planned.row["fields"].encode(), key)).message_id
@@ -246,13 +246,13 @@ def _to_dispatch(ground: Ground) -> Send:
     return send
 
 
-def _to_transactions(ground: Ground) -> Send:
+def _to_transactions(runtime: Runtime) -> Send:
     import msgspec
 
     from angarium.transactions.client import Transactions
     from angarium.transactions.model import Start
 
-    transactions = Transactions(ground)
+    transactions = Transactions(runtime)
 
     async def send(planned: Planned, key: str) -> str:
         row = planned.row
@@ -320,15 +320,15 @@ def _show_plan(chosen: Plan, as_json: bool) -> int:
     return 0
 
 
-def _with_ground(use: Callable[[Ground], Any], settings: Settings | None = None) -> Any:
+def _with_runtime(use: Callable[[Runtime], Any], settings: Settings | None = None) -> Any:
     import uvloop
 
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.runtime.runtime import Runtime
+    from angarium.runtime.settings import load
 
     async def run() -> Any:
-        async with Ground.open(settings or load()) as ground:
-            return await use(ground)
+        async with Runtime.open(settings or load()) as runtime:
+            return await use(runtime)
 
     return uvloop.run(run())
 

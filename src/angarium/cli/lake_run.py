@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from angarium.core.settings import Settings
+    from angarium.runtime.settings import Settings
 
 LOG = "lake-run.log"  # in the home folder; that of the run before is beside it
 
@@ -34,9 +34,9 @@ def spark_aside(settings: Settings, debug: bool) -> Iterator[None]:
     if debug:
         yield
         return
-    from angarium.core.errors import AngariumError
     from angarium.lake.pipeline import LakeStopped, reason_of
     from angarium.lake.spark import words_kept_in
+    from angarium.runtime.errors import AngariumError
 
     log = settings.home.absolute() / LOG
     try:

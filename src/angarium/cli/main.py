@@ -31,7 +31,7 @@ from angarium.cli.tokens import token_commands
 from angarium.cli.top import top
 from angarium.cli.tx import pipeline_commands, tx_commands
 from angarium.cli.up import up
-from angarium.core.errors import AngariumError, SettingInvalid
+from angarium.runtime.errors import AngariumError, SettingInvalid
 
 
 @dataclass

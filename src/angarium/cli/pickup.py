@@ -78,10 +78,10 @@ def _run(ask: Callable[[Inspection], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.pickup.inspection import inspection
 
-    async with opened() as ground, inspection(ground) as room:
+    async with opened() as runtime, inspection(runtime) as room:
         return await ask(room)
 
 

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from angarium.core.ground import Ground
     from angarium.dispatch.store import DispatchStore, Enqueued
+    from angarium.runtime.runtime import Runtime
 
 # What goes to Redis at once, in messages and bytes: enough to spread the way there and back.
 CHUNK_MESSAGES = 500
@@ -41,7 +41,7 @@ def publish(
     """Publish messages on the channel, or put them into the durable intake."""
     import uvloop
 
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
 
     if key is not None and not (durable and key):
         raise InputInvalid("--key stands for a message of the durable intake: add --durable")
@@ -56,8 +56,8 @@ async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
     from angarium.dispatch.store import DispatchStore
 
     sent, unheard, listeners = 0, 0, 0
-    async with _ground(arguments) as ground:
-        store = DispatchStore(ground)
+    async with _runtime(arguments) as runtime:
+        store = DispatchStore(runtime)
         for chunk in _chunks(arguments, count, store):
             heard_by = await store.publish_all(chunk)
             listeners = heard_by[-1]
@@ -80,8 +80,8 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
     sent, duplicates = 0, 0
     shown: list[Enqueued] = []
     alone = len(arguments) == 1 and count == 1
-    async with _ground(arguments) as ground:
-        store = DispatchStore(ground)
+    async with _runtime(arguments) as runtime:
+        store = DispatchStore(runtime)
         for chunk in _chunks(arguments, count, store):
             enqueued = await store.enqueue_all([(payload, key) for payload in chunk])
             duplicates += sum(each.duplicate for each in enqueued)
@@ -101,13 +101,13 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
     return 0
 
 
-def _ground(arguments: Sequence[str]) -> AbstractAsyncContextManager[Ground]:
+def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
     """What comes from stdin may go on for long, with Redis away in the middle of it."""
-    from angarium.cli.ground import opened
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.runtime import opened
+    from angarium.runtime.runtime import Runtime
+    from angarium.runtime.settings import load
 
-    return Ground.open(load()) if "-" in arguments else opened()
+    return Runtime.open(load()) if "-" in arguments else opened()
 
 
 def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:
@@ -159,7 +159,7 @@ def _lines() -> Iterator[list[bytes]]:
 def _read(argument: str, store: DispatchStore) -> bytes:
     from pathlib import Path
 
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
 
     if not argument.startswith("@"):
         return _checked(argument.encode(errors="surrogateescape"), repr(argument[:60]), store)
@@ -174,7 +174,7 @@ def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
     """A typing error is found here and not among the dead letters."""
     import msgspec
 
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
 
     payload = payload.strip()
     try:

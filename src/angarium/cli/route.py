@@ -78,13 +78,13 @@ def _run(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.routing.listening import rules_of
     from angarium.routing.store import RoutingStore
 
-    async with opened() as ground:
-        settings = ground.settings
-        return await ask(RoutingStore(ground, rules_of(settings), settings.limits))
+    async with opened() as runtime:
+        settings = runtime.settings
+        return await ask(RoutingStore(runtime, rules_of(settings), settings.limits))
 
 
 def _print_json(value: Any) -> None:

@@ -34,7 +34,7 @@ def serve(
 
     names = app.checked(roles)
 
-    from angarium.core import log, settings
+    from angarium.runtime import log, settings
     from angarium.server import host
 
     given: dict[str, Any] = {} if application is None else {"app": application}

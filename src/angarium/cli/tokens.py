@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from angarium.core.tokens import TokenStore
+    from angarium.runtime.tokens import TokenStore
 
 T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
@@ -69,14 +69,14 @@ def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -
     import uvloop
 
     async def run() -> T:
-        from angarium.cli.ground import opened
-        from angarium.core.tokens import TokenStore
-        from angarium.core.tokens_seen import TokensSeen
+        from angarium.cli.runtime import opened
+        from angarium.runtime.tokens import TokenStore
+        from angarium.runtime.tokens_seen import TokensSeen
 
-        async with opened() as ground:
-            answer = await ask(TokenStore(ground))
+        async with opened() as runtime:
+            answer = await ask(TokenStore(runtime))
             if remember:
-                TokensSeen(ground, "api").write_note()
+                TokensSeen(runtime, "api").write_note()
             return answer
 
     return uvloop.run(run())

@@ -52,11 +52,11 @@ def top(
 async def _watch(*, as_json: bool, interval_s: float | None) -> None:
     import asyncio
 
-    from angarium.cli.ground import opened
+    from angarium.cli.runtime import opened
     from angarium.server.dashboard.overview import Sampler
 
-    async with opened() as ground:
-        sampler = Sampler(ground)
+    async with opened() as runtime:
+        sampler = Sampler(runtime)
         if interval_s is None:
             await sampler.sample()
             await asyncio.sleep(BETWEEN_S)
@@ -76,7 +76,7 @@ async def _stay(sampler: Any, interval_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from angarium.core.errors import OutcomeUnknown, RedisUnavailable
+    from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
 
     with Live(Text("looking …"), screen=True, auto_refresh=False) as live:
         while True:

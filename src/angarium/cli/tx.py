@@ -86,7 +86,7 @@ def list_(
     as_json: Json = False,
 ) -> int:
     """Transactions of one status, or all that have not ended."""
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
     from angarium.transactions.model import Status
 
     try:
@@ -185,7 +185,7 @@ def statistics(
     as_json: Json = False,
 ) -> int:
     """Counters of the last intervals."""
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
     from angarium.transactions.statistics import Level
 
     try:
@@ -285,18 +285,18 @@ def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None 
 
 @asynccontextmanager
 async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
-    from angarium.cli.ground import impatient
-    from angarium.core.application import load_application
-    from angarium.core.ground import Ground
-    from angarium.core.settings import load
+    from angarium.cli.runtime import impatient
     from angarium.lake.filed import transactions_of
+    from angarium.runtime.application import load_application
+    from angarium.runtime.runtime import Runtime
+    from angarium.runtime.settings import load
     from angarium.transactions.client import Transactions
 
     settings = impatient(load())
     named = application or settings.app
     app = load_application(named) if named else None
-    async with Ground.open(settings) as ground:
-        transactions = Transactions(ground, app, transactions_of(ground.settings))
+    async with Runtime.open(settings) as runtime:
+        transactions = Transactions(runtime, app, transactions_of(runtime.settings))
         try:
             yield transactions
         finally:
@@ -354,7 +354,7 @@ def _print_json(value: Any) -> None:
 def _data(given: str | None, option: str | None) -> str:
     import msgspec
 
-    from angarium.core.errors import InputInvalid
+    from angarium.runtime.errors import InputInvalid
 
     if given is not None and option is not None:
         raise InputInvalid("the data is given twice: leave the argument or --data")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from angarium.core.service import Service
-    from angarium.core.settings import Settings
+    from angarium.runtime.service import Service
+    from angarium.runtime.settings import Settings
 
 
 def up(
@@ -26,8 +26,8 @@ def up(
     ] = False,
 ) -> int:
     """Run everything in one process, with an embedded Redis unless another is set."""
-    from angarium.core import log
-    from angarium.core.settings import load
+    from angarium.runtime import log
+    from angarium.runtime.settings import load
     from angarium.server import app, host
 
     # At a terminal the address and the hints stay in sight: only what needs an eye comes after.
@@ -85,7 +85,7 @@ def _http_url(settings: Settings, services: Sequence[Service]) -> str:
 
 
 def _redis(settings: Settings) -> str:
-    from angarium.core.settings import redacted
+    from angarium.runtime.settings import redacted
 
     if settings.redis_url == "embedded":
         return f"embedded server in {settings.home / 'redis'}"

@@ -1,7 +1,7 @@
 """The application object with its clients: what `from angarium import Angarium` gives.
 
-`core.application` collects the functions and knows no room; this adds the way to the rooms. In a
-role's process the clients stand on the ground of that process and are open. Anywhere else they
+`runtime.application` collects the functions and knows no room; this adds the way to the rooms. In a
+role's process the clients stand on the runtime of that process and are open. Anywhere else they
 are entered first: `async with app.client as client`, or `with app.sync_client as client`.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from angarium.core import application
-from angarium.core.trace import IN_HAND
+from angarium.runtime import application
+from angarium.runtime.trace import IN_HAND
 
 if TYPE_CHECKING:
     from angarium.client.client import Client
     from angarium.client.sync import SyncClient
-    from angarium.core.ground import Ground
+    from angarium.runtime.runtime import Runtime
 
 
 class Angarium(application.Angarium):
@@ -57,12 +57,12 @@ class Angarium(application.Angarium):
         handling = IN_HAND.get()
         return None if handling is None else handling.trace.header
 
-    def bind(self, ground: Ground) -> None:
+    def bind(self, runtime: Runtime) -> None:
         """Called by the process that runs this application's functions."""
         from angarium.client.client import Client
         from angarium.client.sync import SyncClient
 
-        self._client = Client(ground=ground)
+        self._client = Client(runtime=runtime)
         self._sync_client = SyncClient(self._client, asyncio.get_running_loop())
 
     async def unbind(self) -> None:

@@ -1,6 +1,6 @@
 """One object with a client for each room, on one connection to Redis.
 
-Inside a role's process it stands on the ground of that process; anywhere else it is entered as a
+Inside a role's process it stands on the runtime of that process; anywhere else it is entered as a
 context and opens its own. A room's part is imported when it is first used. Nothing is decided here:
 each part checks what it is given as its room's HTTP face does, and calls the room's store.
 """
@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from angarium.client.conversations import ConversationsClient
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from angarium.client.pickup import PickupRoomClient
     from angarium.client.routing import RoutingClient
     from angarium.client.transactions import TransactionsClient
-    from angarium.core.settings import Settings
+    from angarium.runtime.settings import Settings
 
 
 ROOMS = ("dispatch", "routing", "transactions", "conversations", "pickup")
@@ -39,19 +39,19 @@ class Client:
     That of a role's process (`app.client`) is open already; entering it changes nothing.
     """
 
-    def __init__(self, settings: Settings | None = None, *, ground: Ground | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, runtime: Runtime | None = None) -> None:
         self._settings = settings
-        self._given = ground
-        self._opened: Ground | None = None
+        self._given = runtime
+        self._opened: Runtime | None = None
         self._stack: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
         if self._given is None and self._opened is None:
-            from angarium.core.settings import load
+            from angarium.runtime.settings import load
 
             async with AsyncExitStack() as stack:
-                ground = Ground.open(self._settings or load())
-                self._opened = await stack.enter_async_context(ground)
+                runtime = Runtime.open(self._settings or load())
+                self._opened = await stack.enter_async_context(runtime)
                 self._stack = stack.pop_all()
         return self
 
@@ -63,7 +63,7 @@ class Client:
             self._opened = None
 
     @property
-    def ground(self) -> Ground:
+    def runtime(self) -> Runtime:
         found = self._given or self._opened
         if found is None:
             raise NotOpened("no role runs here; use `async with app.client as client`")
@@ -79,31 +79,31 @@ class Client:
     def dispatch(self) -> DispatchClient:
         from angarium.client.dispatch import DispatchClient
 
-        return DispatchClient(self.ground)
+        return DispatchClient(self.runtime)
 
     @cached_property
     def routing(self) -> RoutingClient:
         from angarium.client.routing import RoutingClient
 
-        return RoutingClient(self.ground)
+        return RoutingClient(self.runtime)
 
     @cached_property
     def transactions(self) -> TransactionsClient:
         from angarium.client.transactions import TransactionsClient
 
-        return TransactionsClient(self.ground)
+        return TransactionsClient(self.runtime)
 
     @cached_property
     def conversations(self) -> ConversationsClient:
         from angarium.client.conversations import ConversationsClient
 
-        return ConversationsClient(self.ground)
+        return ConversationsClient(self.runtime)
 
     @cached_property
     def pickup(self) -> PickupRoomClient:
         from angarium.client.pickup import PickupRoomClient
 
-        return PickupRoomClient(self.ground)
+        return PickupRoomClient(self.runtime)
 
     async def close(self) -> None:
         """Give back what its parts had opened for themselves, which is the database."""

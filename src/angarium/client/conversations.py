@@ -21,17 +21,17 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.show import Shown, show
 from angarium.conversations.store import ConversationStore
-from angarium.core.ground import Ground
-from angarium.core.outbound import check_url
-from angarium.core.trace import current_trace
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import current_trace
 
 
 class ConversationsClient:
-    def __init__(self, ground: Ground) -> None:
-        self._settings = ground.settings
-        self._tracing = ground.tracing
-        self._store = ConversationStore(ground)
-        self._manager = MessageSyncManager(self._store, ground.settings.conversations)
+    def __init__(self, runtime: Runtime) -> None:
+        self._settings = runtime.settings
+        self._tracing = runtime.tracing
+        self._store = ConversationStore(runtime)
+        self._manager = MessageSyncManager(self._store, runtime.settings.conversations)
 
     async def request(
         self, conversation_id: str, request_id: str, origin: str = "pickup", *, corr: str = ""

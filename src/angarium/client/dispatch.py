@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.errors import InputInvalid
-from angarium.core.ground import Ground
-from angarium.core.text import check_text
 from angarium.dispatch.store import DispatchStore, Enqueued, PartitionStatus
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import check_text
 
 
 class DispatchClient:
-    def __init__(self, ground: Ground) -> None:
-        self._store = DispatchStore(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._store = DispatchStore(runtime)
 
     async def publish(self, message: Any) -> int:
         """For whoever listens now; how many did. Lost if nobody does."""

@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from angarium.client.dispatch import encoded
-from angarium.core.ground import Ground
-from angarium.core.ids import time_ordered_id
-from angarium.core.text import check_text
 from angarium.pickup.archive import Archive
 from angarium.pickup.inspection import Inspection, Shown
 from angarium.pickup.letterbox import Letter, Letterbox, letter_id
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import DEFAULT_TENANT, Message, queue_name
 from angarium.pickup.store import PickupStore, TakeLimits
+from angarium.runtime.ids import time_ordered_id
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import check_text
 
 
 class PickupRoomClient:
-    def __init__(self, ground: Ground) -> None:
-        self._settings = ground.settings
-        self._box = Letterbox(ground)
-        self._store = PickupStore(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._settings = runtime.settings
+        self._box = Letterbox(runtime)
+        self._store = PickupStore(runtime)
         self._archive: Archive | None = None
         self._opening = asyncio.Lock()
 

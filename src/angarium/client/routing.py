@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from angarium.core.errors import InputInvalid, LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.scripts import status_of
-from angarium.core.text import check_text
 from angarium.routing.listening import rules_of
 from angarium.routing.store import KeyState, RoutingStore
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import status_of
+from angarium.runtime.text import check_text
 
 
 class RoutingClient:
-    def __init__(self, ground: Ground) -> None:
-        settings = ground.settings
-        self._store = RoutingStore(ground, rules_of(settings), settings.limits)
+    def __init__(self, runtime: Runtime) -> None:
+        settings = runtime.settings
+        self._store = RoutingStore(runtime, rules_of(settings), settings.limits)
         self._bytes_max = settings.limits.http_body_bytes_max
         self._key_bytes_max = settings.limits.id_bytes_max
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 from angarium.client.dispatch import encoded
-from angarium.core.backoff import Backoff
-from angarium.core.errors import InputInvalid
-from angarium.core.ground import Ground
-from angarium.core.trace import IN_HAND, TRACEPARENT, Trace, current_trace
 from angarium.lake.filed import transactions_of
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import IN_HAND, TRACEPARENT, Trace, current_trace
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start, Started, Transaction
 from angarium.transactions.pipeline import Pipeline, pipeline_of
 
 
 class TransactionsClient:
-    def __init__(self, ground: Ground) -> None:
-        self._transactions = Transactions(ground, elsewhere=transactions_of(ground.settings))
-        self._clock = ground.clock
-        self._tracing = ground.tracing
+    def __init__(self, runtime: Runtime) -> None:
+        self._transactions = Transactions(runtime, elsewhere=transactions_of(runtime.settings))
+        self._clock = runtime.clock
+        self._tracing = runtime.tracing
 
     async def start(
         self,

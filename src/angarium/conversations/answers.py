@@ -10,7 +10,7 @@ import msgspec
 
 from angarium.conversations.model import MinMessageInfo, Reply, read_task, senders_of
 from angarium.conversations.order import Need, OpenRequest, QueuedReply
-from angarium.core.scripts import status_of
+from angarium.runtime.scripts import status_of
 
 SPAN = 1 << 26  # as in the scripts: a score is position × SPAN + number of the reply
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from angarium.conversations.answers import Taken
 from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.store import ConversationStore
-from angarium.core.clock import Clock
-from angarium.core.setting_groups.conversations import ConversationsSettings
+from angarium.runtime.clock import Clock
+from angarium.runtime.setting_groups.conversations import ConversationsSettings
 
 # Requests nobody answered, noted in one call.
 REQUESTS_MAX = 500

@@ -18,8 +18,8 @@ group is cancelled. Anything else is recoverable until the reply's time is over.
 
 from __future__ import annotations
 
-from angarium.core.errors import AngariumError, Conflict, InputInvalid, NotFound
-from angarium.core.text import valid_text
+from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotFound
+from angarium.runtime.text import valid_text
 
 # Of an error's text, in the journal and in the log.
 WHY_CHARS_MAX = 200

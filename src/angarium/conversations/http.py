@@ -17,10 +17,10 @@ from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import Message, MessageOptions, TaskItem
 from angarium.conversations.show import Shown, show
 from angarium.conversations.store import ConversationStore
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.outbound import check_url
-from angarium.core.web import (
+from angarium.runtime.application import Angarium
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.web import (
     TRACE,
     Face,
     Operation,
@@ -79,15 +79,15 @@ class Acknowledged(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["delivered", "cancelled"]
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    return Face("conversations", _Operations(ground).all())
+def face(runtime: Runtime, app: Angarium) -> Face:
+    return Face("conversations", _Operations(runtime).all())
 
 
 class _Operations:
-    def __init__(self, ground: Ground) -> None:
-        self._settings = ground.settings
-        self._store = ConversationStore(ground)
-        self._manager = MessageSyncManager(self._store, ground.settings.conversations)
+    def __init__(self, runtime: Runtime) -> None:
+        self._settings = runtime.settings
+        self._store = ConversationStore(runtime)
+        self._manager = MessageSyncManager(self._store, runtime.settings.conversations)
 
     def all(self) -> list[Operation]:
         conversation = Parameter("conversation_id", "path", description="Id of the conversation")

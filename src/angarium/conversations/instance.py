@@ -44,13 +44,13 @@ from angarium.conversations.model import (
 from angarium.conversations.senders import Sender, Senders, sender_names
 from angarium.conversations.show import ShownSenders, show_senders
 from angarium.conversations.store import WAITING, ConversationStore
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, SettingInvalid
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.outbound import Outbound
-from angarium.core.service import Loop, Service
-from angarium.core.settings import Settings
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, SettingInvalid
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.outbound import Outbound
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Loop, Service
+from angarium.runtime.settings import Settings
 
 ROLE = "conversations"
 # New replies that one pass fetches from a partition: enough to fill the execution queue, few
@@ -69,10 +69,10 @@ def check(settings: Settings, app: Angarium) -> None:
 
 
 def build(
-    ground: Ground, app: Angarium, senders: Mapping[str, Sender] | None = None
+    runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
 ) -> ConversationsInstance:
     """`senders` are ways out that other rooms offer, by name; they are joined in the server."""
-    return ConversationsInstance(ground, app, senders)
+    return ConversationsInstance(runtime, app, senders)
 
 
 class _Hints(msgspec.Struct, frozen=True):
@@ -94,13 +94,13 @@ class _Pass:
 
 class ConversationsInstance(Service):
     def __init__(
-        self, ground: Ground, app: Angarium, senders: Mapping[str, Sender] | None = None
+        self, runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
     ) -> None:
-        super().__init__(ROLE, clock=ground.clock)
+        super().__init__(ROLE, clock=runtime.clock)
         self._joined = dict(senders or {})
-        self._ground = ground
+        self._runtime = runtime
         self._app = app
-        settings, limits = ground.settings.conversations, ground.settings.limits
+        settings, limits = runtime.settings.conversations, runtime.settings.limits
         self._settings = settings
         self._tasks_max = limits.conversation_queue_replies_max
         self._bytes_max = limits.conversation_queue_bytes_max
@@ -110,7 +110,7 @@ class ConversationsInstance(Service):
         # Sending must be over while the reply is still surely ours.
         self._hold_s = (settings.max_pending_ttl - settings.max_pending_ttl_margin) / 1000
         self._names = sender_names(app, self._joined)
-        self.store = ConversationStore(ground, self._names)
+        self.store = ConversationStore(runtime, self._names)
         # Replies found here without their sender since it was last asked who else runs.
         self._without_sender = 0
         self.queue = MemoryQueue(
@@ -126,7 +126,7 @@ class ConversationsInstance(Service):
         self.agent = AwaitedAgent(
             self.manager, self.store, settings, self.clock, self._room, self._enqueue
         )
-        self._figures = Figures(ground, ROLE)
+        self._figures = Figures(runtime, ROLE)
         self._senders: Senders | None = None
         self._outbound: Outbound | None = None
         self._fetching: Loop | None = None
@@ -193,7 +193,7 @@ class ConversationsInstance(Service):
     async def on_start(self) -> None:
         settings = self._settings
         self._outbound = Outbound(
-            allow_private=self._ground.settings.allow_private_addresses, timeout_s=self._hold_s
+            allow_private=self._runtime.settings.allow_private_addresses, timeout_s=self._hold_s
         )
         self._senders = Senders(self._app, self._outbound, self._threads_max, self._joined)
         await self.store.senders.register(self._names)
@@ -315,7 +315,7 @@ class ConversationsInstance(Service):
         )
 
     async def _listen(self) -> None:
-        async with self._ground.redis.subscribe(self.store.wake_channel) as subscription:
+        async with self._runtime.redis.subscribe(self.store.wake_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if batch.gap:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from angarium.conversations.answers import read_infos
 from angarium.conversations.model import MinMessageInfo
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 
 Kind = Literal["replies", "requests"]
 _KEYS = {"replies": keys.PENDING_MESSAGES, "requests": keys.OPEN_REQUESTS}
@@ -27,14 +27,14 @@ class Waiting:
 
 
 class ConversationListing:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self.partitions = ground.settings.partitions
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.partitions = runtime.settings.partitions
 
     async def waiting(self, kind: Kind, partition: int, first: int, count: int) -> list[Waiting]:
         """By time, the earliest first; fewer than `count` when there are no more."""
-        name = self._ground.keyspace.name(_KEYS[kind], partition)
-        found = await self._ground.redis.call(
+        name = self._runtime.keyspace.name(_KEYS[kind], partition)
+        found = await self._runtime.redis.call(
             "ZRANGE", name, first, first + count - 1, "WITHSCORES", key=name
         )
         return [

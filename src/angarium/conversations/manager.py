@@ -28,8 +28,8 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.order import group_backoff_ms
 from angarium.conversations.store import GROUP_PART, WAITING, ConversationStore
-from angarium.core.setting_groups.conversations import ConversationsSettings
-from angarium.core.text import check_text
+from angarium.runtime.setting_groups.conversations import ConversationsSettings
+from angarium.runtime.text import check_text
 
 # Of one group, set AWAITED by one call of a method: those far behind are AWAITED already.
 AWAIT_MAX = 10_000

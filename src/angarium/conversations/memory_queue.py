@@ -22,8 +22,8 @@ from enum import Enum, auto
 from typing import Any
 
 from angarium.conversations.errors import RetriesEnded, error_text
-from angarium.core import log
-from angarium.core.clock import Clock
+from angarium.runtime import log
+from angarium.runtime.clock import Clock
 
 # An execution that has lasted this long no longer counts as concurrent: one client that hangs
 # must not hold up the others. How many may hang like this is a limit.

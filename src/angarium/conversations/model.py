@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from angarium.core.errors import InputInvalid
+from angarium.runtime.errors import InputInvalid
 
 
 class RequestStatus(StrEnum):

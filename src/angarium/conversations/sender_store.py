@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.figures import LIST_PROCESSES, REPORT_PROCESS, TTL_MS, read_processes
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.figures import LIST_PROCESSES, REPORT_PROCESS, TTL_MS, read_processes
+from angarium.runtime.runtime import Runtime
 
 ROLE = "conversations"
 
@@ -25,12 +25,12 @@ class SenderProcess(msgspec.Struct, frozen=True):
 
 
 class SenderStore:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._keys = [ground.keyspace.name(keys.SENDER_PROCESSES, 0)]
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._keys = [runtime.keyspace.name(keys.SENDER_PROCESSES, 0)]
 
     async def register(self, senders: Sequence[str]) -> None:
-        process = SenderProcess(self._ground.actor, tuple(senders))
+        process = SenderProcess(self._runtime.actor, tuple(senders))
         await self._report(msgspec.json.encode(process))
 
     async def withdraw(self) -> None:
@@ -47,11 +47,11 @@ class SenderStore:
     async def older_beside(self) -> bool:
         """Whether a process of 0.1.0 runs, which takes every reply and registers no senders."""
         registered = {process.actor for process in await self._processes()}
-        running = await read_processes(self._ground)
+        running = await read_processes(self._runtime)
         return any(process.role == ROLE and process.actor not in registered for process in running)
 
     async def _processes(self) -> list[SenderProcess]:
-        reply = await self._ground.run(LIST_PROCESSES, 0, self._keys, [TTL_MS])
+        reply = await self._runtime.run(LIST_PROCESSES, 0, self._keys, [TTL_MS])
         found = []
         for report in reply[1::2]:
             # One that another version wrote differently must not hide all the others.
@@ -60,5 +60,5 @@ class SenderStore:
         return found
 
     async def _report(self, report: bytes) -> None:
-        args = (self._ground.actor, report, TTL_MS)
-        await self._ground.run(REPORT_PROCESS, 0, self._keys, args, durable=False)
+        args = (self._runtime.actor, report, TTL_MS)
+        await self._runtime.run(REPORT_PROCESS, 0, self._keys, args, durable=False)

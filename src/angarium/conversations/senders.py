@@ -21,10 +21,10 @@ from angarium.conversations.model import (
     need_of,
     senders_of,
 )
-from angarium.core.application import Angarium, Caller, Handler
-from angarium.core.outbound import Outbound, OutboundFailed, RequestRefused
-from angarium.core.text import check_text
-from angarium.core.trace import TRACEPARENT, current_trace, read_traceparent
+from angarium.runtime.application import Angarium, Caller, Handler
+from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
+from angarium.runtime.text import check_text
+from angarium.runtime.trace import TRACEPARENT, current_trace, read_traceparent
 
 Sender = Callable[[Reply], Awaitable[str | None]]
 

@@ -41,14 +41,14 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.order import Need, OpenRequest
 from angarium.conversations.sender_store import SenderStore
-from angarium.core import keyspace as keys
-from angarium.core.batching import BatchItem
-from angarium.core.errors import InputInvalid, Overloaded
-from angarium.core.ground import Ground
-from angarium.core.keys.key import Shape
-from angarium.core.scripts import Script, load_script, status_of
-from angarium.core.text import check_text, valid_text
-from angarium.core.wire import Argument, Command
+from angarium.runtime import keyspace as keys
+from angarium.runtime.batching import BatchItem
+from angarium.runtime.errors import InputInvalid, Overloaded
+from angarium.runtime.keys.key import Shape
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import Script, load_script, status_of
+from angarium.runtime.text import check_text, valid_text
+from angarium.runtime.wire import Argument, Command
 
 
 def _load(name: str) -> Script:
@@ -87,17 +87,17 @@ IDS_REMEMBERED = 16_384  # checked ids; a conversation comes back many times
 
 
 class ConversationStore:
-    def __init__(self, ground: Ground, senders: Sequence[str] | None = None) -> None:
+    def __init__(self, runtime: Runtime, senders: Sequence[str] | None = None) -> None:
         """`senders` are those of the process that takes replies here; None can send any."""
-        self._ground = ground
+        self._runtime = runtime
         # Set while processes run that do not look for their replies by sender.
         self.older_beside = False
-        self.senders = SenderStore(ground)
-        self._name = ground.keyspace.name
-        self._partition_of = ground.keyspace.partition_of
-        self.partitions = range(ground.settings.partitions)
-        settings, limits = ground.settings.conversations, ground.settings.limits
-        self.wake_channel = ground.keyspace.global_name(keys.CONVERSATIONS_WAKE)
+        self.senders = SenderStore(runtime)
+        self._name = runtime.keyspace.name
+        self._partition_of = runtime.keyspace.partition_of
+        self.partitions = range(runtime.settings.partitions)
+        settings, limits = runtime.settings.conversations, runtime.settings.limits
+        self.wake_channel = runtime.keyspace.global_name(keys.CONVERSATIONS_WAKE)
         self._args: tuple[Argument, ...] = (
             settings.message_ttl,
             settings.awaited_message_ttl,
@@ -158,7 +158,7 @@ class ConversationStore:
             keys.CONVERSATION_ORDER,
         ):
             name = self._name(key, partition, conversation_id)
-            found = self._ground.keyspace.explain(name)
+            found = self._runtime.keyspace.explain(name)
             if found is None or found.key is not key:
                 spelled = "another key" if found is None else f"a key of «{found.key.name}»"
                 raise IdRefused(f"conversation id {conversation_id!r} would spell {spelled}")
@@ -367,7 +367,7 @@ class ConversationStore:
 
     async def hint_due(self) -> None:
         """Tell the others that something can be claimed; they would find it at their next turn."""
-        await self._ground.redis.call("PUBLISH", self.wake_channel, HINT_DUE)
+        await self._runtime.redis.call("PUBLISH", self.wake_channel, HINT_DUE)
 
     async def expire_requests(self, partition: int, most: int) -> int:
         name = self._name
@@ -387,7 +387,7 @@ class ConversationStore:
     async def in_flight(self, partition: int) -> tuple[int, int, int]:
         """Replies in flight, requests without a reply, replies that nobody holds yet."""
         pending, opened, new, _ = self._shared[partition]
-        replies, requests, fresh = await self._ground.redis.execute(
+        replies, requests, fresh = await self._runtime.redis.execute(
             [("ZCARD", pending), ("ZCARD", opened), ("LLEN", new)], key=pending, repeatable=True
         )
         return replies, requests, fresh
@@ -504,7 +504,7 @@ class ConversationStore:
 
     async def read_named(self, key: str) -> Message | None:
         """The reply whose hash has this name in Redis."""
-        found = self._ground.keyspace.explain(key)
+        found = self._runtime.keyspace.explain(key)
         if found is None or found.key is not keys.CONVERSATION_RESPONSE:
             raise IdRefused(f"{key!r} is not the name of a reply in Redis")
         item: BatchItem = ((key,), ())
@@ -571,19 +571,19 @@ class ConversationStore:
             )
             for info in infos
         ]
-        return await self._ground.redis.execute(
+        return await self._runtime.redis.execute(
             commands, key=self._shared[partition][0], repeatable=True
         )
 
     # Plumbing
 
     def _batched(self, script: Script) -> Any:
-        return self._ground.batched(script, self._shared.__getitem__, self._args)
+        return self._runtime.batched(script, self._shared.__getitem__, self._args)
 
     async def _run(
         self, script: Script, partition: int, names: Sequence[str], args: Sequence[Argument]
     ) -> Any:
-        return await self._ground.run(
+        return await self._runtime.run(
             script, partition, [*self._shared[partition], *names], [*self._args, *args]
         )
 

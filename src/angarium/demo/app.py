@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from angarium import Angarium
-from angarium.core.outbound import Outbound, OutboundFailed
+from angarium.runtime.outbound import Outbound, OutboundFailed
 from angarium.transactions import Outcome, Step
 
 PIPELINE = {"name": "support", "steps": [{"type": "greet"}, {"type": "consult"}]}

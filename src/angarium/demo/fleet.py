@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from angarium.core.errors import AngariumError
+from angarium.runtime.errors import AngariumError
 
 READY_S_MAX = 60.0
 STOP_S_MAX = 12.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from angarium.core.journal import Entry, Event
+from angarium.runtime.journal import Entry, Event
 
 NAMED_MAX = 5  # ids that a verdict names
 NEIGHBOURS = 200  # so many before each reply are compared with it

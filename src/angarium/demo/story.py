@@ -19,15 +19,15 @@ import aiohttp
 import msgspec
 
 from angarium.client import Client
-from angarium.core.errors import AngariumError
-from angarium.core.figures import read_processes
-from angarium.core.journal import Journal, decode_entry
-from angarium.core.settings import Settings, load
 from angarium.demo import filing
 from angarium.demo.app import PIPELINE, REPLIES_PER_MESSAGE
 from angarium.demo.fleet import Fleet, RoleProcess
 from angarium.demo.ledger import NAMED_MAX, Audit, Ledger
 from angarium.demo.world import Listener, Outside, Phones, people_of
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.figures import read_processes
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.settings import Settings, load
 
 MESSAGES_PER_PERSON = 2
 ROLES = {"api": 1, "dispatcher": 2, "worker": 2, "node": 2, "gateway": 2, "conversations": 2}
@@ -256,7 +256,7 @@ class Story:
         return self.progress.ledger.removed
 
     async def _read_journal(self) -> None:
-        journal = Journal(self._client.ground)
+        journal = Journal(self._client.runtime)
         while True:
             entries = await journal.read(0, self._position, ENTRIES_PER_READ)
             for entry_id, fields in entries:
@@ -285,7 +285,7 @@ class Story:
         processes = self._fleet.of(role)
         if role == "dispatcher":
             leader = (await self._client.dispatch.status())[0].leader
-            for each in await read_processes(self._client.ground):
+            for each in await read_processes(self._client.runtime):
                 if each.actor == leader:
                     return next(one for one in processes if one.pid == each.pid)
         return processes[0]
@@ -302,7 +302,7 @@ class Story:
 def fresh_home(home: Path) -> Path:
     """An empty folder of the story's own; one that plays already is left alone."""
     if (home / "redis").exists():
-        from angarium.core.supervisor import HOST, Folder, read_record
+        from angarium.runtime.supervisor import HOST, Folder, read_record
 
         record = read_record(Folder(home / "redis").record)
         if record is not None and _answers(HOST, record.port):

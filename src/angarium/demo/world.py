@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from angarium.core.errors import AngariumError
 from angarium.pickup.client import Delivery, PickupClient, QueuedMessage
+from angarium.runtime.errors import AngariumError
 
 # The expert thinks for so long, about.
 THINKING_S = (0.05, 0.4)

@@ -12,10 +12,6 @@ from collections.abc import Callable, Sequence
 from socket import socket
 from typing import Any, TypeVar, cast
 
-from angarium.core import log
-from angarium.core.clock import Clock
-from angarium.core.errors import AngariumError, NotDurable, OutcomeUnknown, ScriptFailed
-from angarium.core.settings import Settings
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.errors import FrameInvalid
@@ -33,6 +29,10 @@ from angarium.dispatch.protocol import (
 )
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.warnings import RepeatedWarnings
+from angarium.runtime import log
+from angarium.runtime.clock import Clock
+from angarium.runtime.errors import AngariumError, NotDurable, OutcomeUnknown, ScriptFailed
+from angarium.runtime.settings import Settings
 
 Writer = Callable[[bytes], None]
 """Writes bytes back to whoever sent the acknowledgement, if it is still there."""

@@ -14,13 +14,6 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.settings import Settings
-from angarium.core.sockets import listen
 from angarium.dispatch import security
 from angarium.dispatch.acknowledgements import AckListener, Answers
 from angarium.dispatch.counts import DispatcherCounts
@@ -29,6 +22,13 @@ from angarium.dispatch.links import Link, LinkOwner, Links, LinkTerms
 from angarium.dispatch.partition import Heard, Partition, partition_of_digest
 from angarium.dispatch.protocol import Rejected
 from angarium.dispatch.store import DispatchStore
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
+from angarium.runtime.sockets import listen
 
 # Half a second of messages is compared at a takeover, and remembered in Redis until then.
 MARK_S = 0.5
@@ -56,8 +56,8 @@ def check(settings: Settings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Dispatcher(ground)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Dispatcher(runtime)
 
 
 def _unheard(_: bytes) -> None:
@@ -75,12 +75,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class Dispatcher(Service, LinkOwner):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("dispatcher", clock=ground.clock)
-        settings, limits = ground.settings, ground.settings.limits
-        self._ground = ground
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("dispatcher", clock=runtime.clock)
+        settings, limits = runtime.settings, runtime.settings.limits
+        self._runtime = runtime
         self._dispatch = settings.dispatch
-        self._store = DispatchStore(ground)
+        self._store = DispatchStore(runtime)
         self.counts = DispatcherCounts()
         self._ring = Ring(limits.ring_messages_max, limits.ring_bytes_max)
         terms = LinkTerms(
@@ -89,27 +89,27 @@ class Dispatcher(Service, LinkOwner):
             frame_bytes_max=limits.frame_bytes_max,
             window=self._dispatch.worker_window,
             heartbeat_s=self._dispatch.heartbeat_ms / 1000,
-            name=ground.actor,
-            tracing=ground.tracing,
+            name=runtime.actor,
+            tracing=runtime.tracing,
         )
         self.links = Links(terms, self, self.counts, self.clock)
         self._answers = Answers(self._store, self._is_due, self.counts)
         self._acks = AckListener(self._answers, settings, self.counts, self._brought, self.clock)
         self.partitions = [
-            Partition(number, ground, self._store, self._ring, self.links, self.counts)
+            Partition(number, runtime, self._store, self._ring, self.links, self.counts)
             for number in range(self._store.partitions)
         ]
         self._dispatchers = 1
         self._covered: dict[int, int] = {}
         self._hearing = asyncio.Event()
         self._willing = False  # to lead
-        self._figures = Figures(ground, "dispatcher")
+        self._figures = Figures(runtime, "dispatcher")
         self._last_processed = 0
         self._last_figures_s = 0.0
 
     async def on_start(self) -> None:
-        self.ports = {"ack": await self._acks.open(_listen(self._ground.settings))}
-        self._dispatchers = len(await self._store.join_dispatchers(self._ground.actor))
+        self.ports = {"ack": await self._acks.open(_listen(self._runtime.settings))}
+        self._dispatchers = len(await self._store.join_dispatchers(self._runtime.actor))
         self._last_figures_s = self.clock.monotonic()
         self.spawn("links", self._keep_links)
         self.spawn("hear", self._hear)
@@ -139,7 +139,7 @@ class Dispatcher(Service, LinkOwner):
 
     async def on_stop(self) -> None:
         await self._answers.drained()
-        await self._store.leave_dispatchers(self._ground.actor)
+        await self._store.leave_dispatchers(self._runtime.actor)
         await self._figures.withdraw()
 
     async def on_close(self) -> None:
@@ -150,7 +150,7 @@ class Dispatcher(Service, LinkOwner):
 
     async def _hear(self) -> None:
         store = self._store
-        async with self._ground.redis.subscribe(
+        async with self._runtime.redis.subscribe(
             store.channel, store.marks, messages_max=HEARD_MAX, key=store.subscription_key
         ) as subscription:
             marks = store.marks.encode()
@@ -262,7 +262,7 @@ class Dispatcher(Service, LinkOwner):
         return sum(each.leading for each in self.partitions)
 
     async def _join_once(self) -> None:
-        members = len(await self._store.join_dispatchers(self._ground.actor))
+        members = len(await self._store.join_dispatchers(self._runtime.actor))
         if members != self._dispatchers:
             self._dispatchers = members
             for each in self.partitions:

@@ -16,7 +16,7 @@ AngariumError
 
 from __future__ import annotations
 
-from angarium.core.errors import AngariumError, Conflict, NotFound
+from angarium.runtime.errors import AngariumError, Conflict, NotFound
 
 
 class FrameInvalid(AngariumError):

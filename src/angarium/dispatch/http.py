@@ -13,11 +13,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid, LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.trace import TRACEPARENT
-from angarium.core.web import (
+from angarium.dispatch.letters import DeadLetters, ShownLetter, mark_of, shown
+from angarium.dispatch.store import DispatchStore, PartitionStatus
+from angarium.dispatch.watch import DispatchWatch
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
+from angarium.runtime.web import (
     TRACE,
     Face,
     Operation,
@@ -27,9 +30,6 @@ from angarium.core.web import (
     reply,
     traceparent_of,
 )
-from angarium.dispatch.letters import DeadLetters, ShownLetter, mark_of, shown
-from angarium.dispatch.store import DispatchStore, PartitionStatus
-from angarium.dispatch.watch import DispatchWatch
 
 KEY_HEADER = "Idempotency-Key"
 LIST_MAX, LIST_DEFAULT = 500, 50
@@ -73,14 +73,14 @@ class RetriedLetter(msgspec.Struct, frozen=True):
     status: Literal["retried"]
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    store = DispatchStore(ground)
-    return Face("dispatch", _Operations(ground, store).all(), DispatchWatch(ground, store))
+def face(runtime: Runtime, app: Angarium) -> Face:
+    store = DispatchStore(runtime)
+    return Face("dispatch", _Operations(runtime, store).all(), DispatchWatch(runtime, store))
 
 
 class _Operations:
-    def __init__(self, ground: Ground, store: DispatchStore) -> None:
-        self._limits = ground.settings.limits
+    def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
+        self._limits = runtime.settings.limits
         self._store = store
         self._letters = DeadLetters(store)
 

@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from angarium.core.errors import InputInvalid
 from angarium.dispatch.errors import DeadLetterUnknown, DeadLetterUnusable
 from angarium.dispatch.identity import is_message_id, partition_of_id
 from angarium.dispatch.store import DeadLetter, DispatchStore
+from angarium.runtime.errors import InputInvalid
 
 # A letter may be as large as a frame; so many of them fit into memory at once.
 CHUNK = 100

@@ -14,10 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from angarium.core import log
-from angarium.core.backoff import Backoff
-from angarium.core.clock import Clock
-from angarium.core.tracing import Tracing
 from angarium.dispatch import security
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.errors import FrameInvalid, TokenRefused
@@ -35,6 +31,10 @@ from angarium.dispatch.protocol import (
     heartbeat,
 )
 from angarium.dispatch.warnings import RepeatedWarnings
+from angarium.runtime import log
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.clock import Clock
+from angarium.runtime.tracing import Tracing
 
 CONNECT_TIMEOUT_S = 5.0
 # A worker of ours says HELLO at once; one of another make never does, and need not wait long.

@@ -15,10 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from angarium.core import log
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.lease import Lease, Turn
 from angarium.dispatch.counts import DispatcherCounts
 from angarium.dispatch.epochs import Ring
 from angarium.dispatch.frames import message_bytes
@@ -26,6 +22,10 @@ from angarium.dispatch.identity import new_ids
 from angarium.dispatch.links import Link, Links
 from angarium.dispatch.ready import Ready
 from angarium.dispatch.store import Claimed, DispatchStore, MessageBytes
+from angarium.runtime import log
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.lease import Lease, Turn
+from angarium.runtime.runtime import Runtime
 
 # One that Redis works on, one that is prepared meanwhile.
 IN_FLIGHT_MAX = 2
@@ -76,7 +76,7 @@ class Partition:
     def __init__(
         self,
         number: int,
-        ground: Ground,
+        runtime: Runtime,
         store: DispatchStore,
         ring: Ring,
         links: Links,
@@ -87,21 +87,21 @@ class Partition:
         self._closing = False
         self._closing_epoch: int | None = None  # the one in which we stopped to listen
         self._leadership = 0
-        self._ground = ground
-        self._clock = ground.clock
+        self._runtime = runtime
+        self._clock = runtime.clock
         self._store = store
         self._ring = ring
         self._links = links
         self._counts = counts
-        self._limits = ground.settings.limits
+        self._limits = runtime.settings.limits
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
-        self._lease = Lease(ground, store.lease_keys(number), ground.settings.dispatch.lock_ms)
+        self._lease = Lease(runtime, store.lease_keys(number), runtime.settings.dispatch.lock_ms)
         self._queue: deque[tuple[int, deque[Heard]]] = deque()
         self._retries: deque[Batch] = deque()
         self._unfinished: Counter[int] = Counter()  # messages of an epoch not accepted yet
         self._recorded: set[int] = set()  # epochs that may have digests in Redis
         self._in_flight = 0
-        self._ready = Ready(links, self._clock, ground.settings.dispatch.ack_timeout_ms / 1000)
+        self._ready = Ready(links, self._clock, runtime.settings.dispatch.ack_timeout_ms / 1000)
         self._backlog = True  # messages may be due in Redis; those come before newer ones
         self._covered = 0
         self._pump_wake = asyncio.Event()
@@ -377,7 +377,7 @@ class Partition:
 
     def _take_in(self, messages: Sequence[MessageBytes], sent: int, began_ns: int) -> None:
         """Freshly accepted: the first `sent` are ours to send, the others are due in Redis."""
-        tracing = self._ground.tracing
+        tracing = self._runtime.tracing
         if tracing is not None:
             tracing.messages("dispatch accept", messages, began_ns, first=True)
         # What no frame can carry went from the script to the dead letters.

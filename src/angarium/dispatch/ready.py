@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from angarium.core.clock import Clock
 from angarium.dispatch.links import Link, Links, Message
+from angarium.runtime.clock import Clock
 
 # Enough to keep workers busy while the next batches are on their way; bounded in memory.
 MESSAGES_MAX = 10_000

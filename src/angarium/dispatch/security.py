@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.settings import Settings
 from angarium.dispatch.errors import TokenRefused
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.settings import Settings
 
 # For the other side to prove that it knows the token, and before that for the TLS handshake:
 # round trips of milliseconds, and the places of a port are few.

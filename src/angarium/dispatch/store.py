@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from angarium.core import keyspace as keys
-from angarium.core.batching import BatchItem
-from angarium.core.errors import AngariumError, LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.lease import LeaseKeys
-from angarium.core.redis import raise_refusal
-from angarium.core.scripts import load_script, status_of
-from angarium.core.wire import Argument, ReplyError
 from angarium.dispatch.epochs import split_digests
 from angarium.dispatch.frames import message_bytes
 from angarium.dispatch.identity import new_ids, partition_of_id
+from angarium.runtime import keyspace as keys
+from angarium.runtime.batching import BatchItem
+from angarium.runtime.errors import AngariumError, LimitExceeded
+from angarium.runtime.lease import LeaseKeys
+from angarium.runtime.redis import raise_refusal
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.wire import Argument, ReplyError
 
 ACCEPT = load_script("angarium.dispatch", "accept_messages")
 COMPLETE = load_script("angarium.dispatch", "complete_messages")
@@ -100,14 +100,14 @@ class DeadLetter:
 
 
 class DispatchStore:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._settings = ground.settings.dispatch
-        self._limits = ground.settings.limits
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._settings = runtime.settings.dispatch
+        self._limits = runtime.settings.limits
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
-        self.partitions = ground.settings.partitions
+        self.partitions = runtime.settings.partitions
         self.items_max = min(self._limits.batch_items_max, SCRIPT_ITEMS_MAX)
-        name = ground.keyspace.name
+        name = runtime.keyspace.name
         parts = range(self.partitions)
         self._term = [name(keys.LEADER_LOCK_TERM, p) for p in parts]
         self._pending = [name(keys.MESSAGES_PENDING, p) for p in parts]
@@ -118,16 +118,16 @@ class DispatchStore:
         self._stream = [name(keys.MESSAGES_PROCESSED, p) for p in parts]
         self._covered = [name(keys.MESSAGES_COVERED, p) for p in parts]
         self._epoch = name(keys.MESSAGES_EPOCH, 0)
-        self.channel = ground.keyspace.global_name(keys.MESSAGES_PUBLISHED)
-        self.marks = ground.keyspace.global_name(keys.MESSAGES_EPOCHS)
+        self.channel = runtime.keyspace.global_name(keys.MESSAGES_PUBLISHED)
+        self.marks = runtime.keyspace.global_name(keys.MESSAGES_EPOCHS)
         # The mark's order among the messages is the same on one node only.
         self.subscription_key = self._epoch
         self._consumers = [name(keys.CONSUMER_IDS, 0), name(keys.CONSUMERS_SEEN, 0)]
         self._dispatchers = [name(keys.DISPATCHER_IDS, 0), name(keys.DISPATCHERS_SEEN, 0)]
-        self._enqueue = ground.batched(ENQUEUE, lambda p: [self._inbox[p]])
+        self._enqueue = runtime.batched(ENQUEUE, lambda p: [self._inbox[p]])
 
     def lease_keys(self, partition: int) -> LeaseKeys:
-        lock = self._ground.keyspace.name(keys.LEADER_LOCK, partition)
+        lock = self._runtime.keyspace.name(keys.LEADER_LOCK, partition)
         return LeaseKeys(partition, lock, self._term[partition])
 
     def inbox_name(self, partition: int) -> str:
@@ -170,7 +170,7 @@ class DispatchStore:
         ]
         for message in messages:
             args += message
-        reply = await self._ground.run(ACCEPT, partition, names, args)
+        reply = await self._runtime.run(ACCEPT, partition, names, args)
         status = status_of(reply)
         if status == "stale":
             return None
@@ -189,7 +189,7 @@ class DispatchStore:
         settings = self._settings
         args = [term, settings.ack_timeout_ms, settings.deliveries_max, count]
         args += [self._payload_bytes_max, self._limits.batch_bytes_max]
-        reply = await self._ground.run(CLAIM, partition, names, args)
+        reply = await self._runtime.run(CLAIM, partition, names, args)
         if status_of(reply) == "stale":
             return None
         found = reply[3:]
@@ -214,7 +214,7 @@ class DispatchStore:
         settings = self._settings
         args: list[Argument] = [term, settings.ack_timeout_ms, settings.pending_messages_max]
         args += [sent, self._payload_bytes_max, partition, self.partitions, count, *ids]
-        reply = await self._ground.run(TAKE_INBOX, partition, names, args)
+        reply = await self._runtime.run(TAKE_INBOX, partition, names, args)
         status = status_of(reply)
         if status == "stale":
             return None
@@ -223,14 +223,14 @@ class DispatchStore:
     async def wait_for_inbox(self, partition: int, block_ms: int) -> bool:
         """Whether the durable intake holds anything; waits for it up to `block_ms`."""
         name = self._inbox[partition]
-        reply = await self._ground.redis.blocking(
+        reply = await self._runtime.redis.blocking(
             "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", name, "0-0",
             key=name, block_ms=block_ms,
         )  # fmt: skip
         return bool(reply)
 
     async def mark_epoch(self) -> int:
-        reply = await self._ground.run(MARK_EPOCH, 0, [self._epoch], [self.marks], durable=False)
+        reply = await self._runtime.run(MARK_EPOCH, 0, [self._epoch], [self.marks], durable=False)
         return int(reply)
 
     async def cover(
@@ -239,14 +239,14 @@ class DispatchStore:
         """Everything before `epoch` is accepted; the records of `finished` epochs may go."""
         names = [self._term[partition], self._covered[partition]]
         names += [self._digests(partition, each) for each in finished]
-        reply = await self._ground.run(
+        reply = await self._runtime.run(
             COVER_EPOCHS, partition, names, [term, epoch, self.marks, partition], durable=False
         )
         return None if status_of(reply) == "stale" else True
 
     async def covered(self, partition: int) -> int:
         name = self._covered[partition]
-        return int(await self._ground.redis.call("GET", name, key=name) or 0)
+        return int(await self._runtime.redis.call("GET", name, key=name) or 0)
 
     async def accepted_digests(
         self, partition: int, epochs: Sequence[int]
@@ -255,7 +255,7 @@ class DispatchStore:
         if not epochs:
             return {}
         names = [self._digests(partition, epoch) for epoch in epochs]
-        replies = await self._ground.redis.execute(
+        replies = await self._runtime.redis.execute(
             [("HVALS", name) for name in names], key=names[0], repeatable=True
         )
         return {epoch: split_digests(reply) for epoch, reply in zip(epochs, replies, strict=True)}
@@ -277,7 +277,7 @@ class DispatchStore:
             args.append(message_id)
             args.append(len(fields))
             args += fields
-        reply = await self._ground.run(COMPLETE, partition, names, args)
+        reply = await self._runtime.run(COMPLETE, partition, names, args)
         return [status == b"completed" for status in reply]
 
     async def acknowledge(
@@ -288,7 +288,7 @@ class DispatchStore:
         args: list[Argument] = [len(acknowledged)]
         for message_id, consumer in acknowledged:
             args += (message_id, consumer)
-        reply = await self._ground.run(ACKNOWLEDGE, partition, names, args)
+        reply = await self._runtime.run(ACKNOWLEDGE, partition, names, args)
         return [status == b"acknowledged" for status in reply]
 
     async def reject(
@@ -307,7 +307,7 @@ class DispatchStore:
         ]  # fmt: skip
         for rejection in rejections:
             args += rejection
-        reply = await self._ground.run(REJECT, partition, names, args)
+        reply = await self._runtime.run(REJECT, partition, names, args)
         return [status_of(status) for status in reply]
 
     async def enqueue(self, payload: bytes, idempotency_key: str | None = None) -> Enqueued:
@@ -348,10 +348,10 @@ class DispatchStore:
             key_bytes, key_max = len(idempotency_key.encode()), self._limits.id_bytes_max
             if key_bytes > key_max:
                 raise LimitExceeded("id_bytes_max", key_bytes, key_max)
-            partition = self._ground.keyspace.partition_of(idempotency_key)
+            partition = self._runtime.keyspace.partition_of(idempotency_key)
             (message_id,) = new_ids(1, partition, self.partitions)
             known_by, period_ms = idempotency_key, ONCE_MS
-        record = self._ground.keyspace.name(keys.MESSAGES_ONCE, partition, known_by)
+        record = self._runtime.keyspace.name(keys.MESSAGES_ONCE, partition, known_by)
         return partition, ((record,), (message_id, payload, period_ms)), len(payload)
 
     async def publish(self, payload: bytes) -> int:
@@ -364,7 +364,7 @@ class DispatchStore:
         lost, for then it may have been heard."""
         commands = [("PUBLISH", self.channel, payload) for payload in payloads]
         # A cluster's node counts its own listeners only, and dispatchers listen at this one's.
-        replies = await self._ground.redis.execute(
+        replies = await self._runtime.redis.execute(
             commands, key=self.subscription_key, repeatable=False
         )
         for reply in replies:
@@ -378,7 +378,7 @@ class DispatchStore:
         return await self._join(self._consumers, consumer)
 
     async def leave_consumers(self, consumer: str) -> None:
-        await self._ground.run(LEAVE_MEMBERS, 0, self._consumers, [consumer], durable=False)
+        await self._runtime.run(LEAVE_MEMBERS, 0, self._consumers, [consumer], durable=False)
 
     async def consumers(self) -> list[str]:
         return await self._members(self._consumers)
@@ -387,37 +387,37 @@ class DispatchStore:
         return await self._join(self._dispatchers, dispatcher)
 
     async def leave_dispatchers(self, dispatcher: str) -> None:
-        await self._ground.run(LEAVE_MEMBERS, 0, self._dispatchers, [dispatcher], durable=False)
+        await self._runtime.run(LEAVE_MEMBERS, 0, self._dispatchers, [dispatcher], durable=False)
 
     async def dispatchers(self) -> list[str]:
         return await self._members(self._dispatchers)
 
     async def give_back(self, partition: int) -> None:
         """Tell the others that a partition is free. A hint: they find out by themselves too."""
-        await self._ground.redis.call("PUBLISH", self.marks, f"free {partition}")
+        await self._runtime.redis.call("PUBLISH", self.marks, f"free {partition}")
 
     async def tell_finished(self, ids: Sequence[bytes]) -> None:
         """Tell whoever sent them that these were acknowledged elsewhere. A hint as well."""
-        await self._ground.redis.call("PUBLISH", self.marks, b"done " + b" ".join(ids))
+        await self._runtime.redis.call("PUBLISH", self.marks, b"done " + b" ".join(ids))
 
     async def is_led(self, partition: int) -> bool:
         lock = self.lease_keys(partition).lock
-        return bool(await self._ground.redis.call("EXISTS", lock, key=lock))
+        return bool(await self._runtime.redis.call("EXISTS", lock, key=lock))
 
     # For people -------------------------------------------------------------------------------
 
     async def pending_count(self, partition: int) -> int:
         name = self._pending[partition]
-        return int(await self._ground.redis.call("ZCARD", name, key=name))
+        return int(await self._runtime.redis.call("ZCARD", name, key=name))
 
     async def is_pending(self, message_id: str) -> bool:
         partition = partition_of_id(message_id.encode(), self.partitions)
         name = self._pending[partition]
-        return await self._ground.redis.call("ZSCORE", name, message_id, key=name) is not None
+        return await self._runtime.redis.call("ZSCORE", name, message_id, key=name) is not None
 
     async def status(self, partition: int) -> PartitionStatus:
         lease = self.lease_keys(partition)
-        replies: list[Any] = await self._ground.redis.execute(
+        replies: list[Any] = await self._runtime.redis.execute(
             [
                 ("GET", lease.lock),
                 ("GET", lease.term),
@@ -447,7 +447,7 @@ class DispatchStore:
         """Letters behind the entry `after`, oldest first, up to the entry `until`."""
         name = self._dead[partition]
         start = after if after == "-" else f"({after}"
-        entries = await self._ground.redis.call(
+        entries = await self._runtime.redis.call(
             "XRANGE", name, start, until, "COUNT", count, key=name
         )
         return [_dead_letter(partition, entry) for entry in entries]
@@ -455,7 +455,7 @@ class DispatchStore:
     async def newest_dead(self, partition: int) -> str | None:
         """Entry id of the last dead letter, if there is any."""
         name = self._dead[partition]
-        entries = await self._ground.redis.call("XREVRANGE", name, "+", "-", "COUNT", 1, key=name)
+        entries = await self._runtime.redis.call("XREVRANGE", name, "+", "-", "COUNT", 1, key=name)
         return entries[0][0].decode() if entries else None
 
     async def retry_dead(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
@@ -466,27 +466,27 @@ class DispatchStore:
             self._attempts[partition],
         ]
         args: list[Argument] = [self._settings.ack_timeout_ms, len(entry_ids), *entry_ids]
-        reply = await self._ground.run(RETRY_DEAD, partition, names, args)
+        reply = await self._runtime.run(RETRY_DEAD, partition, names, args)
         return [status_of(status) for status in reply]
 
     async def drop_dead(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
         names = [self._dead[partition]]
-        reply = await self._ground.run(DROP_DEAD, partition, names, [len(entry_ids), *entry_ids])
+        reply = await self._runtime.run(DROP_DEAD, partition, names, [len(entry_ids), *entry_ids])
         return [status_of(status) for status in reply]
 
     # Inside -----------------------------------------------------------------------------------
 
     def _digests(self, partition: int, epoch: int) -> str:
-        return self._ground.keyspace.name(keys.MESSAGES_DIGESTS, partition, str(epoch))
+        return self._runtime.keyspace.name(keys.MESSAGES_DIGESTS, partition, str(epoch))
 
     async def _join(self, names: Sequence[str], member: str) -> list[str]:
-        reply = await self._ground.run(
+        reply = await self._runtime.run(
             JOIN_MEMBERS, 0, names, [member, MEMBER_TTL_MS], durable=False
         )
         return [each.decode() for each in reply]
 
     async def _members(self, names: Sequence[str]) -> list[str]:
-        reply = await self._ground.run(LIST_MEMBERS, 0, names, [MEMBER_TTL_MS], durable=False)
+        reply = await self._runtime.run(LIST_MEMBERS, 0, names, [MEMBER_TTL_MS], durable=False)
         return [each.decode() for each in reply]
 
 

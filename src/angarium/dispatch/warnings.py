@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from angarium.core.clock import Clock
+from angarium.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from prometheus_client import Gauge
 
-from angarium.core.figures import INTERVAL_S
-from angarium.core.ground import Ground
-from angarium.core.service import Service
 from angarium.dispatch.store import DispatchStore, PartitionStatus
+from angarium.runtime.figures import INTERVAL_S
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
 
 PENDING = Gauge(
     "angarium_dispatch_pending_messages", "Accepted and unfinished messages.", ["partition"]
@@ -31,8 +31,8 @@ GAUGES = (PENDING, OLDEST, INBOX, DEAD, LED)
 
 
 class DispatchWatch(Service):
-    def __init__(self, ground: Ground, store: DispatchStore) -> None:
-        super().__init__("dispatch-watch", clock=ground.clock)
+    def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
+        super().__init__("dispatch-watch", clock=runtime.clock)
         self._store = store
 
     async def on_start(self) -> None:

@@ -17,17 +17,6 @@ from typing import cast
 
 import msgspec
 
-from angarium.core.application import Angarium, Caller, Handler
-from angarium.core.errors import AngariumError, ScriptFailed
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.limits import Limits
-from angarium.core.service import Service
-from angarium.core.settings import Settings
-from angarium.core.sockets import listen
-from angarium.core.text import valid_text
-from angarium.core.trace import IN_HAND, InHand
-from angarium.core.wire import Argument
 from angarium.dispatch import security
 from angarium.dispatch.counts import WorkerCounts
 from angarium.dispatch.errors import FrameInvalid
@@ -49,6 +38,17 @@ from angarium.dispatch.protocol import (
 from angarium.dispatch.results import fields_of
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.warnings import RepeatedWarnings
+from angarium.runtime.application import Angarium, Caller, Handler
+from angarium.runtime.errors import AngariumError, ScriptFailed
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.limits import Limits
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
+from angarium.runtime.sockets import listen
+from angarium.runtime.text import valid_text
+from angarium.runtime.trace import IN_HAND, InHand
+from angarium.runtime.wire import Argument
 
 MEMBERS_S = 1.0
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -72,8 +72,8 @@ def check(settings: Settings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Worker(ground, app.handler("worker", "worker"))
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Worker(runtime, app.handler("worker", "worker"))
 
 
 def _listen(settings: Settings) -> socket:
@@ -86,19 +86,19 @@ def _listen(settings: Settings) -> socket:
 
 
 class Worker(Service):
-    def __init__(self, ground: Ground, handler: Handler) -> None:
-        super().__init__("worker", clock=ground.clock)
-        settings = ground.settings.dispatch
-        self._ground = ground
+    def __init__(self, runtime: Runtime, handler: Handler) -> None:
+        super().__init__("worker", clock=runtime.clock)
+        settings = runtime.settings.dispatch
+        self._runtime = runtime
         self._handler = handler
         self._is_async = handler.is_async
-        self._store = DispatchStore(ground)
+        self._store = DispatchStore(runtime)
         self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
         self._window = int(handler.options.get("window", settings.worker_window))
         self._caller = Caller(1 if self._is_async else self._concurrency)
-        self._tls = security.server_tls(ground.settings)
+        self._tls = security.server_tls(runtime.settings)
         self.counts = WorkerCounts()
-        self.warnings = RepeatedWarnings(self.log, ground.clock)
+        self.warnings = RepeatedWarnings(self.log, runtime.clock)
         self.consumer = ""
         self._connections: set[_Connection] = set()  # of dispatchers that are trusted
         self._strangers: dict[_Connection, None] = {}  # the others, in the order they came
@@ -107,14 +107,14 @@ class Worker(Service):
         self._in_hand: dict[bytes, _Connection] = {}  # and who is to be told how it went
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
-        self._results = _Results(self, ground.settings.limits)
-        self._figures = Figures(ground, "worker")
+        self._results = _Results(self, runtime.settings.limits)
+        self._figures = Figures(runtime, "worker")
 
     async def on_start(self) -> None:
-        listener = _listen(self._ground.settings)
+        listener = _listen(self._runtime.settings)
         port = int(listener.getsockname()[1])
         self.ports = {"worker": port}
-        address = self._ground.settings.dispatch.worker_address
+        address = self._runtime.settings.dispatch.worker_address
         self.consumer = address or f"{await self._host()}:{port}"
         self._server = await asyncio.get_running_loop().create_server(
             self._connection,
@@ -126,7 +126,7 @@ class Worker(Service):
         self.spawn("results", self._results.pump)
         self.loop("members", self._join_once, MEMBERS_S)
         # Until the end: what is begun is finished here, and silence would mean that it is not.
-        beat_s = self._ground.settings.dispatch.heartbeat_ms / 1000
+        beat_s = self._runtime.settings.dispatch.heartbeat_ms / 1000
         self.loop("beats", self._beat_once, beat_s, until="stop")
         self.loop("figures", self._figures_once, INTERVAL_S, until="stop")
         await self._join_once()
@@ -157,7 +157,7 @@ class Worker(Service):
     # What connections tell ----------------------------------------------------------------
 
     def _connection(self) -> _Connection:
-        return _Connection(self, self._ground.settings)
+        return _Connection(self, self._runtime.settings)
 
     def greeting(self) -> Greeting:
         return Greeting(
@@ -308,10 +308,10 @@ class Worker(Service):
     async def _host(self) -> str:
         """Where dispatchers dial. A wildcard is no such address, and the one under which Redis
         knows this machine is, unless something in between rewrites addresses."""
-        host = self._ground.settings.dispatch.worker_host
+        host = self._runtime.settings.dispatch.worker_host
         if host not in WILDCARDS:
             return host
-        info: bytes = await self._ground.redis.call("CLIENT", "INFO")
+        info: bytes = await self._runtime.redis.call("CLIENT", "INFO")
         fields = dict(field.partition("=")[::2] for field in info.decode().split())
         return fields["addr"].rpartition(":")[0]
 

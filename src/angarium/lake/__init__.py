@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from angarium.core.settings import Settings
+    from angarium.runtime.settings import Settings
 
 __all__ = ["register", "session"]
 

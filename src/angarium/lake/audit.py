@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from angarium.core.ground import Ground
-from angarium.core.journal import EntryUnreadable, Journal, decode_entry
 from angarium.lake.jobs import audit as rules
 from angarium.lake.jobs.events import entry_id_of
 from angarium.lake.jobs.lifecycles import CATALOGUE, Role
@@ -22,6 +20,8 @@ from angarium.lake.presence import Open, Presence
 from angarium.lake.query import connect, run
 from angarium.lake.schemas import AUDIT
 from angarium.lake.tables import Lake
+from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
+from angarium.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     import duckdb
@@ -82,17 +82,17 @@ class Audit(msgspec.Struct, frozen=True):
         return self.wrong == 0
 
 
-async def audit(ground: Ground, lake: Lake, *, window_s: int = WINDOW_S) -> Audit:
+async def audit(runtime: Runtime, lake: Lake, *, window_s: int = WINDOW_S) -> Audit:
     """Draw up the balance, and file it."""
     lake.need("events")
-    audited_ms = await _now_ms(ground)
+    audited_ms = await _now_ms(runtime)
     with connect(lake, TABLES) as connection:
         connection.execute(f"create table starts as {rules.STARTS.format(events='events')}")
         connection.execute(
             "create table verdicts as "
             + rules.VERDICTS.format(messages="messages", starts="starts")
         )
-        missing = await _missing(ground, lake, _open(connection))
+        missing = await _missing(runtime, lake, _open(connection))
         findings = [_finding("unexplained", each) for each in missing]
         findings += _judged(connection)
         wrong = len(missing) + _wrong(connection)
@@ -108,11 +108,11 @@ async def audit(ground: Ground, lake: Lake, *, window_s: int = WINDOW_S) -> Audi
     return Audit(audited_ms, events, rejects, wrong, balances, findings[:NAMED_MAX])
 
 
-async def _now_ms(ground: Ground) -> int:
-    owned = ground.clock.now_ms()
+async def _now_ms(runtime: Runtime) -> int:
+    owned = runtime.clock.now_ms()
     if owned is not None:
         return owned
-    seconds, micros = await ground.redis.call("TIME")
+    seconds, micros = await runtime.redis.call("TIME")
     return int(seconds) * 1000 + int(micros) // 1000
 
 
@@ -125,8 +125,8 @@ def _open(connection: duckdb.DuckDBPyConnection) -> list[Open]:
     return [Open(*row) for row in answer.rows]
 
 
-async def _missing(ground: Ground, lake: Lake, lives: Sequence[Open]) -> list[Open]:
-    presence = Presence(ground)
+async def _missing(runtime: Runtime, lake: Lake, lives: Sequence[Open]) -> list[Open]:
+    presence = Presence(runtime)
     positions = lake.positions("messages", "journal")
     gone: Sequence[Open] = lives
     for _ in range(LOOKS):
@@ -134,7 +134,7 @@ async def _missing(ground: Ground, lake: Lake, lives: Sequence[Open]) -> list[Op
         if not gone:
             return []
     # In this order: what left the journal in the meantime went into the lake first.
-    ended = await _ended_since(ground, positions)
+    ended = await _ended_since(runtime, positions)
     gone = [each for each in gone if (each.room, each.subject) not in ended]
     if gone:
         still = {(o.partition, o.room, o.account, o.subject) for o in _open_now(lake)}
@@ -142,9 +142,9 @@ async def _missing(ground: Ground, lake: Lake, lives: Sequence[Open]) -> list[Op
     return list(gone)
 
 
-async def _ended_since(ground: Ground, positions: dict[int, int]) -> set[tuple[str, str]]:
+async def _ended_since(runtime: Runtime, positions: dict[int, int]) -> set[tuple[str, str]]:
     """What the journal has seen end behind what the lake has read."""
-    journal = Journal(ground)
+    journal = Journal(runtime)
     ended: set[tuple[str, str]] = set()
     for partition, position in positions.items():
         after = entry_id_of(max(position, 0))

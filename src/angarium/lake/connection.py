@@ -17,14 +17,14 @@ from typing import Any, NoReturn, Self, TypeVar, cast
 
 import hiredis
 
-from angarium.core.address import Address
-from angarium.core.errors import RedisUnavailable, ScriptFailed
-from angarium.core.redis_url import RedisUrl, parse_redis_url
-from angarium.core.scripts import Script
-from angarium.core.topology import SLOTS, slot_of
-from angarium.core.urls import redis_url_problem
-from angarium.core.wire import Argument, Command, Credentials, ReplyError
 from angarium.lake.errors import OptionInvalid
+from angarium.runtime.address import Address
+from angarium.runtime.errors import RedisUnavailable, ScriptFailed
+from angarium.runtime.redis_url import RedisUrl, parse_redis_url
+from angarium.runtime.scripts import Script
+from angarium.runtime.topology import SLOTS, slot_of
+from angarium.runtime.urls import redis_url_problem
+from angarium.runtime.wire import Argument, Command, Credentials, ReplyError
 
 pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from angarium.core.errors import Conflict
 from angarium.lake.schemas import EVENTS, REJECTS
 from angarium.lake.sinks.delta import commit_files
 from angarium.lake.sources.files import written_by
+from angarium.runtime.errors import Conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

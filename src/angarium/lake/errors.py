@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from typing import Self
 
-from angarium.core.errors import AngariumError, Conflict, SettingInvalid
-from angarium.core.urls import redacted
+from angarium.runtime.errors import AngariumError, Conflict, SettingInvalid
+from angarium.runtime.urls import redacted
 
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _MESSAGE = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from angarium.core.errors import SettingInvalid
+from angarium.runtime.errors import SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.core.settings import Settings
+    from angarium.runtime.settings import Settings
 
 
 def transactions_of(settings: Settings) -> Callable[[str], Awaitable[bytes | None]]:

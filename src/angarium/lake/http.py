@@ -8,17 +8,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid
-from angarium.core.figures import read_processes
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal
-from angarium.core.web import Face, Operation, Parameter, reply
 from angarium.lake.audit import Balance
 from angarium.lake.jobs.events import entry_id_of, position_of
 from angarium.lake.lookup import LakeEvent, Lookup, TableFigures
 from angarium.lake.report import report
 from angarium.lake.tables import Lake, LakeEmpty
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.figures import read_processes
+from angarium.runtime.journal import Journal
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.web import Face, Operation, Parameter, reply
 
 SUBJECT_LETTERS_MAX = 300
 SUBJECT = Parameter(
@@ -56,15 +56,15 @@ class LakeHistory(msgspec.Struct, frozen=True):
     events: list[LakeEvent]
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    handlers = Handlers(ground)
+def face(runtime: Runtime, app: Angarium) -> Face:
+    handlers = Handlers(runtime)
     return Face("lake", handlers.operations())
 
 
 class Handlers:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._lake = Lake.of(ground.settings)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lake = Lake.of(runtime.settings)
         self._lookup = Lookup(self._lake)
         self._drawing = asyncio.Lock()
 
@@ -84,9 +84,9 @@ class Handlers:
         ]  # fmt: skip
 
     async def status(self, _: Request) -> Response:
-        running = any(each.role == "lake" for each in await read_processes(self._ground))
+        running = any(each.role == "lake" for each in await read_processes(self._runtime))
         tables = await self._lookup.tables()
-        behind = await behind_ms(self._ground, self._lake) if tables else None
+        behind = await behind_ms(self._runtime, self._lake) if tables else None
         return reply(LakeStatus(self._lake.url, running, behind, tables))
 
     async def audit(self, _: Request) -> Response:
@@ -108,9 +108,9 @@ class Handlers:
         return reply(LakeHistory(subject, await self._lookup.history(subject) or []))
 
 
-async def behind_ms(ground: Ground, lake: Lake) -> int:
+async def behind_ms(runtime: Runtime, lake: Lake) -> int:
     """Between the newest entry of each journal and the lake's; the largest of all partitions."""
-    journal, worst = Journal(ground), 0
+    journal, worst = Journal(runtime), 0
     for partition, position in lake.positions("events", "journal").items():
         last_id = (await journal.status(partition)).last_id
         if position_of(last_id) <= position:

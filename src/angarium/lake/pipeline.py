@@ -20,15 +20,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import AngariumError
-from angarium.core.keyspace import Keyspace
-from angarium.core.settings import Settings
 from angarium.lake.compaction import compact as compact
 from angarium.lake.jobs import events as journal_jobs
 from angarium.lake.jobs import parts
 from angarium.lake.schemas import TABLES
 from angarium.lake.tables import Lake, positions_of
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

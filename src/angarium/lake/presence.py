@@ -1,8 +1,8 @@
 """Whether what the journal calls open is there: in Redis, or in the database it was moved to.
 
 For each account of each room this file knows the one place that is the truth, by the names that
-`core/keyspace.py` gives. It only reads, in portions, and answers which subjects it did not find. A
-thing that moves from one place to another while it is looked for may be missed once; whoever asks
+`runtime/keyspace.py` gives. It only reads, in portions, and answers which subjects it did not
+find. A thing that moves from one place to another while it is looked for may be missed once; whoever asks
 looks again for what is missing before calling it lost.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.keyspace import Key
+from angarium.runtime import keyspace as keys
+from angarium.runtime.keyspace import Key
+from angarium.runtime.runtime import Runtime
 
 # One command asks for so many; a page of a list has so many entries.
 PORTION = 500
@@ -41,10 +41,10 @@ class Open:
 
 
 class Presence:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._redis = ground.redis
-        self._name = ground.keyspace.name
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._redis = runtime.redis
+        self._name = runtime.keyspace.name
 
     async def missing(self, lives: Iterable[Open]) -> list[Open]:
         """Those that are nowhere."""
@@ -174,11 +174,11 @@ class Presence:
             return set()
         import sqlalchemy as sa
 
-        from angarium.core.database import Database
+        from angarium.runtime.database import Database
 
         table = sa.table("pickup_message", sa.column("id"))
         found: set[str] = set()
-        database = await Database.open(self._ground.settings.database_url)
+        database = await Database.open(self._runtime.settings.database_url)
         try:
             async with database.connect() as connection:
                 for start in range(0, len(ids), PORTION):

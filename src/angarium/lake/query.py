@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from angarium.core.errors import InputInvalid
 from angarium.lake.jobs.parts import combined_sql
 from angarium.lake.schemas import TABLES, Table
 from angarium.lake.tables import Lake, LakeEmpty
+from angarium.runtime.errors import InputInvalid
 
 if TYPE_CHECKING:
     import duckdb

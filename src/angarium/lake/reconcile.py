@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal
-from angarium.core.keyspace import Key
 from angarium.lake.jobs.events import position_of
 from angarium.lake.query import connect, run
 from angarium.lake.schemas import INTERVALS_S
 from angarium.lake.tables import Lake
+from angarium.runtime import keyspace as keys
+from angarium.runtime.journal import Journal
+from angarium.runtime.keyspace import Key
+from angarium.runtime.runtime import Runtime
 
 LEVELS: Mapping[str, Key] = MappingProxyType(
     {
@@ -49,16 +49,16 @@ class Reconciliation(msgspec.Struct, frozen=True):
     differences: list[Difference]
 
 
-async def reconcile(ground: Ground, lake: Lake) -> Reconciliation:
+async def reconcile(runtime: Runtime, lake: Lake) -> Reconciliation:
     """Compare every closed window that Redis still has."""
     lake.need("stats_fine")
     windows, counters = dict.fromkeys(LEVELS, 0), 0
     differences: list[Difference] = []
-    closed_ms = await _closed_ms(ground, lake)
+    closed_ms = await _closed_ms(runtime, lake)
     for table, key in LEVELS.items():
         interval_s = INTERVALS_S[table]
         redis: dict[int, dict[str, int]] = {}
-        async for start_s, fields in _windows(ground, key):
+        async for start_s, fields in _windows(runtime, key):
             if (start_s + interval_s) * 1000 <= closed_ms:
                 merged = redis.setdefault(start_s, {})
                 for field, count in fields.items():
@@ -74,15 +74,15 @@ async def reconcile(ground: Ground, lake: Lake) -> Reconciliation:
     return Reconciliation(windows, counters, differences)
 
 
-async def _closed_ms(ground: Ground, lake: Lake) -> int:
+async def _closed_ms(runtime: Runtime, lake: Lake) -> int:
     """The lake has every event before this time.
 
     A partition of which it has read all is as far as the clock, one that it has yet to catch up
     with only as far as the last event that it has of it.
     """
-    closed_ms = await _now_ms(ground)
+    closed_ms = await _now_ms(runtime)
     positions = lake.positions("stats_coarse", "journal")
-    journal = Journal(ground)
+    journal = Journal(runtime)
     behind = [
         partition
         for partition, position in positions.items()
@@ -96,21 +96,21 @@ async def _closed_ms(ground: Ground, lake: Lake) -> int:
     return closed_ms
 
 
-async def _now_ms(ground: Ground) -> int:
-    owned = ground.clock.now_ms()
+async def _now_ms(runtime: Runtime) -> int:
+    owned = runtime.clock.now_ms()
     if owned is not None:
         return owned
-    seconds, _ = await ground.redis.call("TIME")
+    seconds, _ = await runtime.redis.call("TIME")
     return int(seconds) * 1000
 
 
-async def _windows(ground: Ground, key: Key) -> AsyncIterator[tuple[int, dict[str, int]]]:
+async def _windows(runtime: Runtime, key: Key) -> AsyncIterator[tuple[int, dict[str, int]]]:
     """Every window of a level that is in Redis, partition by partition."""
-    for partition in range(ground.settings.partitions):
-        stem = ground.keyspace.name(key, partition, "")
-        for start in await _starts(ground, partition, key):
+    for partition in range(runtime.settings.partitions):
+        stem = runtime.keyspace.name(key, partition, "")
+        for start in await _starts(runtime, partition, key):
             name = f"{stem}{start}"
-            reply = await ground.redis.call("HGETALL", name, key=name)
+            reply = await runtime.redis.call("HGETALL", name, key=name)
             fields = {
                 field.decode(): int(count)
                 for field, count in zip(reply[::2], reply[1::2], strict=True)
@@ -119,17 +119,17 @@ async def _windows(ground: Ground, key: Key) -> AsyncIterator[tuple[int, dict[st
             yield start, fields
 
 
-async def _starts(ground: Ground, partition: int, key: Key) -> list[int]:
+async def _starts(runtime: Runtime, partition: int, key: Key) -> list[int]:
     """Asked by name, because retention and interval say which there can be: no scan."""
     interval_s, retention_s = _TIMES_S[key]
-    newest = await _now_ms(ground) // 1000 // interval_s * interval_s
-    stem = ground.keyspace.name(key, partition, "")
+    newest = await _now_ms(runtime) // 1000 // interval_s * interval_s
+    stem = runtime.keyspace.name(key, partition, "")
     wanted = [newest - back * interval_s for back in range(retention_s // interval_s + 1)]
     found: list[int] = []
     for at in range(0, len(wanted), PAGE):
         some = wanted[at : at + PAGE]
         commands = [("EXISTS", f"{stem}{start}") for start in some]
-        replies = await ground.redis.execute(commands, key=stem, repeatable=True)
+        replies = await runtime.redis.execute(commands, key=stem, repeatable=True)
         found += [start for start, there in zip(some, replies, strict=True) if there == 1]
     return found
 

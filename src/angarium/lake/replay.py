@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.errors import InputInvalid
 from angarium.lake.query import Answer, connect, run
 from angarium.lake.schemas import REPLAYS
 from angarium.lake.tables import Lake
+from angarium.runtime.errors import InputInvalid
 
 # So many are sent before they are written down: what a crash in between repeats is caught by the
 # rooms' own idempotency keys.

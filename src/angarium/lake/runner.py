@@ -20,15 +20,15 @@ from functools import partial
 from typing import Any, TextIO
 from urllib.parse import quote
 
-from angarium.core.embedded import EmbeddedServer
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal, decode_entry
-from angarium.core.settings import Durability, Settings
 from angarium.lake.audit import audit
 from angarium.lake.jobs.events import entry_id_of
 from angarium.lake.pipeline import Figures, LakeStopped, Pipeline, reason_of
 from angarium.lake.tables import Lake
+from angarium.runtime.embedded import EmbeddedServer
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import Durability, Settings
 
 TELL_S = 1.0
 # Spark gives a Python worker ten seconds to start, and can't be told otherwise. A machine that was
@@ -102,8 +102,8 @@ def _audited(settings: Settings, lake: Lake) -> Report:
     """One that fails is told and tried again in time: the tables matter more."""
 
     async def look() -> Report:
-        async with Ground.open(settings) as ground:
-            found = await audit(ground, lake)
+        async with Runtime.open(settings) as runtime:
+            found = await audit(runtime, lake)
         return {"audit_wrong": found.wrong, "audited_ms": found.audited_ms}
 
     try:
@@ -116,8 +116,8 @@ async def _waiting(settings: Settings, lake: Lake) -> int:
     """Events in the journal that the lake does not have; also sees that Redis agrees with us."""
     positions = lake.positions("events", "journal")
     waiting = 0
-    async with Ground.open(settings) as ground:
-        journal = Journal(ground)
+    async with Runtime.open(settings) as runtime:
+        journal = Journal(runtime)
         for partition, position in positions.items():
             status = await journal.status(partition)
             for entry in await journal.read(partition, entry_id_of(max(position, 0)), 1):
@@ -151,7 +151,7 @@ async def _address(server: EmbeddedServer) -> str:
 
 
 def main() -> int:
-    from angarium.core import log
+    from angarium.runtime import log
 
     log.configure()
     # Java inherits our stdout, and may outlive us by a moment: the pipe to our parent must end with

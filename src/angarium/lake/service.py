@@ -13,15 +13,15 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 
-from angarium.core import figures
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, SettingInvalid
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.settings import Settings
 from angarium.lake.runner import Report, told_to_child
 from angarium.lake.spark import fresh_log
 from angarium.lake.tables import check_packages
+from angarium.runtime import figures
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, SettingInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
 
 # Spark finishes the batch it is in; what is left of the host's deadline is for killing it.
 END_S_MAX = 4.0
@@ -40,16 +40,16 @@ def check(settings: Settings, app: Angarium) -> None:
     """Nothing is refused here: a lake that can't run must not keep the rooms from running."""
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return LakeService(ground)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return LakeService(runtime)
 
 
 class LakeService(Service):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("lake", clock=ground.clock)
-        self._ground = ground
-        self._settings = ground.settings
-        self._figures = figures.Figures(ground, "lake")
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("lake", clock=runtime.clock)
+        self._runtime = runtime
+        self._settings = runtime.settings
+        self._figures = figures.Figures(runtime, "lake")
         self._child: Process | None = None
         self.report: Report = {"state": "waiting"}
 
@@ -115,7 +115,7 @@ class LakeService(Service):
         shown = dict(self.report)
         newest_ms = shown.pop("newest_ms", 0)
         if isinstance(newest_ms, int | float) and newest_ms:
-            seconds, _ = await self._ground.redis.call("TIME")
+            seconds, _ = await self._runtime.redis.call("TIME")
             shown["freshest_s"] = max(0.0, int(seconds) - newest_ms / 1000)
         await self._figures.report(shown)
 

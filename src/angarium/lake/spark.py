@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from angarium.core.limits import MIB
-from angarium.core.settings import Settings, load
 from angarium.lake.errors import MasterUnavailable, MemoryShort
 from angarium.lake.java import find_java
+from angarium.runtime.limits import MIB
+from angarium.runtime.settings import Settings, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

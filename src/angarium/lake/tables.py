@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from angarium.core.errors import NotFound, SettingInvalid
-from angarium.core.settings import Settings
 from angarium.lake.errors import StoreUnavailable
 from angarium.lake.schemas import LAYOUT_VERSION, TABLES, Table
+from angarium.runtime.errors import NotFound, SettingInvalid
+from angarium.runtime.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,10 +13,10 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.setting_groups.pickup import PickupSettings
-from angarium.core.sockets import is_loopback
 from angarium.pickup.model import DEFAULT_TENANT, is_tenant
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.setting_groups.pickup import PickupSettings
+from angarium.runtime.sockets import is_loopback
 
 TOKENS = "ANGARIUM_PICKUP__TOKENS"
 

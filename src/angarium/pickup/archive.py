@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from angarium.core.database import Database, insert_once
-from angarium.core.errors import LeaseLost
 from angarium.pickup.model import Message
+from angarium.runtime.database import Database, insert_once
+from angarium.runtime.errors import LeaseLost
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

@@ -21,9 +21,6 @@ from typing import Any, Self, TypeVar
 import msgspec
 from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-from angarium.core import log
-from angarium.core.backoff import Backoff
-from angarium.core.errors import AngariumError, OutcomeUnknown, RedisUnavailable
 from angarium.pickup.client_messages import (
     UNREADABLE,
     Delivery,
@@ -31,6 +28,9 @@ from angarium.pickup.client_messages import (
     read_delivery,
     read_page,
 )
+from angarium.runtime import log
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.errors import AngariumError, OutcomeUnknown, RedisUnavailable
 
 __all__ = [
     "CallRefused",

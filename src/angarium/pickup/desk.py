@@ -16,14 +16,6 @@ from typing import Any
 
 import msgspec
 
-from angarium.core import log
-from angarium.core.errors import (
-    AngariumError,
-    OutcomeUnknown,
-)
-from angarium.core.ids import time_ordered_id
-from angarium.core.limits import Limits
-from angarium.core.scripts import status_of
 from angarium.pickup import methods
 from angarium.pickup.access import Access
 from angarium.pickup.answers import Answer, Batch
@@ -43,6 +35,14 @@ from angarium.pickup.push import Pushes
 from angarium.pickup.sessions import Sessions
 from angarium.pickup.store import PickupStore
 from angarium.pickup.takes import Takes, share_of
+from angarium.runtime import log
+from angarium.runtime.errors import (
+    AngariumError,
+    OutcomeUnknown,
+)
+from angarium.runtime.ids import time_ordered_id
+from angarium.runtime.limits import Limits
+from angarium.runtime.scripts import status_of
 
 TRUE, FALSE = b"true", b"false"
 Handler = Callable[[ClientSocket, bytes, Answer], None]
@@ -65,9 +65,9 @@ class Desk:
         self._pushes = pushes
         self._access = access
         self._spawn = spawn
-        self._limits: Limits = store.ground.settings.limits
+        self._limits: Limits = store.runtime.settings.limits
         self._loop = asyncio.get_running_loop()
-        self._tracing = store.ground.tracing
+        self._tracing = store.runtime.tracing
         self._log = log.logger("angarium.pickup")
         self.sessions = Sessions(store, mailbox, spawn, share_of(self._limits))
         self._takes = Takes(mailbox, self._limits, spawn, self._taken_removed)

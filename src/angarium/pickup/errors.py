@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from angarium.core.errors import AngariumError, Conflict, InputInvalid, NotDurable, Overloaded
+from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotDurable, Overloaded
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600

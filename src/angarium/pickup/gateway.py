@@ -26,15 +26,6 @@ from picows import (
     ws_create_server,
 )
 
-from angarium.core.application import Angarium
-from angarium.core.browsers import page_problem
-from angarium.core.errors import OutcomeUnknown, RedisUnavailable
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.settings import AccessMode, Durability, Settings
-from angarium.core.sockets import listen
-from angarium.core.tokens_seen import TokensSeen
 from angarium.pickup import access
 from angarium.pickup.archive import Archive
 from angarium.pickup.client_socket import ClientSocket
@@ -44,6 +35,15 @@ from angarium.pickup.persister import Persister
 from angarium.pickup.push import Pushes, Sender, close_sender, make_sender
 from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import Sweeper
+from angarium.runtime.application import Angarium
+from angarium.runtime.browsers import page_problem
+from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import AccessMode, Durability, Settings
+from angarium.runtime.sockets import listen
+from angarium.runtime.tokens_seen import TokensSeen
 
 BACKLOG = 4096  # thousands of clients come back at once after a restart
 READ_BUFFER_BYTES = 4096  # per client; it grows with the first larger frame
@@ -64,8 +64,8 @@ def check(settings: Settings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Gateway(ground)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Gateway(runtime)
 
 
 @dataclass
@@ -79,12 +79,12 @@ class _Rates:
 
 
 class Gateway(Service):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("gateway", clock=ground.clock)
-        self._ground = ground
-        self._settings = ground.settings.pickup
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("gateway", clock=runtime.clock)
+        self._runtime = runtime
+        self._settings = runtime.settings.pickup
         self._access = access.Access(self._settings)
-        self._figures = Figures(ground, "gateway")
+        self._figures = Figures(runtime, "gateway")
         self._rates = _Rates()
         self._ids = itertools.count(1)
         # Two lives of one process are two holders of sockets.
@@ -96,14 +96,14 @@ class Gateway(Service):
         self._persisters: list[Persister] = []
 
     async def on_start(self) -> None:
-        ground, settings = self._ground, self._settings
+        runtime, settings = self._runtime, self._settings
         await self._close_if_tokens_are_needed()
-        self._archive = await Archive.open(ground.settings.database_url, ground.settings.prefix)
+        self._archive = await Archive.open(runtime.settings.database_url, runtime.settings.prefix)
         self._sender = make_sender(settings)
         # Answers come in order on one connection; those that wait for the disk or a replica come
         # on several, and then only a fetch can tell what came first.
-        in_order = ground.settings.durability is Durability.MEMORY
-        self.store = PickupStore(ground, direct=in_order)
+        in_order = runtime.settings.durability is Durability.MEMORY
+        self.store = PickupStore(runtime, direct=in_order)
         mailbox = Mailbox(self.store, self._archive)
         self._pushes = Pushes(self.store, settings, self._sender)
         self.desk = Desk(self.store, mailbox, self._pushes, self._access, self._spawn)
@@ -122,9 +122,9 @@ class Gateway(Service):
 
     async def _close_if_tokens_are_needed(self) -> None:
         """Tokens that are no longer in the settings do not open the gateway."""
-        mode = self._ground.settings.access
+        mode = self._runtime.settings.access
         known = not self._access.nobody_known
-        seen = await TokensSeen(self._ground, "gateway").look(has_tokens=known)
+        seen = await TokensSeen(self._runtime, "gateway").look(has_tokens=known)
         needed = mode is AccessMode.TOKENS or (mode is AccessMode.AUTO and seen)
         if needed and not self._settings.anonymous:
             self._access.close()
@@ -176,7 +176,7 @@ class Gateway(Service):
 
     async def _listen(self) -> None:
         settings = self._settings
-        listener = _listen(self._ground.settings)
+        listener = _listen(self._runtime.settings)
         ping_s = settings.ping_ms / 1000
         self._server = await ws_create_server(
             self._admit,
@@ -258,7 +258,7 @@ class Gateway(Service):
 
     async def _hear_hints(self) -> None:
         channel = self.store.hints + self.store.gateway
-        async with self._ground.redis.subscribe(channel) as subscription:
+        async with self._runtime.redis.subscribe(channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 for message in batch.messages:

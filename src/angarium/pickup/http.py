@@ -8,14 +8,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.web import Face, Operation, Parameter, reply
 from angarium.pickup.archive import Archive
 from angarium.pickup.inspection import Inspection, Overview, Shown
 from angarium.pickup.model import DEFAULT_TENANT
 from angarium.pickup.store import PickupStore
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.web import Face, Operation, Parameter, reply
 
 TENANT = Parameter("tenant", description="Whose connection it is; `default` without tenants.")
 RECIPIENT = Parameter("recipient", description="Only messages of this recipient DID.")
@@ -29,9 +29,9 @@ class Drained(msgspec.Struct, frozen=True):
 class _Queues(Service):
     """Holds the database open for as long as the API runs, from the first question on."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("pickup-api", clock=ground.clock)
-        self._ground = ground
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("pickup-api", clock=runtime.clock)
+        self._runtime = runtime
         self._archive: Archive | None = None
         self._inspection: Inspection | None = None
         self._opening = asyncio.Lock()
@@ -39,9 +39,9 @@ class _Queues(Service):
     async def inspection(self) -> Inspection:
         async with self._opening:
             if self._inspection is None:
-                settings = self._ground.settings
+                settings = self._runtime.settings
                 self._archive = await Archive.open(settings.database_url, settings.prefix)
-                self._inspection = Inspection(PickupStore(self._ground), self._archive)
+                self._inspection = Inspection(PickupStore(self._runtime), self._archive)
             return self._inspection
 
     async def on_close(self) -> None:
@@ -50,8 +50,8 @@ class _Queues(Service):
             await archive.close()
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    queues = _Queues(ground)
+def face(runtime: Runtime, app: Angarium) -> Face:
+    queues = _Queues(runtime)
 
     async def overview(_: Request) -> Response:
         return reply(await (await queues.inspection()).overview())

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from angarium.core.errors import DatabaseUnavailable, InputInvalid, NotFound
-from angarium.core.ground import Ground
 from angarium.pickup.archive import Archive
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import check_word, is_tenant, queue_name
 from angarium.pickup.store import GatewayFigures, PickupStore
+from angarium.runtime.errors import DatabaseUnavailable, InputInvalid, NotFound
+from angarium.runtime.runtime import Runtime
 
 # The totals of the database may be this old, and counting takes a twentieth of the time at most.
 COUNT_S_MIN = 10.0
@@ -90,7 +90,7 @@ class Inspection:
     async def _totals(self) -> tuple[int, int]:
         """Of the database, which counts by looking at every message: so it is asked seldom, and
         the longer it takes the less often. One asks for all who wait."""
-        clock = self._store.ground.clock
+        clock = self._store.runtime.clock
         async with self._counting:
             if clock.monotonic() >= self._count_again_s:
                 began_s = clock.monotonic()
@@ -102,7 +102,7 @@ class Inspection:
     async def drain(self, tenant: str, connection_id: str, did: str = "") -> int:
         """Every message, or those of one recipient, gone for good; how many."""
         if did:
-            check_word("recipientDid", did, self._store.ground.settings.limits.id_bytes_max)
+            check_word("recipientDid", did, self._store.runtime.settings.limits.id_bytes_max)
         queue = self._queue(tenant, connection_id)
         if not await self._store.charted(self._store.partition_of(queue)):
             figures = await self._store.overview()
@@ -121,14 +121,14 @@ class Inspection:
     def _queue(self, tenant: str, connection_id: str) -> str:
         if not is_tenant(tenant):
             raise InputInvalid(f"{tenant!r} can't be a tenant's name")
-        check_word("connectionId", connection_id, self._store.ground.settings.limits.id_bytes_max)
+        check_word("connectionId", connection_id, self._store.runtime.settings.limits.id_bytes_max)
         return queue_name(tenant, connection_id)
 
 
 @asynccontextmanager
-async def inspection(ground: Ground) -> AsyncIterator[Inspection]:
-    archive = await Archive.open(ground.settings.database_url, ground.settings.prefix)
+async def inspection(runtime: Runtime) -> AsyncIterator[Inspection]:
+    archive = await Archive.open(runtime.settings.database_url, runtime.settings.prefix)
     try:
-        yield Inspection(PickupStore(ground), archive)
+        yield Inspection(PickupStore(runtime), archive)
     finally:
         await archive.close()

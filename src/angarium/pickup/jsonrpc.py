@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.errors import AngariumError, InputInvalid
 from angarium.pickup.errors import (
     CODES,
     INTERNAL_ERROR,
@@ -22,6 +21,7 @@ from angarium.pickup.errors import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
 )
+from angarium.runtime.errors import AngariumError, InputInvalid
 
 # Texts of the specification, by code.
 MEANINGS = {

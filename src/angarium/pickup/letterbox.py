@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.errors import LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.scripts import load_script
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.methods import PushToken
 from angarium.pickup.model import DEFAULT_TENANT, LETTER_MARK, check_word, queue_name
 from angarium.pickup.payload import check_payload
 from angarium.pickup.push import Notes
 from angarium.pickup.store import QUEUE, PickupStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import LimitExceeded
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script
 
 ADD_ONCE = load_script("angarium.pickup", "add_once")
 
@@ -60,17 +60,17 @@ def is_letter_id(message_id: str) -> bool:
 
 
 class Letterbox:
-    def __init__(self, ground: Ground) -> None:
-        settings, limits = ground.settings, ground.settings.limits
-        self._name = ground.keyspace.name
-        self._partition_of = ground.keyspace.partition_of
+    def __init__(self, runtime: Runtime) -> None:
+        settings, limits = runtime.settings, runtime.settings.limits
+        self._name = runtime.keyspace.name
+        self._partition_of = runtime.keyspace.partition_of
         self._payload_bytes_max = limits.frame_bytes_max
         self._payload_levels_max = limits.pickup_payload_levels_max
         self._id_bytes_max = limits.id_bytes_max
-        store = PickupStore(ground)
+        store = PickupStore(runtime)
         # Only scheduled here, with the message; the gateways send.
         self._notes = Notes(settings.pickup)
-        self._adds = ground.batched(
+        self._adds = runtime.batched(
             ADD_ONCE,
             lambda partition: [
                 self._name(keys.PICKUP_GATEWAYS, partition),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class AgedQueue:
 
 
 class PickupListing:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._name = ground.keyspace.name
-        self.partitions = ground.settings.partitions
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._name = runtime.keyspace.name
+        self.partitions = runtime.settings.partitions
 
     async def aged(self, partition: int, first: int, count: int) -> list[AgedQueue]:
         """Queues with messages in Redis, or lately; the one that waits longest first."""
         name = self._name(keys.PICKUP_AGES, partition)
-        found = await self._ground.redis.call(
+        found = await self._runtime.redis.call(
             "ZRANGE", name, first, first + count - 1, "WITHSCORES", key=name
         )
         return [
@@ -42,13 +42,14 @@ class PickupListing:
         if not queues:
             return []
         name = self._name(keys.PICKUP_AGES, partition)
-        scores = await self._ground.redis.call("ZMSCORE", name, *queues, key=name)
+        scores = await self._runtime.redis.call("ZMSCORE", name, *queues, key=name)
         return [queue for queue, score in zip(queues, scores, strict=True) if score is None]
 
     async def gateways(self, partition: int) -> list[str]:
         name = self._name(keys.PICKUP_GATEWAYS, partition)
         return sorted(
-            each.decode() for each in await self._ground.redis.call("ZRANGE", name, 0, -1, key=name)
+            each.decode()
+            for each in await self._runtime.redis.call("ZRANGE", name, 0, -1, key=name)
         )
 
     async def sessions(
@@ -59,7 +60,7 @@ class PickupListing:
         `count` is what Redis aims at; a small set comes whole.
         """
         name = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
-        after, found = await self._ground.redis.call(
+        after, found = await self._runtime.redis.call(
             "SSCAN", name, cursor, "COUNT", count, key=name
         )
         return [each.decode() for each in found], int(after)

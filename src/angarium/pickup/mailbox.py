@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.core.errors import AngariumError, DatabaseUnavailable
-from angarium.core.scripts import status_of
 from angarium.pickup.archive import Archive
 from angarium.pickup.model import Message
 from angarium.pickup.store import (
@@ -24,6 +22,8 @@ from angarium.pickup.store import (
     TakeLimits,
     messages_of,
 )
+from angarium.runtime.errors import AngariumError, DatabaseUnavailable
+from angarium.runtime.scripts import status_of
 
 # A queue whose chart is missing is served when the persister has made it; a reader waits so long.
 CHART_WAIT_S = 10.0
@@ -63,7 +63,7 @@ class Mailbox:
     def __init__(self, store: PickupStore, archive: Archive) -> None:
         self._store = store
         self._archive = archive
-        self._clock = store.ground.clock
+        self._clock = store.runtime.clock
 
     async def take(self, queue: str, did: str, messages_max: int, bytes_max: int) -> list[Message]:
         """Oldest first, never more than both limits; sending from now on."""

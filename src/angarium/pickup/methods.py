@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.errors import InputInvalid, LimitExceeded
-from angarium.core.limits import Limits
 from angarium.pickup.jsonrpc import DETAIL_LETTERS_MAX
 from angarium.pickup.model import check_word
 from angarium.pickup.payload import check_payload
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.limits import Limits
 
 # Other names of a method → the name it is known by here.
 ALIASES: Mapping[str, str] = MappingProxyType(

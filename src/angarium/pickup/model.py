@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from angarium.core.errors import InputInvalid, LimitExceeded
+from angarium.runtime.errors import InputInvalid, LimitExceeded
 
 # A space or a control character would break the lists that ids and DIDs are kept in.
 _WORD = re.compile(r"[^\s\x00-\x20\x7f]+")

@@ -14,7 +14,7 @@ import re
 
 import msgspec
 
-from angarium.core.errors import InputInvalid
+from angarium.runtime.errors import InputInvalid
 
 DETAIL_CHARS_MAX = 300
 # A double ends at 1.8e308, so a whole number of so many digits may be beyond it.

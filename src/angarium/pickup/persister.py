@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from angarium.core.errors import DatabaseUnavailable, LeaseLost
-from angarium.core.lease import Lease, Turn
 from angarium.pickup.archive import Archive
 from angarium.pickup.model import Message
 from angarium.pickup.store import PickupStore
+from angarium.runtime.errors import DatabaseUnavailable, LeaseLost
+from angarium.runtime.lease import Lease, Turn
 
 QUEUES_PER_PASS = 200
 BURIED_PER_PASS = 1_000
@@ -38,7 +38,7 @@ class Persister:
         self._store = store
         self._archive = archive
         self._partition = partition
-        self._lease = Lease(store.ground, store.persister_lease(partition), lease_ms)
+        self._lease = Lease(store.runtime, store.persister_lease(partition), lease_ms)
         self._fenced: int | None = None
 
     async def run_once(self) -> Moved:

@@ -19,13 +19,13 @@ from typing import Protocol
 
 import msgspec
 
-from angarium.core import log
-from angarium.core.backoff import Backoff
-from angarium.core.errors import AngariumError, InputInvalid, SettingInvalid
-from angarium.core.outbound import Outbound, OutboundFailed
-from angarium.core.setting_groups.pickup import PickupSettings
 from angarium.pickup.methods import PushToken
 from angarium.pickup.store import PickupStore
+from angarium.runtime import log
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.errors import AngariumError, InputInvalid, SettingInvalid
+from angarium.runtime.outbound import Outbound, OutboundFailed
+from angarium.runtime.setting_groups.pickup import PickupSettings
 
 TRIES_MAX = 6
 RETRY_BASE_S = 1.0

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from angarium.core import log
-from angarium.core.errors import AngariumError, NotDurable, OutcomeUnknown, RedisUnavailable
-from angarium.core.scripts import status_of
 from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.jsonrpc import notification
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import Message, connection_of, encode_message
 from angarium.pickup.store import PULL_BYTES_MAX, PULL_MESSAGES_MAX, PickupStore, messages_of
+from angarium.runtime import log
+from angarium.runtime.errors import AngariumError, NotDurable, OutcomeUnknown, RedisUnavailable
+from angarium.runtime.scripts import status_of
 
 # After a fault: soon enough to go unnoticed, late enough not to storm a server that comes back.
 RETRY_S = 0.25
@@ -91,7 +91,7 @@ class Sessions:
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
         self._log = log.logger("angarium.pickup")
-        self._tracing = store.ground.tracing
+        self._tracing = store.runtime.tracing
         self.delivered = 0
 
     def __len__(self) -> int:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.lease import LeaseKeys
-from angarium.core.scripts import load_script, status_of
 from angarium.pickup.model import Message, message_of
+from angarium.runtime import keyspace as keys
+from angarium.runtime.lease import LeaseKeys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script, status_of
 
 ADD, FIND, PULL, TAKE, CLAIM, REMOVE, BURY, CLEAR, BEGIN, FINISH, CHART, COUNT, LIST, RAISE = (
     load_script("angarium.pickup", name)
@@ -117,12 +117,12 @@ class RoomFigures:
 
 
 class PickupStore:
-    def __init__(self, ground: Ground, *, direct: bool = False) -> None:
+    def __init__(self, runtime: Runtime, *, direct: bool = False) -> None:
         """`direct`: added messages may go to a session of ours at once (see add_messages.lua)."""
-        self.ground = ground
-        self.gateway = ground.actor
-        settings, limits = ground.settings.pickup, ground.settings.limits
-        self._name = ground.keyspace.name
+        self.runtime = runtime
+        self.gateway = runtime.actor
+        settings, limits = runtime.settings.pickup, runtime.settings.limits
+        self._name = runtime.keyspace.name
         # Each message names its queue's keys three times.
         self._queue_keys = lru_cache(QUEUES_REMEMBERED_MAX)(self._name_queue)
         self._threshold_ms = settings.threshold_timestamp
@@ -130,11 +130,11 @@ class PickupStore:
         self._sending_ms = settings.sending_ms
         self._lease_ms = settings.lease_ms
         self._renewed_ms: dict[int, tuple[int, int]] = {}  # the last two times, by Redis' clock
-        self.partition_of = ground.keyspace.partition_of
-        self.hints = ground.keyspace.global_name(keys.PICKUP_HINTS, "")
-        self.partitions = range(ground.settings.partitions)
+        self.partition_of = runtime.keyspace.partition_of
+        self.hints = runtime.keyspace.global_name(keys.PICKUP_HINTS, "")
+        self.partitions = range(runtime.settings.partitions)
         shared = self._shared
-        self._adds = ground.batched(
+        self._adds = runtime.batched(
             ADD,
             shared(
                 keys.PICKUP_GATEWAYS,
@@ -155,20 +155,20 @@ class PickupStore:
             PULL_MESSAGES_MAX, PULL_BYTES_MAX, limits.pickup_sending_messages_max,
             CALL_BYTES_MAX,
         )  # fmt: skip
-        self._pulls = ground.batched(PULL, charted, pull_limits)
+        self._pulls = runtime.batched(PULL, charted, pull_limits)
         with_due = shared(keys.PICKUP_CHARTED, keys.PICKUP_DUE)
-        self._takes = ground.batched(TAKE, with_due, (self._sending_ms, CALL_BYTES_MAX))
-        self._removes = ground.batched(
+        self._takes = runtime.batched(TAKE, with_due, (self._sending_ms, CALL_BYTES_MAX))
+        self._removes = runtime.batched(
             REMOVE,
             shared(keys.PICKUP_MOVING, keys.PICKUP_BURIALS, keys.PICKUP_CHARTED),
             (self.hints,),
         )
-        self._counts = ground.batched(COUNT, shared(keys.PICKUP_CHARTED, keys.PICKUP_MOVING))
-        self._finds = ground.batched(FIND, lambda _: ())
+        self._counts = runtime.batched(COUNT, shared(keys.PICKUP_CHARTED, keys.PICKUP_MOVING))
+        self._finds = runtime.batched(FIND, lambda _: ())
         live = shared(keys.PICKUP_GATEWAYS)
-        self._reads = ground.batched(READ, live)
-        self._opens = ground.batched(OPEN, self._open_keys, (self._grace_ms, self.hints))
-        self._closes = ground.batched(
+        self._reads = runtime.batched(READ, live)
+        self._opens = runtime.batched(OPEN, self._open_keys, (self._grace_ms, self.hints))
+        self._closes = runtime.batched(
             CLOSE, shared(keys.PICKUP_GATEWAYS, keys.PICKUP_DUE), (self._grace_ms, self.hints)
         )
         self._interval_ms = settings.push_interval_ms
@@ -241,7 +241,7 @@ class PickupStore:
 
     async def buried(self, queue: str, count_max: int) -> list[str]:
         name = self._name(keys.PICKUP_BURIED, self.partition_of(queue), queue)
-        reply = await self.ground.redis.call("SRANDMEMBER", name, count_max, key=name)
+        reply = await self.runtime.redis.call("SRANDMEMBER", name, count_max, key=name)
         return [each.decode() for each in reply]
 
     async def clear(self, queue: str, ids: Sequence[str]) -> None:
@@ -284,7 +284,7 @@ class PickupStore:
                     keys.PICKUP_PUSHES_DUE,
                 )
             )  # fmt: skip
-            found = await self.ground.redis.execute(
+            found = await self.runtime.redis.execute(
                 [
                     ("ZRANGE", gateways, 0, -1),
                     ("ZCARD", ages),
@@ -298,7 +298,7 @@ class PickupStore:
             dead |= set((await self.due(partition, 1_000)).gateways)
             for name in (each.decode() for each in found[0]):
                 held = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, name)
-                count = await self.ground.redis.call("SCARD", held, key=held)
+                count = await self.runtime.redis.call("SCARD", held, key=held)
                 sessions[name] = sessions.get(name, 0) + int(count)
         listed = [
             GatewayFigures(name, sessions[name], name not in dead) for name in sorted(sessions)
@@ -334,7 +334,7 @@ class PickupStore:
     async def renew_gateway(self, partition: int, *, end: bool = False) -> str:
         names = [self._name(keys.PICKUP_GATEWAYS, partition)]
         args: list[Any] = [self.gateway, 0 if end else self._lease_ms]
-        reply = await self.ground.run(RENEW, partition, names, args, durable=False)
+        reply = await self.runtime.run(RENEW, partition, names, args, durable=False)
         if not end:
             before_ms = self._renewed_ms.get(partition, (0, int(reply[1])))[1]
             self._renewed_ms[partition] = (before_ms, int(reply[1]))
@@ -347,7 +347,7 @@ class PickupStore:
 
     async def sessions_of(self, partition: int, gateway: str, count_max: int) -> list[str]:
         name = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
-        reply = await self.ground.redis.call("SRANDMEMBER", name, count_max, key=name)
+        reply = await self.runtime.redis.call("SRANDMEMBER", name, count_max, key=name)
         return [each.decode() for each in reply]
 
     async def forget_gateway(self, partition: int, gateway: str) -> str:
@@ -355,7 +355,7 @@ class PickupStore:
             self._name(keys.PICKUP_GATEWAYS, partition),
             self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway),
         ]
-        return status_of(await self.ground.run(FORGET, partition, names, [gateway]))
+        return status_of(await self.runtime.run(FORGET, partition, names, [gateway]))
 
     # Notifications
 
@@ -365,7 +365,7 @@ class PickupStore:
         """Hashed token, tries before, note. They lie with the queues of their messages."""
         names = self._push_keys(partition)
         args = [claim_ms, count_max]
-        reply = await self.ground.run(CLAIM_PUSHES, partition, names, args, durable=False)
+        reply = await self.runtime.run(CLAIM_PUSHES, partition, names, args, durable=False)
         return [
             (reply[at].decode(), int(reply[at + 1]), reply[at + 2])
             for at in range(0, len(reply), 3)
@@ -376,7 +376,7 @@ class PickupStore:
         partition = self.partition_of(token)
         names = [self._name(keys.PICKUP_PUSHED, partition)]
         args: list[Any] = [token, self._interval_ms]
-        reply = await self.ground.run(GRANT_PUSH, partition, names, args, durable=False)
+        reply = await self.runtime.run(GRANT_PUSH, partition, names, args, durable=False)
         return 0 if status_of(reply) == "granted" else max(1, int(reply[1]))
 
     async def settle_push(
@@ -392,7 +392,7 @@ class PickupStore:
         delay_ms = self._interval_ms if retry_ms is None else retry_ms
         args: list[Any] = [token, push, message_id, outcome, delay_ms, tries]
         names = self._push_keys(partition)
-        return status_of(await self.ground.run(SETTLE, partition, names, args))
+        return status_of(await self.runtime.run(SETTLE, partition, names, args))
 
     # Housekeeping
 
@@ -400,7 +400,7 @@ class PickupStore:
         names = self._shared(
             keys.PICKUP_GATEWAYS, keys.PICKUP_DUE, keys.PICKUP_AGES, keys.PICKUP_BURIALS
         )(partition)
-        reply = await self.ground.run(DUE, partition, names, [self._threshold_ms, count_max])
+        reply = await self.runtime.run(DUE, partition, names, [self._threshold_ms, count_max])
         return Due(*([each.decode() for each in part] for part in reply))
 
     async def release(self, partition: int, queues: Sequence[str]) -> int:
@@ -410,7 +410,7 @@ class PickupStore:
             *self._all_keys(queues),
         ]
         args: list[Any] = [RELEASE_MESSAGES_MAX, self.hints, len(queues), *queues]
-        reply = await self.ground.run(RELEASE, partition, names, args)
+        reply = await self.runtime.run(RELEASE, partition, names, args)
         return sum(int(each[1]) for each in reply)
 
     async def begin_move(
@@ -425,7 +425,7 @@ class PickupStore:
             len(queues),
             *queues,
         ]
-        reply = await self.ground.run(BEGIN, partition, names, args)
+        reply = await self.runtime.run(BEGIN, partition, names, args)
         return {
             queue: messages_of(found) for queue, found in zip(queues, reply, strict=True) if found
         }
@@ -439,14 +439,14 @@ class PickupStore:
         args: list[Any] = [self._threshold_ms, len(moved)]
         for queue, ids in moved.items():
             args += [queue, " ".join(ids)]
-        reply = await self.ground.run(FINISH, partition, names, args)
+        reply = await self.runtime.run(FINISH, partition, names, args)
         if any(status_of(each) == "uncharted" for each in reply):
             return None
         return sum(int(each[1]) for each in reply)
 
     async def charted(self, partition: int) -> bool:
         name = self._name(keys.PICKUP_CHARTED, partition)
-        return bool(await self.ground.redis.call("EXISTS", name, key=name))
+        return bool(await self.runtime.redis.call("EXISTS", name, key=name))
 
     async def chart(
         self, partition: int, figures: Sequence[tuple[str, int, int]], *, last: bool
@@ -459,7 +459,7 @@ class PickupStore:
         args: list[Any] = [1 if last else 0, len(figures)]
         for _, count, size in figures:
             args += [count, size]
-        await self.ground.run(CHART, partition, names, args)
+        await self.runtime.run(CHART, partition, names, args)
 
     def persister_lease(self, partition: int) -> LeaseKeys:
         return LeaseKeys(
@@ -470,7 +470,7 @@ class PickupStore:
 
     async def raise_term(self, partition: int, term: int) -> None:
         names = [self._name(keys.PICKUP_PERSISTER_TERM, partition)]
-        await self.ground.run(RAISE, partition, names, [term])
+        await self.runtime.run(RAISE, partition, names, [term])
 
     # Names
 
@@ -497,7 +497,7 @@ class PickupStore:
     ) -> Any:
         partition = self.partition_of(queue)
         names = [*self._shared(*shared)(partition), *self._queue_keys(queue)]
-        return await self.ground.run(script, partition, names, args)
+        return await self.runtime.run(script, partition, names, args)
 
 
 def messages_of(fields: Sequence[bytes]) -> list[Message]:

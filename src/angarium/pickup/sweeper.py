@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from angarium.core.scripts import status_of
 from angarium.pickup.store import PickupStore
+from angarium.runtime.scripts import status_of
 
 QUEUES_PER_PASS = 200
 SESSIONS_PER_PASS = 500

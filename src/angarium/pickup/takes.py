@@ -15,9 +15,6 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from angarium.core import log
-from angarium.core.errors import AngariumError, Overloaded
-from angarium.core.limits import Limits
 from angarium.pickup import methods
 from angarium.pickup.answers import Answer
 from angarium.pickup.budget import Budget
@@ -26,6 +23,9 @@ from angarium.pickup.errors import AnswersExceeded
 from angarium.pickup.mailbox import Mailbox
 from angarium.pickup.model import encode_message, queue_name
 from angarium.pickup.store import ANY_BYTES, PULL_BYTES_MAX, TakeLimits
+from angarium.runtime import log
+from angarium.runtime.errors import AngariumError, Overloaded
+from angarium.runtime.limits import Limits
 
 # Less than callers usually wait: an answer that nobody waits for would hold messages in vain.
 WAIT_S_MAX = 20.0

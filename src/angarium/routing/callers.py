@@ -10,8 +10,8 @@ import asyncio
 import itertools
 import secrets
 
-from angarium.core.errors import Overloaded
 from angarium.routing.items import DirectResponse
+from angarium.runtime.errors import Overloaded
 
 
 class Callers:

@@ -16,16 +16,6 @@ from typing import Any, NamedTuple
 
 from prometheus_client import Counter
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.headers import HeaderRefused, check_headers
-from angarium.core.outbound import Outbound, OutboundFailed, RequestRefused
-from angarium.core.service import Loop, Service
-from angarium.core.settings import Settings
-from angarium.core.trace import TRACEPARENT, first_span, read_traceparent
-from angarium.core.tracing import Values
 from angarium.routing import items
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.lanes import Lanes
@@ -41,6 +31,16 @@ from angarium.routing.outbound_store import (
 )
 from angarium.routing.status import Status, StatusDesk, status_socket
 from angarium.routing.store import partition_in
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.headers import HeaderRefused, check_headers
+from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Loop, Service
+from angarium.runtime.settings import Settings
+from angarium.runtime.trace import TRACEPARENT, first_span, read_traceparent
+from angarium.runtime.tracing import Values
 
 POLL_S = 0.5
 STATUS_S = 1.0
@@ -58,8 +58,8 @@ def check(settings: Settings, app: Angarium) -> None:
         status_socket(settings.routing.status_host, settings.routing.status_port).close()
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Deliverer(ground)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Deliverer(runtime)
 
 
 class _Delivery(NamedTuple):
@@ -72,13 +72,13 @@ class _Delivery(NamedTuple):
 
 
 class Deliverer(Service):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("deliverer", clock=ground.clock)
-        self._ground = ground
-        routing = ground.settings.routing
-        self._store = OutboundStore(ground, routing.layout.value, routing.delivery_timeout_ms)
-        self._deliveries_max = ground.settings.limits.deliveries_max
-        self._bytes_max = ground.settings.limits.deliveries_bytes_max
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("deliverer", clock=runtime.clock)
+        self._runtime = runtime
+        routing = runtime.settings.routing
+        self._store = OutboundStore(runtime, routing.layout.value, routing.delivery_timeout_ms)
+        self._deliveries_max = runtime.settings.limits.deliveries_max
+        self._bytes_max = runtime.settings.limits.deliveries_bytes_max
         self._work: asyncio.Queue[_Delivery] = asyncio.Queue()
         self._lanes: Lanes[_Delivery] = Lanes()
         self._hot = [True] * self._store.partitions
@@ -86,14 +86,14 @@ class Deliverer(Service):
         self._bytes_in_hand = 0
         self._counts = {"delivered": 0, "retried": 0, "dead": 0, "deferred": 0}
         self._reported = 0
-        self._status = Status(ground, lambda: self.ready)
+        self._status = Status(runtime, lambda: self.ready)
         self._status_desk = StatusDesk(self._status)
-        self._figures = Figures(ground, "deliverer")
+        self._figures = Figures(runtime, "deliverer")
         self._outbound: Outbound
         self._taking: Loop
 
     async def on_start(self) -> None:
-        settings = self._ground.settings
+        settings = self._runtime.settings
         self._outbound = Outbound(
             allow_private=settings.allow_private_addresses,
             timeout_s=settings.routing.delivery_timeout_ms / 1000,
@@ -229,7 +229,7 @@ class Deliverer(Service):
 
     async def _send(self, item: items.Outbound, payload: bytes) -> None:
         headers = _headers_of(item)
-        tracing = self._ground.tracing
+        tracing = self._runtime.tracing
         if tracing is None:
             await self._post(item, payload, headers)
             return
@@ -249,7 +249,7 @@ class Deliverer(Service):
 
     async def _send_websocket(self, url: str, payload: bytes, headers: dict[str, str]) -> None:
         socket = await self._outbound.open_websocket(url, headers)
-        timeout_s = self._ground.settings.routing.delivery_timeout_ms / 1000
+        timeout_s = self._runtime.settings.routing.delivery_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
                 await socket.send_bytes(payload)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from angarium.core.errors import LimitExceeded
 from angarium.routing.errors import EnvelopeInvalid
+from angarium.runtime.errors import LimitExceeded
 
 # The list of such a key would be the list of the direct responses.
 RESERVED = frozenset({"direct_resp"})

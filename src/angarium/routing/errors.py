@@ -13,7 +13,7 @@ Conflict
 
 from __future__ import annotations
 
-from angarium.core.errors import AngariumError, Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotFound
 
 
 class EnvelopeInvalid(InputInvalid):

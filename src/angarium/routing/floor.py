@@ -1,6 +1,6 @@
 """What the room's stores stand on, and a floor that needs no settings.
 
-Inside Angarium that is the `Ground`. The ACA-Py plugin lives in another process, whose packages
+Inside Angarium that is the `Runtime`. The ACA-Py plugin lives in another process, whose packages
 can't be had together with those of our settings: there `PlainFloor` stands in. It connects by URL
 to one server or a cluster, agrees with the layout that Redis holds, and runs the same scripts;
 it knows nothing of durability levels, sentinels or the embedded server.
@@ -14,28 +14,28 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from angarium.core import keyspace as keys
-from angarium.core.backoff import Backoff
-from angarium.core.batching import Batcher, BatchItem, BytesUnanswered, joined
-from angarium.core.errors import (
+from angarium.runtime import keyspace as keys
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.batching import Batcher, BatchItem, BytesUnanswered, joined
+from angarium.runtime.errors import (
     LayoutMismatch,
     OutcomeUnknown,
     RedisUnavailable,
     ScriptFailed,
     SettingInvalid,
 )
-from angarium.core.keyspace import LAYOUT_VERSION, Keyspace
-from angarium.core.limits import MIB, Limits
-from angarium.core.redis_url import parse_redis_url
-from angarium.core.scripts import Script, load_script, status_of
-from angarium.core.subscription import Subscription
-from angarium.core.topology import Cluster, Node, Single, Topology, always_at
-from angarium.core.wire import Argument, Command, Credentials, ReplyError, Wire
+from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
+from angarium.runtime.limits import MIB, Limits
+from angarium.runtime.redis_url import parse_redis_url
+from angarium.runtime.scripts import Script, load_script, status_of
+from angarium.runtime.subscription import Subscription
+from angarium.runtime.topology import Cluster, Node, Single, Topology, always_at
+from angarium.runtime.wire import Argument, Command, Credentials, ReplyError, Wire
 
 if TYPE_CHECKING:
-    from angarium.core.tracing import Tracing
+    from angarium.runtime.tracing import Tracing
 
-CLAIM_LAYOUT = load_script("angarium.core", "claim_layout")
+CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 CALL_TIMEOUT_S = 5.0
 UNAVAILABLE_TIMEOUT_S = 10.0
 NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ")
@@ -43,7 +43,7 @@ NOT_HERE = ("MOVED", "ASK", "READONLY")
 
 
 class Connection(Protocol):
-    """The part of `core.redis.Redis` that stores need."""
+    """The part of `redis.client.Redis` that stores need."""
 
     def subscribe(self, *channels: str) -> Subscription: ...
 
@@ -51,7 +51,7 @@ class Connection(Protocol):
 
 
 class Floor(Protocol):
-    """The part of `core.ground.Ground` that stores need."""
+    """The part of `runtime.runtime.Runtime` that stores need."""
 
     @property
     def keyspace(self) -> Keyspace: ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from angarium.core.errors import Overloaded
+from angarium.runtime.errors import Overloaded
 
 # Each resumed connection brings a full socket buffer at once.
 RESUMED_TOGETHER = 16

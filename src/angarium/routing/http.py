@@ -8,12 +8,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium
-from angarium.core.errors import Conflict, InputInvalid, NotFound
-from angarium.core.ground import Ground
-from angarium.core.outbound import check_url
-from angarium.core.trace import TRACEPARENT
-from angarium.core.web import (
+from angarium.routing.envelope import decode_base64url
+from angarium.routing.listening import rules_of
+from angarium.routing.listing_store import RoutingListing
+from angarium.routing.outbound_store import OutboundStore
+from angarium.routing.store import DeadMessage, RoutingStore
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
+from angarium.runtime.web import (
     TRACE,
     Face,
     Operation,
@@ -23,11 +28,6 @@ from angarium.core.web import (
     reply,
     traceparent_of,
 )
-from angarium.routing.envelope import decode_base64url
-from angarium.routing.listening import rules_of
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.outbound_store import OutboundStore
-from angarium.routing.store import DeadMessage, RoutingStore
 
 # A page of dead letters; each may be as large as a message.
 LETTERS_MAX = 100
@@ -105,13 +105,13 @@ class Queued(msgspec.Struct, frozen=True):
 
 
 class RoutingFace:
-    def __init__(self, ground: Ground) -> None:
-        settings = ground.settings
+    def __init__(self, runtime: Runtime) -> None:
+        settings = runtime.settings
         self._limits = settings.limits
         self._allow_private = settings.allow_private_addresses
-        self._store = RoutingStore(ground, rules_of(settings), settings.limits)
-        self._outbound = OutboundStore(ground, settings.routing.layout.value)
-        self._listing = RoutingListing(ground)
+        self._store = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._outbound = OutboundStore(runtime, settings.routing.layout.value)
+        self._listing = RoutingListing(runtime)
 
     async def show(self, request: Request) -> Response:
         state = await self._store.show(request.path_params["recip_key"])
@@ -190,8 +190,8 @@ def read_letter(raw: bytes, kind: type[Letter]) -> Letter:
         return kind(reason="this letter can't be read", message=text, at_ms=0)
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    room = RoutingFace(ground)
+def face(runtime: Runtime, app: Angarium) -> Face:
+    room = RoutingFace(runtime)
     return Face("routing", (*_about_keys(room), *_about_deliveries(room)))
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from angarium.core.application import Angarium, Caller
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.settings import Settings
 from angarium.routing.items import Message
 from angarium.routing.listening import check_layout, rules_of
 from angarium.routing.mailbox import Mailbox, MailboxOptions
 from angarium.routing.store import RoutingStore
+from angarium.runtime.application import Angarium, Caller
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
 
 
 def check(settings: Settings, app: Angarium) -> None:
@@ -25,13 +25,13 @@ def check(settings: Settings, app: Angarium) -> None:
     app.handler("inbox", "inbox")
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Inbox(ground, app)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Inbox(runtime, app)
 
 
 class Inbox(Mailbox):
-    def __init__(self, ground: Ground, app: Angarium) -> None:
-        settings = ground.settings
+    def __init__(self, runtime: Runtime, app: Angarium) -> None:
+        settings = runtime.settings
         routing = settings.routing
         options = MailboxOptions(
             stale_after_ms=routing.stale_after_ms,
@@ -39,14 +39,14 @@ class Inbox(Mailbox):
             attempts_max=routing.inbox_attempts,
             keys_max=settings.limits.inbox_keys_max,
         )
-        store = RoutingStore(ground, rules_of(settings), settings.limits)
+        store = RoutingStore(runtime, rules_of(settings), settings.limits)
         handler = app.handler("inbox", "inbox")
         self._caller = Caller(routing.inbox_handlers)
         # An async function is awaited as it is: a frame less for each message.
         handle = handler.function if handler.is_async else self._call
-        super().__init__(store, str(uuid4()), handle, options, clock=ground.clock)
+        super().__init__(store, str(uuid4()), handle, options, clock=runtime.clock)
         self._function = handler
-        self._reporter = Figures(ground, "inbox")
+        self._reporter = Figures(runtime, "inbox")
         self._reported = 0
 
     async def on_start(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ssl
 
-from angarium.core.errors import SettingInvalid
-from angarium.core.settings import Layout, Settings
 from angarium.routing.store import Rules
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.settings import Layout, Settings
 
 
 def rules_of(settings: Settings) -> Rules:

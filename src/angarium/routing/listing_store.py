@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class RoutingLengths:
 
 
 class RoutingListing:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._name = ground.keyspace.name
-        self.partitions = ground.settings.partitions
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._name = runtime.keyspace.name
+        self.partitions = runtime.settings.partitions
 
     async def owned(self, partition: int, cursor: int, count: int) -> tuple[list[str], int]:
         """Some keys that have an owner, and where to go on; 0 when this was the last page.
@@ -38,7 +38,7 @@ class RoutingListing:
         grows between two pages.
         """
         name = self._name(keys.RECIP_KEY_UID, partition)
-        after, found = await self._ground.redis.call(
+        after, found = await self._runtime.redis.call(
             "HSCAN", name, cursor, "COUNT", count, key=name
         )
         return [each.decode(errors="replace") for each in found[::2]], int(after)
@@ -48,14 +48,14 @@ class RoutingListing:
         found: list[bytes] = []
         for partition in range(self.partitions):
             name = self._name(keys.INBOUND_DEAD, partition)
-            found += await self._ground.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
+            found += await self._runtime.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
         return found[:letters_max]
 
     async def lengths(self) -> RoutingLengths:
         sums = [0] * 7
         for partition in range(self.partitions):
             name = self._name
-            replies = await self._ground.redis.execute(
+            replies = await self._runtime.redis.execute(
                 [
                     ("HLEN", name(keys.RECIP_KEY_UID, partition)),
                     ("ZCARD", name(keys.MAIL, partition)),

@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium.core.backoff import Backoff
-from angarium.core.clock import Clock
-from angarium.core.errors import OutcomeUnknown
-from angarium.core.service import Loop, Service
 from angarium.routing.errors import HandlerCancelled, ItemInvalid
 from angarium.routing.items import Message, decode_inbound, id_of, response_to
 from angarium.routing.store import Finished, RoutingStore, partition_in
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.clock import Clock
+from angarium.runtime.errors import OutcomeUnknown
+from angarium.runtime.service import Loop, Service
 
 Handle = Callable[[Message], Awaitable[Any]]
 

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.headers import check_headers
-from angarium.core.ids import time_ordered_id
-from angarium.core.limits import MIB
-from angarium.core.scripts import load_script, status_of
-from angarium.core.subscription import Subscription
-from angarium.core.trace import TRACEPARENT, read_traceparent
-from angarium.core.urls import redacted
-from angarium.core.wire import Argument
 from angarium.routing.floor import Floor
 from angarium.routing.items import Outbound, encode_outbound, name_of, new_outbound
 from angarium.routing.store import ACAPY
+from angarium.runtime import keyspace as keys
+from angarium.runtime.headers import check_headers
+from angarium.runtime.ids import time_ordered_id
+from angarium.runtime.limits import MIB
+from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.subscription import Subscription
+from angarium.runtime.trace import TRACEPARENT, read_traceparent
+from angarium.runtime.urls import redacted
+from angarium.runtime.wire import Argument
 
 _PACKAGE = "angarium.routing"
 PUSH_OUTBOUND = load_script(_PACKAGE, "push_outbound")

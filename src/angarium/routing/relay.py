@@ -15,13 +15,6 @@ from typing import Any
 from picows import ws_create_server
 from prometheus_client import Counter
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
-from angarium.core.figures import INTERVAL_S, Figures
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.settings import Settings
-from angarium.core.sockets import listen
 from angarium.routing.callers import Callers
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
@@ -32,6 +25,13 @@ from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
 from angarium.routing.status import Status, StatusDesk, status_socket
 from angarium.routing.store import RoutingStore
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
+from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
+from angarium.runtime.sockets import listen
 
 SETTING = "ANGARIUM_ROUTING__INBOUND"
 # How often answers are looked for when no hint came; only while somebody waits.
@@ -56,15 +56,15 @@ def check(settings: Settings, app: Angarium) -> None:
         status_socket(settings.routing.status_host, settings.routing.status_port).close()
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Relay(ground)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Relay(runtime)
 
 
 class Desk:
     """Takes messages of one transport."""
 
     def __init__(self, relay: Relay, transport: str) -> None:
-        limits = relay.ground.settings.limits
+        limits = relay.runtime.settings.limits
         self.body_bytes_max = limits.http_body_bytes_max
         self.connection_messages_max = limits.relay_connection_messages_max
         self.connection_bytes_max = limits.relay_connection_bytes_max
@@ -131,27 +131,27 @@ class Desk:
 
 
 class Relay(Service):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("relay", clock=ground.clock)
-        settings = ground.settings.routing
-        self.ground = ground
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("relay", clock=runtime.clock)
+        settings = runtime.settings.routing
+        self.runtime = runtime
         self.loop_ = asyncio.get_running_loop()
-        self.store = RoutingStore(ground, rules_of(ground.settings), ground.settings.limits)
+        self.store = RoutingStore(runtime, rules_of(runtime.settings), runtime.settings.limits)
         self.callers = Callers(
-            settings.direct_response_timeout_ms / 1000, ground.settings.limits.relay_callers_max
+            settings.direct_response_timeout_ms / 1000, runtime.settings.limits.relay_callers_max
         )
-        self.flow = Flow(ground.settings.limits.relay_bytes_max)
-        self.status = Status(ground, lambda: self.ready)
+        self.flow = Flow(runtime.settings.limits.relay_bytes_max)
+        self.status = Status(runtime, lambda: self.ready)
         self.queued = 0
         self._reported = 0
-        self._tls = server_tls(ground.settings)
+        self._tls = server_tls(runtime.settings)
         self._desks: list[Desk] = []
         self._servers: list[asyncio.Server] = []
         self._status_desk = StatusDesk(self.status)
-        self._figures = Figures(ground, "relay")
+        self._figures = Figures(runtime, "relay")
 
     async def on_start(self) -> None:
-        settings = self.ground.settings.routing
+        settings = self.runtime.settings.routing
         for transport, host, port in settings.inbound:
             await self._open(transport, host, port)
         if settings.status_host is not None and settings.status_port is not None:

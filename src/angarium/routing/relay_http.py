@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from angarium.core.errors import AngariumError, Overloaded
 from angarium.routing import http1
 from angarium.routing.flow import Flow
 from angarium.routing.items import DirectResponse
+from angarium.runtime.errors import AngariumError, Overloaded
 
 PROBLEM = "application/problem+json"
 # A body of the largest size takes this long on a slow mobile line; a message takes a moment.

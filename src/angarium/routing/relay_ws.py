@@ -16,9 +16,9 @@ from typing import Protocol
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
-from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded, Overloaded
 from angarium.routing.flow import Flow
 from angarium.routing.items import DirectResponse
+from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded, Overloaded
 
 # The close frame holds 125 bytes, two of them the code.
 REASON_BYTES_MAX = 123

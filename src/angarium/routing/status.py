@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from angarium.core.errors import AngariumError, NotFound
-from angarium.core.ground import Ground
-from angarium.core.sockets import listen
 from angarium.routing import http1
 from angarium.routing.flow import Flow
 from angarium.routing.items import DirectResponse
 from angarium.routing.relay_http import HttpConnection
+from angarium.runtime.errors import AngariumError, NotFound
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.sockets import listen
 
 SETTING = "ANGARIUM_ROUTING__STATUS_PORT"
 CONNECTIONS_MAX = 100
@@ -31,17 +31,17 @@ PING_S_MAX = 0.8
 class Status:
     """What is asked of a role from outside. `look` keeps it true; questions only read it."""
 
-    def __init__(self, ground: Ground, is_ready: Callable[[], bool]) -> None:
-        key = ground.settings.routing.status_api_key
+    def __init__(self, runtime: Runtime, is_ready: Callable[[], bool]) -> None:
+        key = runtime.settings.routing.status_api_key
         self._key = None if key is None else key.get_secret_value().encode()
-        self._ground = ground
+        self._runtime = runtime
         self._is_ready = is_ready
         self._alive = True
 
     async def look(self) -> None:
         try:
             async with asyncio.timeout(PING_S_MAX):
-                await self._ground.redis.call("PING")
+                await self._runtime.redis.call("PING")
             self._alive = True
         except (AngariumError, TimeoutError):
             self._alive = False

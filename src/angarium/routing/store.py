@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.core import keyspace as keys
-from angarium.core.ids import time_ordered_id
-from angarium.core.limits import Limits
-from angarium.core.scripts import load_script, status_of
-from angarium.core.subscription import Subscription
-from angarium.core.wire import Argument
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.floor import Floor
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
+from angarium.runtime import keyspace as keys
+from angarium.runtime.ids import time_ordered_id
+from angarium.runtime.limits import Limits
+from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.subscription import Subscription
+from angarium.runtime.wire import Argument
 
 _PACKAGE = "angarium.routing"
 PROCESS_PAYLOAD_RECIP_KEY = load_script(_PACKAGE, "process_payload_recip_key")

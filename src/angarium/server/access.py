@@ -16,16 +16,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from angarium.core import log
-from angarium.core.browsers import page_problem
-from angarium.core.errors import AngariumError
-from angarium.core.ground import Ground
-from angarium.core.settings import AccessMode
-from angarium.core.sockets import is_loopback
-from angarium.core.tokens import Token, TokenStore, digest, from_settings
-from angarium.core.tokens_seen import TokensSeen
-from angarium.core.web import Handle, Operation, read_bytes
 from angarium.lake.filed import transactions_of
+from angarium.runtime import log
+from angarium.runtime.browsers import page_problem
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.settings import AccessMode
+from angarium.runtime.sockets import is_loopback
+from angarium.runtime.tokens import Token, TokenStore, digest, from_settings
+from angarium.runtime.tokens_seen import TokensSeen
+from angarium.runtime.web import Handle, Operation, read_bytes
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import OWNER_DEFAULT
@@ -64,15 +64,15 @@ class _Batch(msgspec.Struct):
 class Access:
     """Knows the tokens; `run_once` every LOOK_S asks Redis for those that were made or revoked."""
 
-    def __init__(self, ground: Ground) -> None:
-        settings = ground.settings
+    def __init__(self, runtime: Runtime) -> None:
+        settings = runtime.settings
         self._fixed = from_settings([each.get_secret_value() for each in settings.http.tokens])
         self._loopback = is_loopback(settings.http.host)
         self._mode = settings.access
-        self._store = TokenStore(ground)
-        self._seen = TokensSeen(ground, "api")
+        self._store = TokenStore(runtime)
+        self._seen = TokensSeen(runtime, "api")
         self._stored: Mapping[str, Token] = {}
-        self._transactions = Transactions(ground, elsewhere=transactions_of(ground.settings))
+        self._transactions = Transactions(runtime, elsewhere=transactions_of(runtime.settings))
         self._body_bytes_max = settings.limits.http_body_bytes_max
         self._state = ""
         self._log = log.logger("angarium.access")

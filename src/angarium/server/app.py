@@ -1,9 +1,9 @@
 """The one composition point: which roles this version has, and how they come together.
 
-A role is a service made from the ground it stands on. Its module is imported only when the role
+A role is a service made from the runtime it stands on. Its module is imported only when the role
 is asked for, so a process pays for what it runs. Rooms never import one another; they are joined
-here: the application's functions get clients of all rooms on the ground of their process, so that a
-worker starts a transaction and a step replies into a conversation, and `joins.py` leads replies to
+here: the application's functions get clients of all rooms on the runtime of their process, so that
+a worker starts a transaction and a step replies into a conversation, and `joins.py` leads replies to
 pickup and their removal back.
 """
 
@@ -15,14 +15,14 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from angarium.core.errors import SettingInvalid
+from angarium.runtime.errors import SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.core.application import Angarium, Kind
-    from angarium.core.service import Service
-    from angarium.core.settings import Settings
+    from angarium.runtime.application import Angarium, Kind
+    from angarium.runtime.service import Service
+    from angarium.runtime.settings import Settings
 
-# Role -> module, which offers `build(ground, app)`, the service, and `check(settings, app)`, which
+# Role -> module, which offers `build(runtime, app)`, the service, and `check(settings, app)`, which
 # refuses what can be seen to fail before anything is touched. The order is the order of starting,
 # so those that others lean on come first.
 ROLES: Mapping[str, str] = MappingProxyType(
@@ -66,7 +66,7 @@ def runnable(app: Angarium) -> tuple[str, ...]:
 def application_of(settings: Settings) -> Angarium:
     """The application the settings name, else one without functions."""
     from angarium.client.application import Angarium
-    from angarium.core.application import load_application
+    from angarium.runtime.application import load_application
 
     return load_application(settings.app) if settings.app else Angarium()
 
@@ -75,28 +75,28 @@ def application_of(settings: Settings) -> Angarium:
 async def compose(
     names: Iterable[str], settings: Settings, app: Angarium | None = None
 ) -> AsyncIterator[Sequence[Service]]:
-    """The services of some roles on one ground, which is given back when they have stopped.
+    """The services of some roles on one runtime, which is given back when they have stopped.
 
     The application is the one given, else that of the settings.
     """
     from angarium.client.application import Angarium
-    from angarium.core.ground import Ground
+    from angarium.runtime.runtime import Runtime
 
     if app is None:
         app = application_of(settings)
     modules = [importlib.import_module(ROLES[name]) for name in checked(names)]
     for module in modules:
         module.check(settings, app)
-    async with Ground.open(settings) as ground:
+    async with Runtime.open(settings) as runtime:
         bound = app if isinstance(app, Angarium) else None
         if bound is not None:
-            bound.bind(ground)
+            bound.bind(runtime)
         try:
-            if ground.tracing is not None:
+            if runtime.tracing is not None:
                 from angarium.server.traced import traced
 
-                app = traced(app, ground.tracing)
-            yield [cast("Service", module.build(ground, app)) for module in modules]
+                app = traced(app, runtime.tracing)
+            yield [cast("Service", module.build(runtime, app)) for module in modules]
         finally:
             if bound is not None:
                 await bound.unbind()

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from angarium.core.web import TEMPLATE, Face, Handle, Operation
+from angarium.runtime.web import TEMPLATE, Face, Handle, Operation
 
 Answer = Callable[[Request, Any], Response]
 

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
-from angarium.core import log
-from angarium.core.errors import AngariumError
-from angarium.core.service import Service
+from angarium.runtime import log
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.service import Service
 
 # Container runtimes kill after 10 s unless told otherwise; we are gone before that.
 STOP_DEADLINE_S = 8.0

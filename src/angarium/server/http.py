@@ -25,16 +25,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import angarium
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, RedisUnavailable, SettingInvalid
-from angarium.core.figures import INTERVAL_S
-from angarium.core.ground import Ground
-from angarium.core.journal_watch import JournalWatch
-from angarium.core.service import Service
-from angarium.core.settings import AccessMode, Settings
-from angarium.core.sockets import is_loopback, listen
-from angarium.core.tokens import from_settings
-from angarium.core.web import (
+from angarium.lake.filed import transactions_of
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, RedisUnavailable, SettingInvalid
+from angarium.runtime.figures import INTERVAL_S
+from angarium.runtime.journal_watch import JournalWatch
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import AccessMode, Settings
+from angarium.runtime.sockets import is_loopback, listen
+from angarium.runtime.tokens import from_settings
+from angarium.runtime.web import (
     Face,
     Handle,
     Operation,
@@ -44,7 +45,6 @@ from angarium.core.web import (
     reply,
     routes,
 )
-from angarium.lake.filed import transactions_of
 from angarium.server.access import LOOK_S, Access, Unauthorized
 from angarium.server.connections import limited
 from angarium.server.dashboard.page import Files, index, wants_page
@@ -52,7 +52,7 @@ from angarium.server.direct import Answer, Direct
 from angarium.server.process_metrics import ProcessMetrics
 from angarium.server.traced import traced_handle
 
-# Modules that add a room's operations to the API: each offers `face(ground, app)`.
+# Modules that add a room's operations to the API: each offers `face(runtime, app)`.
 FACES: tuple[str, ...] = (
     "angarium.server.processes",
     "angarium.transactions.http",
@@ -84,14 +84,14 @@ def check(settings: Settings, app: Angarium) -> None:
     _listen(settings).close()
 
 
-def build(ground: Ground, app: Angarium) -> Service:
+def build(runtime: Runtime, app: Angarium) -> Service:
     # Where a transaction is that neither Redis nor the database has: filed by Spark, perhaps.
-    joined = {"angarium.transactions.http": {"elsewhere": transactions_of(ground.settings)}}
+    joined = {"angarium.transactions.http": {"elsewhere": transactions_of(runtime.settings)}}
     faces = [
-        importlib.import_module(module).face(ground, app, **joined.get(module, {}))
+        importlib.import_module(module).face(runtime, app, **joined.get(module, {}))
         for module in FACES
     ]
-    return Api(ground, faces)
+    return Api(runtime, faces)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -104,12 +104,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class Api(Service):
-    def __init__(self, ground: Ground, faces: Sequence[Face] = ()) -> None:
+    def __init__(self, runtime: Runtime, faces: Sequence[Face] = ()) -> None:
         super().__init__("api")
-        self._ground = ground
+        self._runtime = runtime
         self._faces = faces
-        self._processes = ProcessMetrics(ground)
-        self.access = Access(ground)
+        self._processes = ProcessMetrics(runtime)
+        self.access = Access(runtime)
         # Beside the process's own registry: what others report is none of its own figures.
         self.reported = CollectorRegistry()
         self.reported.register(self._processes)
@@ -120,13 +120,13 @@ class Api(Service):
         self._serving: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
-        self._socket = _listen(self._ground.settings)
+        self._socket = _listen(self._runtime.settings)
         self.ports = {"http": self._socket.getsockname()[1]}
         await self.access.run_once()  # before the first caller
         for service in self._services:
             await service.start()
         self._serving = self.spawn("http", self._serve)
-        self.loop("journal", JournalWatch(self._ground).run_once, JOURNAL_LOOK_S)
+        self.loop("journal", JournalWatch(self._runtime).run_once, JOURNAL_LOOK_S)
         self.loop("processes", self._processes.run_once, INTERVAL_S)
         self.loop("tokens", self.access.run_once, LOOK_S)
         async with asyncio.timeout(START_S_MAX):
@@ -162,7 +162,7 @@ class Api(Service):
 
     def guarded(self, operation: Operation) -> Handle:
         """Only for those who may, and with a span where there is a collector."""
-        handle, tracing = self.access.guarded(operation), self._ground.tracing
+        handle, tracing = self.access.guarded(operation), self._runtime.tracing
         return handle if tracing is None else traced_handle(operation, handle, tracing)
 
     async def check_ready(self) -> None:
@@ -171,7 +171,7 @@ class Api(Service):
             raise HTTPException(503, "not taking work")
         try:
             async with asyncio.timeout(READY_S_MAX):
-                await self._ground.redis.call("PING")
+                await self._runtime.redis.call("PING")
         except TimeoutError:
             raise RedisUnavailable(f"Redis did not answer within {READY_S_MAX} s") from None
 
@@ -179,7 +179,7 @@ class Api(Service):
         assert self._socket is not None
         config = uvicorn.Config(
             self._app,
-            http=limited(self._ground.settings.limits.http_connections_max),
+            http=limited(self._runtime.settings.limits.http_connections_max),
             lifespan="off",
             ws="none",
             log_config=None,

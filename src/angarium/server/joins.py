@@ -21,19 +21,19 @@ from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.memory_queue import Task
 from angarium.conversations.model import Reply, SyncMessageOptions
-from angarium.core import keyspace as keys
-from angarium.core import log
-from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid, LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.journal import EntryUnreadable, Journal, decode_entry
-from angarium.core.lease import Lease, LeaseKeys, Turn
-from angarium.core.service import Service
-from angarium.core.settings import Settings
-from angarium.core.trace import IN_HAND, InHand, Trace, current_trace, read_traceparent
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.letterbox import Address, Letter, Letterbox, is_letter_id, letter_id
 from angarium.pickup.mailbox import CANCELLED, DELIVERED
+from angarium.runtime import keyspace as keys
+from angarium.runtime import log
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
+from angarium.runtime.lease import Lease, LeaseKeys, Turn
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
+from angarium.runtime.trace import IN_HAND, InHand, Trace, current_trace, read_traceparent
 
 PICKUP = "pickup"
 LEASE_MS = 5_000
@@ -50,10 +50,10 @@ ACKS_AT_ONCE = 1_000
 class PickupSender:
     """A sender of the conversations room."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._box = Letterbox(ground)
-        self._prefix = ground.settings.prefix
-        self._tracing = ground.tracing
+    def __init__(self, runtime: Runtime) -> None:
+        self._box = Letterbox(runtime)
+        self._prefix = runtime.settings.prefix
+        self._tracing = runtime.tracing
 
     async def __call__(self, reply: Reply) -> str | None:
         """The id of the ACK to come; None for one that was put there before and is gone."""
@@ -124,23 +124,23 @@ class AckFollower:
     """
 
     def __init__(
-        self, ground: Ground, partition: int, hear: Callable[[Removal], Awaitable[bool]]
+        self, runtime: Runtime, partition: int, hear: Callable[[Removal], Awaitable[bool]]
     ) -> None:
         """`hear` gets each ACK, and says whether anybody waited for it."""
-        name = ground.keyspace.name
-        self._ground = ground
-        self._clock = ground.clock
+        name = runtime.keyspace.name
+        self._runtime = runtime
+        self._clock = runtime.clock
         self._partition = partition
         self._hear = hear
         self._ended = False
-        self._journal = Journal(ground)
+        self._journal = Journal(runtime)
         lease = LeaseKeys(
             partition,
             name(keys.FOLLOWER_LOCK, partition, "acks"),
             name(keys.FOLLOWER_TERM, partition, "acks"),
         )
-        self._lease = Lease(ground, lease, LEASE_MS)
-        self._past_ms = 2 * ground.settings.conversations.sent_message_ttl
+        self._lease = Lease(runtime, lease, LEASE_MS)
+        self._past_ms = 2 * runtime.settings.conversations.sent_message_ttl
         self._turn_s = 0.0
         self._position = "0-0"
         self._awaiting: list[_Awaiting] = []
@@ -183,8 +183,8 @@ class AckFollower:
         return self._lease.trusted
 
     async def _begin(self) -> None:
-        journal = self._ground.keyspace.name(keys.JOURNAL, self._partition)
-        seconds, micros = await self._ground.redis.call("TIME", key=journal)
+        journal = self._runtime.keyspace.name(keys.JOURNAL, self._partition)
+        seconds, micros = await self._runtime.redis.call("TIME", key=journal)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         self._position = f"{max(0, now_ms - self._past_ms)}-0"
         self._awaiting = []
@@ -224,11 +224,11 @@ class AckFollower:
 class JoinedConversations(ConversationsInstance):
     """The role `conversations` with the way to pickup and the way back."""
 
-    def __init__(self, ground: Ground, app: Angarium) -> None:
-        super().__init__(ground, app, {PICKUP: PickupSender(ground)})
+    def __init__(self, runtime: Runtime, app: Angarium) -> None:
+        super().__init__(runtime, app, {PICKUP: PickupSender(runtime)})
         self._followers = [
-            AckFollower(ground, partition, self.hear_ack)
-            for partition in range(ground.settings.partitions)
+            AckFollower(runtime, partition, self.hear_ack)
+            for partition in range(runtime.settings.partitions)
         ]
 
     async def on_start(self) -> None:
@@ -245,15 +245,15 @@ class JoinedConversations(ConversationsInstance):
         options = SyncMessageOptions(async_response_id=removal.ack_id)
         trace: Trace | None = None
         try:
-            if self._ground.tracing is not None:
+            if self._runtime.tracing is not None:
                 trace = await self._trace_of(options)
             status = await self.manager.delete_conversation_message(options)
         except AckUnknown:
             return False
         self.acknowledged += status == "delivered"
-        if self._ground.tracing is not None and trace is not None and status == "delivered":
+        if self._runtime.tracing is not None and trace is not None and status == "delivered":
             values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.by}
-            self._ground.tracing.record(
+            self._runtime.tracing.record(
                 "pickup delivered", trace, removal.at_ms * 1_000_000, values, kind="consumer"
             )
         return True
@@ -265,7 +265,7 @@ class JoinedConversations(ConversationsInstance):
         return None if reply is None else read_traceparent(reply.corr)
 
     async def _send(self, task: Task) -> float | None:
-        tracing = self._ground.tracing
+        tracing = self._runtime.tracing
         trace = None if tracing is None else read_traceparent(task.corr)
         if tracing is None or trace is None:
             return await super()._send(task)
@@ -286,5 +286,5 @@ def check(settings: Settings, app: Angarium) -> None:
     instance.check(settings, app)
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return JoinedConversations(ground, app)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return JoinedConversations(runtime, app)

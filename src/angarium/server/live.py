@@ -14,11 +14,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, Overloaded, RedisUnavailable
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.web import Face, Operation, Problem
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, Overloaded, RedisUnavailable
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.web import Face, Operation, Problem
 from angarium.server.dashboard.overview import Sampler
 
 SAMPLE_S = 1.0
@@ -30,9 +30,9 @@ LISTENERS_MAX = 1_000
 class Live(Service):
     """Samples while somebody listens; each event is encoded once for all of them."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("live", clock=ground.clock)
-        self._sampler = Sampler(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("live", clock=runtime.clock)
+        self._sampler = Sampler(runtime)
         self._listeners = 0
         self._event = b""
         self._fresh = asyncio.Condition()
@@ -93,8 +93,8 @@ def _event(name: bytes, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, msgspec.json.encode(value))
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    live = Live(ground)
+def face(runtime: Runtime, app: Angarium) -> Face:
+    live = Live(runtime)
     operation = Operation(
         "GET",
         "/v1/live",

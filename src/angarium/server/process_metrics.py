@@ -13,27 +13,27 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from angarium.core.figures import TTL_MS, ProcessFigures, read_processes
-from angarium.core.ground import Ground
+from angarium.runtime.figures import TTL_MS, ProcessFigures, read_processes
+from angarium.runtime.runtime import Runtime
 
 LABELS = ("host", "pid", "actor")
 NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class ProcessMetrics(Collector):
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._processes: Sequence[ProcessFigures] = ()
         self._read_s = 0.0
 
     async def run_once(self) -> int:
         """How many roles of live processes there are."""
-        self._processes = await read_processes(self._ground)
-        self._read_s = self._ground.clock.monotonic()
+        self._processes = await read_processes(self._runtime)
+        self._read_s = self._runtime.clock.monotonic()
         return len(self._processes)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        if self._ground.clock.monotonic() - self._read_s > TTL_MS / 1000:
+        if self._runtime.clock.monotonic() - self._read_s > TTL_MS / 1000:
             return
         # By name and labels: were a series there twice, Prometheus would refuse the whole page.
         found: dict[str, dict[tuple[str, ...], float]] = {}

@@ -6,19 +6,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium
-from angarium.core.figures import ProcessFigures, read_processes
-from angarium.core.ground import Ground
-from angarium.core.web import Face, Operation, reply
+from angarium.runtime.application import Angarium
+from angarium.runtime.figures import ProcessFigures, read_processes
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.web import Face, Operation, reply
 
 
 class Processes(msgspec.Struct, frozen=True):
     processes: list[ProcessFigures]
 
 
-def face(ground: Ground, app: Angarium) -> Face:
+def face(runtime: Runtime, app: Angarium) -> Face:
     async def list_processes(_: Request) -> Response:
-        return reply(Processes(await read_processes(ground)))
+        return reply(Processes(await read_processes(runtime)))
 
     operation = Operation(
         "GET",

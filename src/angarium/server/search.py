@@ -21,14 +21,6 @@ from starlette.responses import Response
 
 from angarium.conversations.show import show
 from angarium.conversations.store import ConversationStore
-from angarium.core import keyspace as keys
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, InputInvalid, NotFound
-from angarium.core.ground import Ground
-from angarium.core.journal import EntryUnreadable, Event, decode_entry
-from angarium.core.service import Service
-from angarium.core.trace import Trace, carried_in, read_traceparent, trace_of_id
-from angarium.core.web import Face, Operation, Parameter, reply
 from angarium.dispatch.identity import is_message_id
 from angarium.dispatch.letters import DeadLetters, shown
 from angarium.dispatch.store import DispatchStore
@@ -36,6 +28,14 @@ from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
 from angarium.routing.listening import rules_of
 from angarium.routing.store import RoutingStore
+from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
+from angarium.runtime.journal import EntryUnreadable, Event, decode_entry
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.trace import Trace, carried_in, read_traceparent, trace_of_id
+from angarium.runtime.web import Face, Operation, Parameter, reply
 from angarium.server.joins import reply_letter_id
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT
@@ -102,17 +102,17 @@ LakeHistory = Callable[[str], Awaitable[Iterable[Any] | None]]
 
 
 class Search:
-    def __init__(self, ground: Ground, lake: LakeHistory | None = None) -> None:
-        settings = ground.settings
-        self._ground = ground
+    def __init__(self, runtime: Runtime, lake: LakeHistory | None = None) -> None:
+        settings = runtime.settings
+        self._runtime = runtime
         self._lake = lake
         self._entries_max = settings.limits.search_entries_max
-        self._dispatch = DispatchStore(ground)
+        self._dispatch = DispatchStore(runtime)
         self._letters = DeadLetters(self._dispatch)
-        self._routing = RoutingStore(ground, rules_of(settings), settings.limits)
-        self._conversations = ConversationStore(ground)
-        self._pickup = PickupStore(ground)
-        self._transactions = Transactions(ground)
+        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._conversations = ConversationStore(runtime)
+        self._pickup = PickupStore(runtime)
+        self._transactions = Transactions(runtime)
 
     async def close(self) -> None:
         await self._transactions.close()
@@ -121,7 +121,7 @@ class Search:
         if not 0 < len(id) <= ID_LETTERS_MAX or not id.isprintable():
             raise InputInvalid(f"an id has 1 to {ID_LETTERS_MAX} printable letters")
         found = [each async for each in self._states(id)]
-        related = _Related(id, self._ground.settings.prefix)
+        related = _Related(id, self._runtime.settings.prefix)
         for each in found:
             related.learn_state(each)
         history, complete = await self._journal(related)
@@ -226,7 +226,7 @@ class Search:
         for _ in range(ROUNDS):
             before = related.count
             history, complete = [], True
-            for partition in range(self._ground.settings.partitions):
+            for partition in range(self._runtime.settings.partitions):
                 found, reached = await self._journal_of(partition, related)
                 history += found
                 complete = complete and reached
@@ -238,11 +238,11 @@ class Search:
         self, partition: int, related: _Related
     ) -> tuple[list[HistoryEvent], bool]:
         """Read from the newest back, given oldest first; and whether the beginning was reached."""
-        name = self._ground.keyspace.name(keys.JOURNAL, partition)
+        name = self._runtime.keyspace.name(keys.JOURNAL, partition)
         found: deque[HistoryEvent] = deque()
         until, looked, size = "+", 0, 0
         while looked < self._entries_max and size < BYTES_MAX:
-            entries = await self._ground.redis.call(
+            entries = await self._runtime.redis.call(
                 "XREVRANGE", name, until, "-", "COUNT", ENTRIES_PER_READ, key=name
             )
             for entry_id, fields in entries:
@@ -365,22 +365,22 @@ def _of_lake(event: Any) -> HistoryEvent:
 class _Searches(Service):
     """Closes what searching had opened."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("search", clock=ground.clock)
-        self.search = Search(ground, lake_of(ground))
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("search", clock=runtime.clock)
+        self.search = Search(runtime, lake_of(runtime))
 
     async def on_close(self) -> None:
         await self.search.close()
 
 
-def lake_of(ground: Ground) -> LakeHistory | None:
+def lake_of(runtime: Runtime) -> LakeHistory | None:
     """The lake's own look-up, where the lake is installed."""
     try:
         from angarium.lake.lookup import Lookup
         from angarium.lake.tables import Lake
     except ImportError:
         return None
-    lake = Lake.of(ground.settings)
+    lake = Lake.of(runtime.settings)
     lookup = Lookup(lake)
 
     async def history(id: str) -> Iterable[Any] | None:
@@ -391,8 +391,8 @@ def lake_of(ground: Ground) -> LakeHistory | None:
     return history
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    searches = _Searches(ground)
+def face(runtime: Runtime, app: Angarium) -> Face:
+    searches = _Searches(runtime)
 
     async def search(request: Request) -> Response:
         return reply(await searches.search.search(request.query_params.get("id", "")))

@@ -1,7 +1,7 @@
 """Spans around a user's functions (a worker's, a step's, an inbox's) and around API operations.
 
-Only where a collector is named (`core/tracing.py`): otherwise nothing is wrapped, and a call costs
-what it always did. What a function does in the other rooms hangs under its span, and so does what
+Only where a collector is named (`runtime/tracing.py`): otherwise nothing is wrapped, and a call
+costs what it always did. What a function does in the other rooms hangs under its span, and so does what
 it measures itself by OpenTelemetry.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium, Handler
-from angarium.core.trace import IN_HAND, TRACEPARENT, InHand, read_traceparent
-from angarium.core.tracing import Tracing, Values
-from angarium.core.web import Handle, Operation
 from angarium.routing.items import Message as Routed
+from angarium.runtime.application import Angarium, Handler
+from angarium.runtime.trace import IN_HAND, TRACEPARENT, InHand, read_traceparent
+from angarium.runtime.tracing import Tracing, Values
+from angarium.runtime.web import Handle, Operation
 
 NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routing inbox"}
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from angarium.core.database import Database, insert_once
+from angarium.runtime.database import Database, insert_once
 from angarium.transactions.model import Status, Transaction
 
 MIGRATIONS = Path(__file__).parent / "migrations"

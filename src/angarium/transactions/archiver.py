@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from angarium.core import figures
-from angarium.core.application import Angarium
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.settings import Settings
+from angarium.runtime import figures
+from angarium.runtime.application import Angarium
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import Settings
 from angarium.transactions.archive import Archive
 from angarium.transactions.store import HandoutStore
 from angarium.transactions.store.handout import Hand
@@ -28,8 +28,8 @@ def check(settings: Settings, app: Angarium) -> None:
     """The database is opened when the role starts, and says itself what is wrong with it."""
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Archiver(ground, Archive(ground.settings.database_url))
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Archiver(runtime, Archive(runtime.settings.database_url))
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Filed:
 
 
 class Archiver(Service):
-    def __init__(self, ground: Ground, archive: Archive) -> None:
-        super().__init__("archiver", clock=ground.clock)
-        self._ground = ground
+    def __init__(self, runtime: Runtime, archive: Archive) -> None:
+        super().__init__("archiver", clock=runtime.clock)
+        self._runtime = runtime
         self._archive = archive
-        self._store = HandoutStore(ground)
-        self._figures = figures.Figures(ground, "archiver")
-        self._partitions = range(ground.settings.partitions)
+        self._store = HandoutStore(runtime)
+        self._figures = figures.Figures(runtime, "archiver")
+        self._partitions = range(runtime.settings.partitions)
         # Stored, but not yet told: Redis keeps them until it hears of it.
         self._stored: dict[int, list[str]] = {partition: [] for partition in self._partitions}
         self._count = 0
@@ -62,7 +62,7 @@ class Archiver(Service):
         told = self._stored[partition]
         # All that was stored is told here, so between two calls nothing is in hand.
         hand: Hand = "idle" if count else "leaving"
-        due = await self._store.to_archive(partition, self._ground.actor, told, count, hand)
+        due = await self._store.to_archive(partition, self._runtime.actor, told, count, hand)
         self._stored[partition] = []
         self._grant = due.grant.value
         if due.transactions:

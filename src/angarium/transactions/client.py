@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from angarium.core.application import Angarium
-from angarium.core.errors import InputInvalid
-from angarium.core.ground import Ground
-from angarium.core.outbound import check_url
-from angarium.core.text import check_text
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import check_text
 from angarium.transactions.errors import TransactionFinished, TransactionUnknown
 from angarium.transactions.library import load_definitions
 from angarium.transactions.model import (
@@ -48,14 +48,14 @@ class Transactions:
     """`close` it when done; the archive's database is opened only if it is asked."""
 
     def __init__(
-        self, ground: Ground, app: Angarium | None = None, elsewhere: Elsewhere | None = None
+        self, runtime: Runtime, app: Angarium | None = None, elsewhere: Elsewhere | None = None
     ) -> None:
-        self._settings = ground.settings
+        self._settings = runtime.settings
         self._elsewhere = elsewhere
         self._app = app or Angarium()
-        self._store = TransactionStore(ground)
-        self._reading = ReadingStore(ground)
-        self._pipelines = PipelineStore(ground)
+        self._store = TransactionStore(runtime)
+        self._reading = ReadingStore(runtime)
+        self._pipelines = PipelineStore(runtime)
         self._archive: Archive | None = None
 
     @property

@@ -12,9 +12,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.errors import InputInvalid
-from angarium.core.ground import Ground
-from angarium.core.web import TRACE, Operation, Parameter, decode, read_bytes, reply, traceparent_of
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.web import (
+    TRACE,
+    Operation,
+    Parameter,
+    decode,
+    read_bytes,
+    reply,
+    traceparent_of,
+)
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start
 from angarium.transactions.reply import Reply, reply_about
@@ -42,8 +50,8 @@ class StartRequest(msgspec.Struct, frozen=True):
     data: Any = None
 
 
-def operations(ground: Ground, transactions: Transactions, watcher: Watcher) -> list[Operation]:
-    handlers = _Handlers(ground, transactions, watcher)
+def operations(runtime: Runtime, transactions: Transactions, watcher: Watcher) -> list[Operation]:
+    handlers = _Handlers(runtime, transactions, watcher)
     text = {"type": "string", "minLength": 1, "maxLength": 200}
     poll = Parameter("reply", schema={"enum": ["shortpoll", "longpoll"]})
     owner = Parameter("owner", schema=text)
@@ -61,11 +69,11 @@ def operations(ground: Ground, transactions: Transactions, watcher: Watcher) -> 
 
 
 class _Handlers:
-    def __init__(self, ground: Ground, transactions: Transactions, watcher: Watcher) -> None:
+    def __init__(self, runtime: Runtime, transactions: Transactions, watcher: Watcher) -> None:
         self._transactions = transactions
         self._watcher = watcher
-        self._bytes_max = ground.settings.limits.http_body_bytes_max
-        self._timeout_s = ground.settings.transactions.longpoll_timeout_ms / 1000
+        self._bytes_max = runtime.settings.limits.http_body_bytes_max
+        self._timeout_s = runtime.settings.transactions.longpoll_timeout_ms / 1000
 
     async def start(self, request: Request) -> Response:
         body = decode(await read_bytes(request, self._bytes_max), StartRequest)

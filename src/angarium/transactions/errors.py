@@ -15,7 +15,7 @@ Conflict
 
 from __future__ import annotations
 
-from angarium.core.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound
 
 
 class NameInvalid(InputInvalid):

@@ -15,11 +15,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, InputInvalid, LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.trace import TRACEPARENT
-from angarium.core.web import (
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
+from angarium.runtime.web import (
     TRACE,
     Face,
     Operation,
@@ -128,21 +128,21 @@ class StatisticsAnswer(msgspec.Struct, frozen=True):
     intervals: list[Interval]
 
 
-def face(ground: Ground, app: Angarium, elsewhere: Elsewhere | None = None) -> Face:
-    transactions = Transactions(ground, app, elsewhere)
-    watcher = Watcher(ground, transactions)
-    handlers = Handlers(ground, transactions, watcher)
-    operations = [*handlers.operations(), *datp.operations(ground, transactions, watcher)]
+def face(runtime: Runtime, app: Angarium, elsewhere: Elsewhere | None = None) -> Face:
+    transactions = Transactions(runtime, app, elsewhere)
+    watcher = Watcher(runtime, transactions)
+    handlers = Handlers(runtime, transactions, watcher)
+    operations = [*handlers.operations(), *datp.operations(runtime, transactions, watcher)]
     return Face("transactions", operations, watcher)
 
 
 class Handlers:
-    def __init__(self, ground: Ground, transactions: Transactions, watcher: Watcher) -> None:
+    def __init__(self, runtime: Runtime, transactions: Transactions, watcher: Watcher) -> None:
         self._transactions = transactions
         self._watcher = watcher
-        self._limits = ground.settings.limits
-        self._tracing = ground.tracing
-        self._wait_s_max = ground.settings.transactions.longpoll_timeout_ms / 1000
+        self._limits = runtime.settings.limits
+        self._tracing = runtime.tracing
+        self._wait_s_max = runtime.settings.transactions.longpoll_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
         wait = Parameter(

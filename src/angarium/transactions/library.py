@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError
 from angarium.transactions.errors import PipelineInvalid, StepUnknown
 from angarium.transactions.pipeline import (
     DEFINITION_BYTES_MAX,

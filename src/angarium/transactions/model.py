@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.ids import time_ordered_hex
+from angarium.runtime.ids import time_ordered_hex
 from angarium.transactions.errors import NameInvalid
 
 OWNER_DEFAULT = "default"

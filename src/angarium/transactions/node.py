@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from angarium.core import figures
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, SettingInvalid
-from angarium.core.ground import Ground
-from angarium.core.service import Loop, Service
-from angarium.core.settings import Settings
+from angarium.runtime import figures
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, SettingInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Loop, Service
+from angarium.runtime.settings import Settings
 from angarium.transactions.contact import Contact
 from angarium.transactions.library import load_own_definitions, read_definitions
 from angarium.transactions.model import Status, Taken, check_name, step_words
@@ -56,8 +56,8 @@ def check(settings: Settings, app: Angarium) -> None:
         read_definitions(settings.transactions.pipelines)
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Node(ground, app)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Node(runtime, app)
 
 
 @dataclass(frozen=True)
@@ -69,32 +69,32 @@ class Haul:
 
 
 class Node(Service):
-    def __init__(self, ground: Ground, app: Angarium) -> None:
-        super().__init__("node", clock=ground.clock)
-        settings = ground.settings.transactions
-        self._ground = ground
+    def __init__(self, runtime: Runtime, app: Angarium) -> None:
+        super().__init__("node", clock=runtime.clock)
+        settings = runtime.settings.transactions
+        self._runtime = runtime
         self._app = app
         self._settings = settings
         self._groups: Sequence[str] = settings.node_groups
-        self._node = ground.actor
-        self._store = TransactionStore(ground)
-        self._pipelines = PipelineStore(ground)
+        self._node = runtime.actor
+        self._store = TransactionStore(runtime)
+        self._pipelines = PipelineStore(runtime)
         self._runner: Runner
         self._open = ExitStack()
-        self._figures = figures.Figures(ground, "node")
+        self._figures = figures.Figures(runtime, "node")
         self._running: dict[str, Running] = {}
         self._reserved = 0
         self._left = False
         self._idle = asyncio.Event()
         self._takers: list[Loop] = []
         self._more: set[int] = set()
-        share = settings.node_concurrency // ground.settings.partitions
-        self._share = max(1, min(share, ground.settings.limits.batch_items_max))
+        share = settings.node_concurrency // runtime.settings.partitions
+        self._share = max(1, min(share, runtime.settings.limits.batch_items_max))
         self._tasks = asyncio.TaskGroup()
         self._tasks_ready = asyncio.Event()
 
     async def on_start(self) -> None:
-        settings, ground = self._settings, self._ground
+        settings, runtime = self._settings, self._runtime
         if settings.pipelines is not None:
             definitions = read_definitions(settings.pipelines)
             missing = await load_own_definitions(self._pipelines, definitions, self._app)
@@ -119,7 +119,7 @@ class Node(Service):
             handlers,
             settings.node_threads,
             self.clock,
-            ground.settings.limits,
+            runtime.settings.limits,
             settings.step_timeout_ms,
         )
         self._open.callback(self._runner.close)
@@ -253,7 +253,7 @@ class Node(Service):
 
     async def _listen(self) -> None:
         """Hints only: queues and marks in Redis are the truth."""
-        async with self._ground.redis.subscribe(self._store.places.channels[1]) as subscription:
+        async with self._runtime.redis.subscribe(self._store.places.channels[1]) as subscription:
             while True:
                 batch = await subscription.receive()
                 lines = [line for each in batch.messages for line in each.payload.split(b"\n")]

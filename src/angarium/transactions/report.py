@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.text import valid_text
+from angarium.runtime.text import valid_text
 
 _encode = msgspec.json.Encoder().encode
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from angarium.core.application import Caller, Handler
-from angarium.core.backoff import Backoff
-from angarium.core.clock import Clock
-from angarium.core.errors import (
+from angarium.runtime.application import Caller, Handler
+from angarium.runtime.backoff import Backoff
+from angarium.runtime.clock import Clock
+from angarium.runtime.errors import (
     AngariumError,
     LimitExceeded,
     NotDurable,
@@ -27,10 +27,10 @@ from angarium.core.errors import (
     Overloaded,
     RedisUnavailable,
 )
-from angarium.core.limits import Limits
-from angarium.core.log import logger
-from angarium.core.text import valid_text
-from angarium.core.trace import IN_HAND, InHand
+from angarium.runtime.limits import Limits
+from angarium.runtime.log import logger
+from angarium.runtime.text import valid_text
+from angarium.runtime.trace import IN_HAND, InHand
 from angarium.transactions.model import ChildResult, Frame, Status, Taken, check_name, depth_of
 from angarium.transactions.pipeline import Pipeline, StepDefinition
 from angarium.transactions.report import encode_report

@@ -16,11 +16,11 @@ from typing import TypeVar
 from prometheus_client import Gauge
 from starlette.responses import Response
 
-from angarium.core.errors import AngariumError, Overloaded
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.subscription import Batch
-from angarium.core.web import reply
+from angarium.runtime.errors import AngariumError, Overloaded
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.subscription import Batch
+from angarium.runtime.web import reply
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import Polled, Status, Transaction
 from angarium.transactions.poll_answer import PollAnswer
@@ -82,9 +82,9 @@ class _Stream:
 
 
 class Watcher(Service):
-    def __init__(self, ground: Ground, transactions: Transactions) -> None:
-        super().__init__("transactions-watcher", clock=ground.clock)
-        self._ground = ground
+    def __init__(self, runtime: Runtime, transactions: Transactions) -> None:
+        super().__init__("transactions-watcher", clock=runtime.clock)
+        self._runtime = runtime
         self._transactions = transactions
         # Those who wait for the end only, and those who want to hear of everything.
         self._polls: defaultdict[str, set[_Waiting]] = defaultdict(set)
@@ -93,7 +93,7 @@ class Watcher(Service):
         self._ends: dict[str, None] = {}
         self._following: asyncio.Event | None = None
         self._count = 0
-        self._count_max = ground.settings.limits.transaction_longpolls_items_max
+        self._count_max = runtime.settings.limits.transaction_longpolls_items_max
 
     async def on_start(self) -> None:
         self._following = None
@@ -192,7 +192,7 @@ class Watcher(Service):
 
     async def _listen(self) -> None:
         """For the polls, to ends."""
-        async with self._ground.redis.subscribe(self._transactions.notify_channel) as subscription:
+        async with self._runtime.redis.subscribe(self._transactions.notify_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if batch.gap:
@@ -215,7 +215,7 @@ class Watcher(Service):
                     await self._following.wait()
 
     async def _follow_all(self) -> None:
-        async with self._ground.redis.subscribe(self._transactions.events_channel) as subscription:
+        async with self._runtime.redis.subscribe(self._transactions.events_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if self._following is not None:

@@ -15,18 +15,18 @@ from functools import partial
 import msgspec
 from prometheus_client import Counter
 
-from angarium.core import figures
-from angarium.core.application import Angarium
-from angarium.core.errors import AngariumError, SettingInvalid
-from angarium.core.ground import Ground
-from angarium.core.lease import GrantStatus
-from angarium.core.outbound import Outbound
-from angarium.core.service import Loop, Service
-from angarium.core.settings import Settings
-from angarium.core.text import valid_text
-from angarium.core.trace import TRACEPARENT, Trace, carried_in, trace_of_id
-from angarium.core.tracing import Values
-from angarium.core.urls import redacted
+from angarium.runtime import figures
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import AngariumError, SettingInvalid
+from angarium.runtime.lease import GrantStatus
+from angarium.runtime.outbound import Outbound
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Loop, Service
+from angarium.runtime.settings import Settings
+from angarium.runtime.text import valid_text
+from angarium.runtime.trace import TRACEPARENT, Trace, carried_in, trace_of_id
+from angarium.runtime.tracing import Values
+from angarium.runtime.urls import redacted
 from angarium.transactions.reply import reply_about
 from angarium.transactions.signatures import (
     KeyInvalid,
@@ -54,8 +54,8 @@ def check(settings: Settings, app: Angarium) -> None:
     signers_of(settings)
 
 
-def build(ground: Ground, app: Angarium) -> Service:
-    return Webhooks(ground)
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return Webhooks(runtime)
 
 
 def signers_of(settings: Settings) -> list[Sign]:
@@ -81,14 +81,14 @@ class Round:
 
 
 class Webhooks(Service):
-    def __init__(self, ground: Ground) -> None:
-        super().__init__("webhooks", clock=ground.clock)
-        self._ground = ground
-        self._settings = ground.settings.transactions
-        self._signers = signers_of(ground.settings)
-        self._store = HandoutStore(ground)
-        self._figures = figures.Figures(ground, "webhooks")
-        self._partitions = range(ground.settings.partitions)
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("webhooks", clock=runtime.clock)
+        self._runtime = runtime
+        self._settings = runtime.settings.transactions
+        self._signers = signers_of(runtime.settings)
+        self._store = HandoutStore(runtime)
+        self._figures = figures.Figures(runtime, "webhooks")
+        self._partitions = range(runtime.settings.partitions)
         self._results: dict[int, list[WebhookResult]] = {p: [] for p in self._partitions}
         self._loops: list[Loop] = []
         self._sending: dict[int, set[asyncio.Task[None]]] = {p: set() for p in self._partitions}
@@ -100,7 +100,7 @@ class Webhooks(Service):
 
     async def on_start(self) -> None:
         self._outbound = Outbound(
-            allow_private=self._ground.settings.allow_private_addresses,
+            allow_private=self._runtime.settings.allow_private_addresses,
             timeout_s=self._settings.webhook_timeout_ms / 1000,
         )
         self._tasks_ready.clear()
@@ -121,7 +121,7 @@ class Webhooks(Service):
         self._results[partition] = []
         hand: Hand = "" if sending else "idle"
         try:
-            due = await self._store.webhooks(partition, self._ground.actor, results, free, hand)
+            due = await self._store.webhooks(partition, self._runtime.actor, results, free, hand)
         except BaseException:
             self._results[partition] = results + self._results[partition]
             raise
@@ -143,7 +143,7 @@ class Webhooks(Service):
             await asyncio.wait(rest, timeout=self._settings.webhook_timeout_ms / 1000)
         for partition, results in self._results.items():
             hand: Hand = "" if self._sending[partition] else "leaving"
-            await self._store.webhooks(partition, self._ground.actor, results, 0, hand)
+            await self._store.webhooks(partition, self._runtime.actor, results, 0, hand)
         await self._figures.withdraw()
 
     async def on_close(self) -> None:
@@ -159,7 +159,7 @@ class Webhooks(Service):
         body = msgspec.json.encode(reply_about(webhook.transaction))
         # The same for every attempt at one report, so that a receiver can drop a repeat.
         id = f"{webhook.transaction.id}:{webhook.version}"
-        transaction, tracing, began_ns = webhook.transaction, self._ground.tracing, time.time_ns()
+        transaction, tracing, began_ns = webhook.transaction, self._runtime.tracing, time.time_ns()
         trace = carried_in(bytes(transaction.metadata)) or trace_of_id(transaction.id)
         own = trace if trace is None or tracing is None else trace.child()
         problem = await self._post(webhook.url, id, body, own)

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from angarium import Angarium
-from angarium.core.outbound import Outbound, OutboundFailed
 from angarium.routing.items import Message
+from angarium.runtime.outbound import Outbound, OutboundFailed
 from angarium.transactions import Outcome, Step
 from tests.kit.history import History
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from angarium.client import Client
-from angarium.core.errors import AngariumError
 from angarium.pickup.client import Delivery, PickupClient
 from angarium.routing.outbound_store import OutboundStore
+from angarium.runtime.errors import AngariumError
 from tests.kit.history import History
 from tests.routing.kit import envelope
 
@@ -60,7 +60,7 @@ class Load:
         self._inbound = inbound
         self._outbound = outbound
         self._outside_url = outside_url
-        self._store = OutboundStore(client.ground, "native")
+        self._store = OutboundStore(client.runtime, "native")
         self.over = asyncio.Event()
         self.sent = Sent()
         self.users = [f"user-{number}" for number in range(pace.users)]

@@ -18,11 +18,11 @@ import msgspec
 import sqlalchemy as sa
 
 from angarium.client import Client
-from angarium.core import keyspace as keys
-from angarium.core.database import Database
-from angarium.core.errors import AngariumError
-from angarium.core.journal import Journal, decode_entry
-from angarium.core.settings import load
+from angarium.runtime import keyspace as keys
+from angarium.runtime.database import Database
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.settings import load
 from angarium.transactions.archive import TABLE
 from tests.faults.campaign.app import PIPELINE
 from tests.faults.campaign.balance import Account, Balance, descending
@@ -92,7 +92,7 @@ class Campaign:
             self._inbound, self._outbound = (stack.enter_context(History(each)) for each in files)
             self._outside = await stack.enter_async_context(Outside(self._outbound).run())
             self._client = await stack.enter_async_context(Client(self._settings()))
-            await Journal(self._client.ground).register(READER)
+            await Journal(self._client.runtime).register(READER)
             await self._client.transactions.load(PIPELINE)
             env = {
                 **SETTINGS,
@@ -177,8 +177,8 @@ class Campaign:
         )
 
     async def _balance(self) -> Balance:
-        balance, journal = Balance(), Journal(self._client.ground)
-        for partition in range(self._client.ground.settings.partitions):
+        balance, journal = Balance(), Journal(self._client.runtime)
+        for partition in range(self._client.runtime.settings.partitions):
             position = "0-0"
             while entries := await journal.read(partition, position, ENTRIES_PER_READ):
                 for entry_id, fields in entries:
@@ -199,10 +199,10 @@ class Campaign:
     async def _results(self) -> Counter[str]:
         """Name of a message → how often its result stands in the stream."""
         found: Counter[str] = Counter()
-        ground = self._client.ground
-        for partition in range(ground.settings.partitions):
-            name, after = ground.keyspace.name(keys.MESSAGES_PROCESSED, partition), "-"
-            while page := await ground.redis.call(
+        runtime = self._client.runtime
+        for partition in range(runtime.settings.partitions):
+            name, after = runtime.keyspace.name(keys.MESSAGES_PROCESSED, partition), "-"
+            while page := await runtime.redis.call(
                 "XRANGE", name, after, "+", "COUNT", ENTRIES_PER_READ, key=name
             ):
                 for _, fields in page:
@@ -247,9 +247,9 @@ class Campaign:
 
     async def _keep_evidence(self) -> None:
         """The whole journal and all sightings, beside the logs of the roles."""
-        journal = Journal(self._client.ground)
+        journal = Journal(self._client.runtime)
         with (self._folder / "journal.jsonl").open("wb") as file:
-            for partition in range(self._client.ground.settings.partitions):
+            for partition in range(self._client.runtime.settings.partitions):
                 position = "0-0"
                 while entries := await journal.read(partition, position, ENTRIES_PER_READ):
                     for entry_id, fields in entries:

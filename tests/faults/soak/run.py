@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 
 from angarium.client import Client
-from angarium.core.errors import AngariumError
-from angarium.core.journal import Journal, decode_entry
-from angarium.core.settings import load
+from angarium.runtime.errors import AngariumError
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.settings import load
 from tests.faults.campaign.app import PIPELINE
 from tests.faults.campaign.balance import Balance
 from tests.faults.campaign.fleet import Fleet
@@ -96,7 +96,7 @@ class Soak:
             outside = await stack.enter_async_context(Outside(outbound).run())
             given = load(redis_url=self._server.url, home=self._folder / "home")
             self._client = await stack.enter_async_context(Client(given))
-            self._journal = Journal(self._client.ground)
+            self._journal = Journal(self._client.runtime)
             await self._journal.register(READER)
             await self._client.transactions.load(PIPELINE)
             env = {
@@ -157,7 +157,7 @@ class Soak:
                 await asyncio.sleep(READ_S)
 
     async def _told(self) -> dict[str, float]:
-        return await reported(self._fleet.members, self._client.ground, self._api_url)
+        return await reported(self._fleet.members, self._client.runtime, self._api_url)
 
     async def _sample(self) -> Sample:
         found = await self._told()

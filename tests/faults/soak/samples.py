@@ -18,8 +18,8 @@ from typing import Any
 
 import aiohttp
 
-from angarium.core.figures import read_processes
-from angarium.core.ground import Ground
+from angarium.runtime.figures import read_processes
+from angarium.runtime.runtime import Runtime
 from tests.faults.campaign.fleet import Member
 
 MIB = 1_048_576
@@ -53,9 +53,9 @@ def of_process(name: str, pid: int) -> dict[str, float]:
     }
 
 
-async def reported(members: list[Member], ground: Ground, api_url: str) -> dict[str, float]:
+async def reported(members: list[Member], runtime: Runtime, api_url: str) -> dict[str, float]:
     """What processes say of themselves: tasks, and memory in use."""
-    by_pid = {each.pid: each for each in await read_processes(ground)}
+    by_pid = {each.pid: each for each in await read_processes(runtime)}
     found: dict[str, float] = {}
     for each in members:
         if each.pid in by_pid:

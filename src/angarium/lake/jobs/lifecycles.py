@@ -99,7 +99,7 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
             "": {Role.TOLD: "pipeline_stored dropped"},
         },
         "lease": {"": {Role.TOLD: "acquired released granted"}},
-        "ground": {"": {Role.TOLD: "token_stored token_revoked"}},
+        "runtime": {"": {Role.TOLD: "token_stored token_revoked"}},
     }
 )
 

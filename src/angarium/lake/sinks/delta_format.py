@@ -31,10 +31,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from angarium.core.errors import Conflict
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sinks.delta import DataFile, Mode, commit_files, remove_files
 from angarium.lake.sinks.parquet import write_files
+from angarium.runtime.errors import Conflict
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,13 +32,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from angarium.core.errors import InputInvalid
-from angarium.core.scripts import load_script, status_of
-from angarium.core.topology import slot_of
 from angarium.lake.connection import WAIT_S_MAX, Connection
 from angarium.lake.errors import OptionInvalid, RowsMissing
 from angarium.lake.sinks.delta_format import QUERY_ID, query_of
 from angarium.lake.sources.options import check_names, positive, required
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.topology import slot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

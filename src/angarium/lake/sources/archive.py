@@ -27,11 +27,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from angarium.core.errors import RedisUnavailable
 from angarium.lake.connection import Connection
 from angarium.lake.errors import CheckpointMismatch, OptionInvalid
 from angarium.lake.sources.archive_rows import SCHEMA, record_batch
 from angarium.lake.sources.archive_store import HELD, WORKING, ArchiveOptions, ArchiveStore
+from angarium.runtime.errors import RedisUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,7 +2,7 @@
 
 Uses the very script of the transactions room, by its file and not by import: at any time one
 process, whether it fills a database or the lake, has the role and is given work. Key names come
-from the ground floor.
+from the runtime.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.core import keyspace
-from angarium.core.keyspace import Keyspace
-from angarium.core.limits import MIB
-from angarium.core.scripts import load_script
-from angarium.core.settings import Settings
-from angarium.core.wire import Argument
 from angarium.lake.connection import WAIT_S_MAX, Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources.options import positive, required
+from angarium.runtime import keyspace
+from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.limits import MIB
+from angarium.runtime.scripts import load_script
+from angarium.runtime.settings import Settings
+from angarium.runtime.wire import Argument
 
 TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
 KNOWN = (

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from angarium.core.journal import SCHEMA_VERSION
 from angarium.lake.sources.streams import Entry
+from angarium.runtime.journal import SCHEMA_VERSION
 
 SCHEMA = (
     "partition int, id string, sequence bigint, version int, room string, at_ms bigint, "
     "actor string, event string, subject string, key string, owner string, pipeline string, "
     "node string, attempt int, status string, detail string, reject string, raw binary"
 )
-# Names on the wire (core/journal.py), in the order of the columns above.
+# Names on the wire (runtime/journal.py), in the order of the columns above.
 WIRE = (
     ("event", "e"), ("subject", "s"), ("key", "k"), ("owner", "o"), ("pipeline", "p"),
     ("node", "n"), ("attempt", "a"), ("status", "t"), ("detail", "d"),

@@ -127,7 +127,7 @@ def _keys(options: Mapping[str, str], decode: Decode) -> tuple[str, ...]:
 
 def journal_keys(prefix: str, partitions: int) -> tuple[str, ...]:
     """The journal of each partition of a keyspace."""
-    from angarium.core import keyspace
+    from angarium.runtime import keyspace
 
     space = keyspace.Keyspace(prefix, partitions)
     return tuple(space.name(keyspace.JOURNAL, number) for number in range(partitions))

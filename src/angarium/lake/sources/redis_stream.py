@@ -51,8 +51,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from angarium.core.scripts import load_script
-from angarium.core.wire import Argument
 from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import decode, files, journal
@@ -60,11 +58,13 @@ from angarium.lake.sources.entry_ids import text_of
 from angarium.lake.sources.options import Decode, Gap, StreamOptions, Tables
 from angarium.lake.sources.planning import Planner, Position, Range
 from angarium.lake.sources.streams import pages
+from angarium.runtime.scripts import load_script
+from angarium.runtime.wire import Argument
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMMIT_READER = load_script("angarium.core", "commit_reader")
+COMMIT_READER = load_script("angarium.runtime", "commit_reader")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan()
         assert self._redis is not None
         for key, position in positions.items():
-            # All three names differ in their ends alone (core/keys/ground.py).
+            # All three names differ in their ends alone (runtime/keys/runtime.py).
             names = [key, f"{key}:meta", f"{key}:readers"]
             args: list[Argument] = ["", "lake", 0, self._options.reader, position]
             self._redis.run(COMMIT_READER, names, args)

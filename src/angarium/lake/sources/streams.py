@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.core.errors import ScriptFailed
 from angarium.lake.connection import Connection
 from angarium.lake.errors import EntriesTrimmed, OptionInvalid, StreamReplaced
 from angarium.lake.sources import entry_ids
+from angarium.runtime.errors import ScriptFailed
 
 SCAN_COUNT = 1_000
 PAGE_ENTRIES_MAX = 10_000

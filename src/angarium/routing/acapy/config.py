@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium.core.errors import SettingInvalid
+from angarium.runtime.errors import SettingInvalid
 
 SECTION = "redis_queue"
 # Where each kind of event goes: pattern of its topic → list in Redis.

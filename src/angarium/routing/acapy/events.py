@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any
 
-from angarium.core.errors import AngariumError
 from angarium.routing.acapy.agent import agent_class
 from angarium.routing.acapy.config import read_config
 from angarium.routing.acapy.link import Link
+from angarium.runtime.errors import AngariumError
 
 LOGGER = logging.getLogger(__name__)
 _RECORD = re.compile(r"acapy::record::([^:]*)(?:::.*)?")

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 from uuid import uuid4
 
-from angarium.core.limits import Limits
 from angarium.routing.acapy.config import PluginConfig, read_config
 from angarium.routing.floor import PlainFloor, PlainSettings
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import RoutingStore, Rules
+from angarium.runtime.limits import Limits
 
 
 class Link:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from angarium.core.errors import AngariumError
 from angarium.routing.acapy.agent import agent_class
 from angarium.routing.acapy.link import Link
 from angarium.routing.envelope import read_envelope
+from angarium.runtime.errors import AngariumError
 
 _Base: Any = agent_class("transport.outbound.base", "BaseOutboundTransport")
 _Error: Any = agent_class("transport.outbound.base", "OutboundTransportError", Exception)

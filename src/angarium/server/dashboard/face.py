@@ -16,12 +16,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.application import Angarium
-from angarium.core.errors import RedisUnavailable
-from angarium.core.figures import INTERVAL_S
-from angarium.core.ground import Ground
-from angarium.core.service import Service
-from angarium.core.web import Face, Operation, reply
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import RedisUnavailable
+from angarium.runtime.figures import INTERVAL_S
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.web import Face, Operation, reply
 from angarium.server.dashboard.overview import Overview, Sampler
 from angarium.server.dashboard.page import Files, asset_routes
 from angarium.server.dashboard.transaction_views import TransactionViews
@@ -45,10 +45,10 @@ class History(msgspec.Struct, frozen=True):
 class Watch(Service):
     """Takes the samples; also closes what the lists had opened."""
 
-    def __init__(self, ground: Ground, views: Sequence[RoomViews | TransactionViews]) -> None:
-        super().__init__("dashboard", clock=ground.clock)
-        self._ground = ground
-        self._sampler = Sampler(ground)
+    def __init__(self, runtime: Runtime, views: Sequence[RoomViews | TransactionViews]) -> None:
+        super().__init__("dashboard", clock=runtime.clock)
+        self._runtime = runtime
+        self._sampler = Sampler(runtime)
         self._views = views
         self._points: deque[Overview] = deque(maxlen=POINTS_MAX)
         self._taken_s = 0.0
@@ -92,9 +92,9 @@ def _history(points: Sequence[Overview]) -> History:
     return History([point.at_ms for point in points], rates, waiting)
 
 
-def face(ground: Ground, app: Angarium) -> Face:
-    rooms, transactions = RoomViews(ground), TransactionViews(ground)
-    watch = Watch(ground, (rooms, transactions))
+def face(runtime: Runtime, app: Angarium) -> Face:
+    rooms, transactions = RoomViews(runtime), TransactionViews(runtime)
+    watch = Watch(runtime, (rooms, transactions))
     operations = [
         Operation(
             "GET", "/v1/dashboard", "showDashboard",

@@ -5,7 +5,7 @@ A mark is a few whole numbers with colons between them; what else comes in is re
 
 from __future__ import annotations
 
-from angarium.core.errors import InputInvalid
+from angarium.runtime.errors import InputInvalid
 
 # Redis' cursors have 64 bits; places in lists have less.
 NUMBER_MAX = 2**64 - 1

@@ -14,15 +14,15 @@ import msgspec
 import angarium
 from angarium.conversations.show import ShownSenders, show_senders
 from angarium.conversations.store import ConversationStore
-from angarium.core.figures import ProcessFigures, read_processes
-from angarium.core.ground import Ground
-from angarium.core.journal import Journal
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing_store import PickupListing
 from angarium.pickup.store import PickupStore
 from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import RoutingStore
+from angarium.runtime.figures import ProcessFigures, read_processes
+from angarium.runtime.journal import Journal
+from angarium.runtime.runtime import Runtime
 from angarium.server.dashboard.attention import Notice, notices
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.client import Transactions
@@ -65,23 +65,23 @@ class Overview(msgspec.Struct, frozen=True):
 class Sampler:
     """Takes samples; rates are between one and the one before it."""
 
-    def __init__(self, ground: Ground) -> None:
-        settings = ground.settings
-        self._ground = ground
+    def __init__(self, runtime: Runtime) -> None:
+        settings = runtime.settings
+        self._runtime = runtime
         self._partitions = range(settings.partitions)
-        self._dispatch = DispatchStore(ground)
-        self._routing = RoutingStore(ground, rules_of(settings), settings.limits)
-        self._routing_lengths = RoutingListing(ground)
-        self._conversations = ConversationStore(ground)
-        self._pickup = PickupStore(ground)
-        self._pickup_ages = PickupListing(ground)
-        self._transactions = Transactions(ground)
-        self._journal = Journal(ground)
+        self._dispatch = DispatchStore(runtime)
+        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._routing_lengths = RoutingListing(runtime)
+        self._conversations = ConversationStore(runtime)
+        self._pickup = PickupStore(runtime)
+        self._pickup_ages = PickupListing(runtime)
+        self._transactions = Transactions(runtime)
+        self._journal = Journal(runtime)
         self._rates = Rates()
 
     async def sample(self) -> Overview:
         now_ms = await self._now_ms()
-        processes = await read_processes(self._ground)
+        processes = await read_processes(self._runtime)
         journal = await self._journal_figures()
         watch = await self._transactions.watch(1)
         senders = await show_senders(self._conversations)
@@ -106,7 +106,7 @@ class Sampler:
         )
 
     async def _now_ms(self) -> int:
-        seconds, micros = await self._ground.redis.call("TIME")
+        seconds, micros = await self._runtime.redis.call("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def _journal_figures(self) -> JournalFigures:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from angarium.core.figures import ProcessFigures
+from angarium.runtime.figures import ProcessFigures
 
 # Joint -> role, and the figure that counts there; with a star at its end, all that begin so.
 JOINTS: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -12,9 +12,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.core.errors import InputInvalid
-from angarium.core.ground import Ground
-from angarium.core.web import Operation, Parameter, reply
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.web import Operation, Parameter, reply
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.views import AFTER, LIMIT, limit_of
 from angarium.transactions.model import Status, Transaction, check_name, check_transaction_id
@@ -42,11 +42,11 @@ class HooksPage(msgspec.Struct, frozen=True):
 
 
 class TransactionViews:
-    def __init__(self, ground: Ground) -> None:
-        self._settings = ground.settings
-        self._partitions = ground.settings.partitions
-        self._listing = TransactionListing(ground)
-        self._pipelines = PipelineStore(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._settings = runtime.settings
+        self._partitions = runtime.settings.partitions
+        self._listing = TransactionListing(runtime)
+        self._pipelines = PipelineStore(runtime)
         self._opened: Archive | None = None
 
     def operations(self) -> list[Operation]:

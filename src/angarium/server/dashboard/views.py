@@ -18,9 +18,6 @@ from angarium.conversations.listing_store import ConversationListing, Kind, Wait
 from angarium.conversations.order import Need
 from angarium.conversations.show import show_senders
 from angarium.conversations.store import ConversationStore
-from angarium.core.errors import InputInvalid
-from angarium.core.ground import Ground
-from angarium.core.web import Operation, Parameter, reply
 from angarium.pickup.archive import Archive
 from angarium.pickup.listing_store import PickupListing
 from angarium.pickup.model import connection_of
@@ -29,6 +26,9 @@ from angarium.routing.errors import RecipientUnknown
 from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import KeyState, RoutingStore
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.web import Operation, Parameter, reply
 from angarium.server.dashboard.marks import mark, numbers_of
 
 LIST_MAX, LIST_DEFAULT = 500, 50
@@ -94,15 +94,15 @@ class QueuesPage(msgspec.Struct, frozen=True):
 class RoomViews:
     """The lists of routing, conversations and pickup."""
 
-    def __init__(self, ground: Ground) -> None:
-        settings = ground.settings
+    def __init__(self, runtime: Runtime) -> None:
+        settings = runtime.settings
         self._partitions = settings.partitions
-        self._keys = RoutingListing(ground)
-        self._routing = RoutingStore(ground, rules_of(settings), settings.limits)
-        self._conversations = ConversationListing(ground)
-        self._replies = ConversationStore(ground)
-        self._pickup = PickupListing(ground)
-        self._queues = PickupStore(ground)
+        self._keys = RoutingListing(runtime)
+        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._conversations = ConversationListing(runtime)
+        self._replies = ConversationStore(runtime)
+        self._pickup = PickupListing(runtime)
+        self._queues = PickupStore(runtime)
         self._database = (settings.database_url, settings.prefix)
         self._archive: Archive | None = None
 

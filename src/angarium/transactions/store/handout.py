@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.lease import GrantStatus
-from angarium.core.scripts import load_script
-from angarium.core.wire import Argument
+from angarium.runtime import keyspace as keys
+from angarium.runtime.lease import GrantStatus
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script
+from angarium.runtime.wire import Argument
 from angarium.transactions.model import Transaction, pairs_of, transaction_of
 from angarium.transactions.store.places import Places
 
@@ -65,10 +65,10 @@ class DueWebhooks:
 
 
 class HandoutStore:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._settings = settings = ground.settings.transactions
-        self._places = Places(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._settings = settings = runtime.settings.transactions
+        self._places = Places(runtime)
         self._locks_ms = (
             settings.persisting_permission_lock1_period * 1000,
             settings.persisting_permission_lock2_period * 1000,
@@ -90,7 +90,7 @@ class HandoutStore:
         args: list[Argument] = [
             *places.channels, node, *self._locks_ms, count, len(stored), *stored, hand,
         ]  # fmt: skip
-        grant, *rows = await self._ground.run(TO_ARCHIVE, partition, names, args)
+        grant, *rows = await self._runtime.run(TO_ARCHIVE, partition, names, args)
         found = [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in rows]
         return Due(GrantStatus(grant.decode()), found)
 
@@ -125,7 +125,7 @@ class HandoutStore:
             settings.webhook_fail_limit, settings.webhook_fail_period * 1000,
             settings.webhook_disable_period * 1000, count, len(results), *told, hand,
         ]  # fmt: skip
-        grant, news, *rows = await self._ground.run(TO_PROCESS, partition, names, args)
+        grant, news, *rows = await self._runtime.run(TO_PROCESS, partition, names, args)
         return DueWebhooks(
             GrantStatus(grant.decode()),
             [News(*(part.decode() for part in each)) for each in news],

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.batching import Batcher, BatchItem
-from angarium.core.errors import LimitExceeded
-from angarium.core.ground import Ground
-from angarium.core.scripts import Script, load_script, status_of
-from angarium.core.wire import Argument
+from angarium.runtime import keyspace as keys
+from angarium.runtime.batching import Batcher, BatchItem
+from angarium.runtime.errors import LimitExceeded
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import Script, load_script, status_of
+from angarium.runtime.wire import Argument
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
 from angarium.transactions.model import (
     Polled,
@@ -93,12 +93,12 @@ class Haul:
 
 
 class TransactionStore:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._settings = ground.settings.transactions
-        self._data_bytes_max = ground.settings.limits.transaction_data_bytes_max
-        self._switches_max = ground.settings.limits.transaction_switches_items_max
-        self.places = places = Places(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._settings = runtime.settings.transactions
+        self._data_bytes_max = runtime.settings.limits.transaction_data_bytes_max
+        self._switches_max = runtime.settings.limits.transaction_switches_items_max
+        self.places = places = Places(runtime)
         self._archive_ms = archive_ms = self._settings.delay_before_archiving * 1000
         self._timeout_ms = self._settings.transaction_timeout_ms
 
@@ -108,7 +108,7 @@ class TransactionStore:
             *more: int,
         ) -> Batcher[BatchItem, Any]:
             known = [names(partition) for partition in places.partitions]
-            return ground.batched(script, known.__getitem__, (*places.channels, *more))
+            return runtime.batched(script, known.__getitem__, (*places.channels, *more))
 
         def with_statistics(*kinds: tuple[str, keys.Key]) -> Callable[[int], Sequence[str]]:
             def names(partition: int) -> Sequence[str]:
@@ -158,7 +158,7 @@ class TransactionStore:
         self._hand_over = batched(
             HAND_OVER, with_statistics(("name", keys.PROCESSING), ("stem", keys.WAITING))
         )
-        self._get = ground.batched(GET_STATES, lambda _: ())
+        self._get = runtime.batched(GET_STATES, lambda _: ())
         self._replied = batched(RECORD_REPLIES, with_statistics(("name", keys.WEBHOOKS)))
 
     # Clients
@@ -225,7 +225,7 @@ class TransactionStore:
     async def find_external(self, owner: str, external_id: str) -> str | None:
         partition = self.places.route_partition(external_route(owner, external_id))
         name = self.places.name(keys.EXTERNAL_ID, partition, f"{owner}|{external_id}")
-        found = await self._ground.redis.call("GET", name, key=name)
+        found = await self._runtime.redis.call("GET", name, key=name)
         return None if found is None else found.decode()
 
     async def cancel(self, transaction_id: str) -> str:
@@ -260,7 +260,7 @@ class TransactionStore:
             *places.channels, node, count, able.step_types, able.pipelines,
             "all" if able.waiting else "queues", len(groups), *groups,
         ]  # fmt: skip
-        replies = await self._ground.run(DEQUEUE, partition, names, args)
+        replies = await self._runtime.run(DEQUEUE, partition, names, args)
         taken = [_taken(reply) for reply in replies if reply[0] == b"taken"]
         waiting = sum(reply[0] == b"waits" for reply in replies) if len(taken) < len(replies) else 0
         return Haul(taken, len(replies) - len(taken) - waiting, waiting)
@@ -312,7 +312,7 @@ class TransactionStore:
         names, ended = self.places.ending_queued(partition), 0
         args = (*self.places.channels, self._archive_ms, EXPIRE_COUNT)
         while True:
-            found = int(await self._ground.run(EXPIRE_WAITING, partition, names, args))
+            found = int(await self._runtime.run(EXPIRE_WAITING, partition, names, args))
             ended += found
             if found < EXPIRE_COUNT:
                 return ended
@@ -336,7 +336,7 @@ class TransactionStore:
             *places.channels, transaction_id, run, frame, pipeline, self._timeout_ms, step,
             len(data), *data,
         ]  # fmt: skip
-        return status_of(await self._ground.run(CALL_CHILDREN, partition, names, args))
+        return status_of(await self._runtime.run(CALL_CHILDREN, partition, names, args))
 
     async def wake_due(self, partition: int, count: int) -> int:
         """Queue sleepers whose time has come; how many there were, at most `count`."""
@@ -348,7 +348,7 @@ class TransactionStore:
             places.stem(keys.QUEUE_OUT, partition),
         ]
         args = (*places.channels, count)
-        return int(await self._ground.run(WAKE, partition, names, args, durable=False))
+        return int(await self._runtime.run(WAKE, partition, names, args, durable=False))
 
     async def touch_node(
         self,
@@ -371,7 +371,7 @@ class TransactionStore:
         args: list[Argument] = [
             *self.places.channels, node, what, len(groups), len(step_types), *groups, *step_types,
         ]  # fmt: skip
-        reply = await self._ground.run(TOUCH_NODE, partition, names, args, durable=False)
+        reply = await self._runtime.run(TOUCH_NODE, partition, names, args, durable=False)
         return 0 if leaving else int(reply)
 
     async def recover(self, partition: int, node: str, held: Held) -> Recovered:
@@ -390,7 +390,7 @@ class TransactionStore:
                 *places.channels, node, self._settings.node_timeout_ms, offset, RECOVER_COUNT,
                 held.as_of_ms, "all" if held.judges else "own", len(held.ids), *held.ids,
             ]  # fmt: skip
-            found, offset, cancels = await self._ground.run(RECOVER, partition, names, args)
+            found, offset, cancels = await self._runtime.run(RECOVER, partition, names, args)
             recovered += found
             to_cancel += [id.decode() for id in cancels]
         return Recovered(recovered, to_cancel)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.scripts import load_script
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script
 from angarium.transactions.model import Status, awaited_step
 from angarium.transactions.store.places import Places
 
@@ -66,9 +66,9 @@ class Wanted:
 
 
 class TransactionListing:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._places = Places(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._places = Places(runtime)
 
     def sources(self, status: Status, groups: Sequence[str]) -> list[tuple[str, int, str]]:
         """Kind, partition and key of every place that holds transactions of a status."""
@@ -110,7 +110,7 @@ class TransactionListing:
         filters = ("", "", "") if wanted is None else (wanted.pipeline, wanted.owner, wanted.status)
         args = (kind, first, count, LOOKED_MAX, *filters, len(_FIELDS), *_FIELDS)
         names = [self._places.stem(keys.STATE, partition), name]
-        after, *found = await self._ground.run(PAGE, partition, names, args)
+        after, *found = await self._runtime.run(PAGE, partition, names, args)
         return (None if after < 0 else int(after)), found
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.scripts import load_script, status_of
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script, status_of
 from angarium.transactions.errors import PipelineUnknown, VersionTaken
 from angarium.transactions.model import pairs_of
 from angarium.transactions.pipeline import Pipeline, definition_of, stored_pipeline
@@ -19,9 +19,9 @@ Versions = Mapping[int, Pipeline]
 
 
 class PipelineStore:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._places = Places(ground)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._places = Places(runtime)
 
     async def put(self, pipeline: Pipeline) -> int:
         """The version it has now. Sending it again mends a copy that is missing."""
@@ -36,7 +36,7 @@ class PipelineStore:
                 pipeline.name, version, definition_of(pipeline), pipeline.node_group, timeout,
                 pipeline.needs,
             )  # fmt: skip
-            reply = await self._ground.run(PUT_PIPELINE, partition, names, args)
+            reply = await self._runtime.run(PUT_PIPELINE, partition, names, args)
             version = int(reply[1])
             if status_of(reply) == "version_taken":
                 raise VersionTaken(
@@ -62,7 +62,7 @@ class PipelineStore:
             self._places.stem(keys.PIPELINE, 0),
             self._places.name(keys.STEP_TYPES, 0),
         ]
-        step_types, *replies = await self._ground.run(READ_PIPELINES, 0, names, (name,))
+        step_types, *replies = await self._runtime.run(READ_PIPELINES, 0, names, (name,))
         found = {reply[0].decode(): _versions(pairs_of(reply, 1)) for reply in replies}
         return dict(sorted(found.items())), [each.decode() for each in step_types]
 

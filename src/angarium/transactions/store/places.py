@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
 from angarium.transactions.model import route_of
 
 
 class Places:
     """A stem is a key's name without its id: scripts append ids that only they know."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._space = ground.keyspace
-        self.partitions = range(ground.settings.partitions)
+    def __init__(self, runtime: Runtime) -> None:
+        self._space = runtime.keyspace
+        self.partitions = range(runtime.settings.partitions)
         self.channels = (
             self._space.global_name(keys.TRANSACTIONS_NOTIFY),
             self._space.global_name(keys.TRANSACTIONS_WORK),

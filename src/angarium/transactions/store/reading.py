@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from angarium.core import keyspace as keys
-from angarium.core.ground import Ground
-from angarium.core.scripts import load_script
+from angarium.runtime import keyspace as keys
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script
 from angarium.transactions.model import Status, Transaction, pairs_of, transaction_of
 from angarium.transactions.statistics import Interval, Level, merged
 from angarium.transactions.store.places import Places
@@ -73,10 +73,10 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class ReadingStore:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._places = Places(ground)
-        self._timeout_ms = ground.settings.transactions.node_timeout_ms
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._places = Places(runtime)
+        self._timeout_ms = runtime.settings.transactions.node_timeout_ms
 
     async def listed(
         self,
@@ -93,7 +93,7 @@ class ReadingStore:
             for kind, sources in self._sources(status, partition, groups):
                 names = [self._places.stem(keys.STATE, partition), *sources]
                 args = (kind, count, LOOKED_MAX, pipeline, owner, str(status))
-                rows = await self._ground.run(LIST, partition, names, args)
+                rows = await self._runtime.run(LIST, partition, names, args)
                 found += [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in rows]
         return found[:count]
 
@@ -117,7 +117,7 @@ class ReadingStore:
         for partition in self._places.partitions:
             stem = self._places.stem(_LEVEL_KEYS[level], partition)
             args = (level.interval_s, intervals)
-            replies.append(await self._ground.run(READ_STATISTICS, partition, [stem], args))
+            replies.append(await self._runtime.run(READ_STATISTICS, partition, [stem], args))
         return merged(
             [
                 (int(start_s), pairs_of(fields))
@@ -180,7 +180,7 @@ class ReadingStore:
             places.stem(keys.WAITING, partition),
             *places.queues(partition, groups),
         ]
-        reply = await self._ground.run(READ_WATCH, partition, names, (elders,))
+        reply = await self._runtime.run(READ_WATCH, partition, names, (elders,))
         now_ms = int(reply[0])
         counts, old, nodes, queues, waiting = reply[1:]
         running, sleeping, to_archive, webhooks = counts

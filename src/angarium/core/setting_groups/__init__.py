@@ -1,1 +1,0 @@
-"""The settings of each room, one file for each; put together in `core/settings.py`."""

@@ -1,0 +1,189 @@
+"""The names of keys in Redis, under the settings of this process.
+
+The keys themselves are declared in `runtime/keys/`, one file for each room, and can all be used
+from here: `keyspace.STATE`. With one partition a name is exactly the declared one behind the
+prefix; with more, it begins with the hash tag of its partition, so that all keys of a
+partition share a cluster slot and a script may touch any of them. This file builds strings
+and never talks to Redis.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from angarium.runtime import keys
+from angarium.runtime.keys import *  # noqa: F403
+from angarium.runtime.keys import KEYS as KEYS
+from angarium.runtime.keys.key import Key as Key
+from angarium.runtime.keys.key import Scope as Scope
+from angarium.runtime.keys.key import Shape
+
+if TYPE_CHECKING:
+    from angarium.runtime.settings import Settings
+
+# Raised when keys change their meaning; recorded in `LAYOUT`, and a process of another version
+# refuses to start on it.
+LAYOUT_VERSION = 1
+
+
+class Found(NamedTuple):
+    """What a name in Redis stands for; `part` is the id in it, if it has one."""
+
+    key: Key
+    partition: int
+    part: str | None
+
+
+class Keyspace:
+    """Names of keys under one prefix, spread over `partitions` hash slots."""
+
+    def __init__(
+        self, prefix: str, partitions: int, overrides: Mapping[Key, str] | None = None
+    ) -> None:
+        self.prefix = prefix
+        self.partitions = partitions
+        self._tags = (
+            (prefix,)
+            if partitions == 1
+            else tuple(f"{{p{number}}}:{prefix}" for number in range(partitions))
+        )
+        self._shapes = _Shapes(partitioned=True)
+        self._shapes_once = _Shapes(partitioned=False)
+        for key, template in (overrides or {}).items():
+            shape = Shape.of(template)
+            if shape.parts != Shape.of(key.name).parts:
+                raise ValueError(f"{template!r} must have the placeholder of {key.name!r}")
+            partitioned = key.scope is Scope.PARTITION
+            (self._shapes if partitioned else self._shapes_once)[key] = shape
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Keyspace:
+        names = {key: name for key, (_, name) in names_set_by(settings).items()}
+        return cls(settings.prefix, settings.partitions, names)
+
+    def partition_of(self, routing_id: str | bytes) -> int:
+        """The same in every process and for ever: data already stored depends on it."""
+        if self.partitions == 1:
+            return 0
+        data = routing_id.encode() if isinstance(routing_id, str) else routing_id
+        return zlib.crc32(data) % self.partitions
+
+    def name(self, key: Key, partition: int = 0, *parts: str) -> str:
+        head, tail, expected = self._shapes[key]
+        if len(parts) != expected:
+            raise TypeError(f"{key.name} takes {expected} parts, not {len(parts)}")
+        # Ids may hold braces: a cluster hashes by the first tag in a name, and that is ours.
+        if expected:
+            return f"{self._tags[partition]}{head}{parts[0]}{tail}"
+        return self._tags[partition] + head
+
+    def global_name(self, key: Key, *parts: str) -> str:
+        """The name of what exists once: the layout record, Pub/Sub channels."""
+        head, tail, expected = self._shapes_once[key]
+        if len(parts) != expected:
+            raise TypeError(f"{key.name} takes {expected} parts, not {len(parts)}")
+        prefix = "" if key.scope is Scope.SERVER else self.prefix
+        return prefix + head + "".join(parts) + tail
+
+    def explain(self, name: str) -> Found | None:
+        """The key a name stands for, or None when it is not ours.
+
+        Where two templates fit, the longer fixed text at the front wins, then the one at the
+        end. An id that makes one key's name read as another's is found by asking for the name
+        it would get: conversations, whose ids stand right behind their prefix, must refuse it.
+        """
+        partition, rest = self._split(name)
+        best: tuple[tuple[int, int], Found] | None = None
+        for key in KEYS:
+            if key.type == "channel":
+                continue
+            if key.scope is Scope.PARTITION:
+                shape, text = self._shapes[key], rest
+            else:
+                shape = self._shapes_once[key]
+                text = name if key.scope is Scope.SERVER else _behind(self.prefix, name)
+            fixed = len(shape.head), len(shape.tail)
+            if text is not None and _fits(shape, text) and (best is None or fixed > best[0]):
+                part = text[len(shape.head) : len(text) - len(shape.tail)] if shape.parts else None
+                best = fixed, Found(key, partition, part)
+        return best[1] if best else None
+
+    def _split(self, name: str) -> tuple[int, str | None]:
+        """Partition and the rest behind tag and prefix; None when those are not ours."""
+        if self.partitions == 1:
+            return 0, _behind(self.prefix, name)
+        digits = name[2 : name.find("}")] if name.startswith("{p") else ""
+        partition = int(digits) if digits.isdecimal() and digits.isascii() else self.partitions
+        if partition >= self.partitions:
+            return 0, None
+        return partition, _behind(self._tags[partition], name)
+
+
+class _Shapes(dict[Key, Shape]):
+    """Shapes by key, each taken apart on first use; only keys of one scope have one here."""
+
+    def __init__(self, *, partitioned: bool) -> None:
+        super().__init__()
+        self._partitioned = partitioned
+
+    def __missing__(self, key: Key) -> Shape:
+        if (key.scope is Scope.PARTITION) is not self._partitioned:
+            raise TypeError(f"{key.name} exists once per {key.scope}")
+        shape = self[key] = Shape.of(key.name)
+        return shape
+
+
+def _behind(start: str, name: str) -> str | None:
+    return name[len(start) :] if name.startswith(start) else None
+
+
+def _fits(shape: Shape, text: str) -> bool:
+    head, tail, parts = shape
+    if not parts:
+        return text == head
+    return len(text) > len(head) + len(tail) and text.startswith(head) and text.endswith(tail)
+
+
+def name_clash(settings: Settings) -> tuple[tuple[str, ...], str] | None:
+    """A setting that gives a key the name of another key, and that name."""
+    names = names_set_by(settings)
+    owners: dict[str, Key] = {}
+    for key in KEYS:
+        if key.type == "channel":  # channels and keys do not see each other in Redis
+            continue
+        name = names[key][1] if key in names else key.name
+        other = owners.setdefault(name, key)
+        if other is not key:
+            return names[key if key in names else other][0], name
+    return None
+
+
+def names_set_by(settings: Settings) -> dict[Key, tuple[tuple[str, ...], str]]:
+    """For each key whose name can be set: the setting, and the name it gives."""
+    return {key: (setting, name) for key, setting, name in _settable(settings)}
+
+
+def _settable(settings: Settings) -> Iterator[tuple[Key, tuple[str, ...], str]]:
+    dispatch = settings.dispatch
+    yield keys.MESSAGES_PUBLISHED, ("dispatch", "channel"), dispatch.channel
+    yield keys.MESSAGES_PROCESSED, ("dispatch", "stream"), dispatch.stream
+    yield keys.MESSAGES_PENDING, ("dispatch", "pending"), dispatch.pending
+    yield keys.MESSAGES_PAYLOADS, ("dispatch", "pending"), f"{dispatch.pending}:payloads"
+    yield keys.MESSAGES_ATTEMPTS, ("dispatch", "pending"), f"{dispatch.pending}:attempts"
+    yield keys.MESSAGES_DEAD, ("dispatch", "dead"), dispatch.dead
+    yield keys.MESSAGES_INBOX, ("dispatch", "inbox"), dispatch.inbox
+    yield keys.MESSAGES_ONCE, ("dispatch", "inbox"), dispatch.inbox + ":once:{idempotency_key}"
+    yield keys.MESSAGES_EPOCHS, ("dispatch", "channel"), f"{dispatch.channel}:epochs"
+    yield keys.CONSUMER_IDS, ("dispatch", "consumer_ids"), dispatch.consumer_ids
+    yield keys.CONSUMERS_SEEN, ("dispatch", "consumer_ids"), f"{dispatch.consumer_ids}:seen"
+    yield keys.LEADER_LOCK, ("dispatch", "lock"), dispatch.lock
+    yield keys.LEADER_LOCK_TERM, ("dispatch", "lock"), f"{dispatch.lock}:term"
+    for key in KEYS:
+        if key.room == "conversations":
+            ending = key.name.removeprefix(keys.CONVERSATIONS_PREFIX)
+            yield key, ("conversations", "prefix"), settings.conversations.prefix + ending
+        elif key.room == "routing" and key.name.startswith(keys.TOPIC_PREFIX):
+            ending = key.name.removeprefix(keys.TOPIC_PREFIX)
+            yield key, ("routing", "topic_prefix"), settings.routing.topic_prefix + ending

@@ -1,0 +1,12 @@
+#!lua
+-- Guarantee: a token whose hash is gone opens nothing, as soon as each API process has looked again.
+-- KEYS: 3 tokens (hash: sha256 of the token -> its record as JSON)
+-- ARGV: 4 sha256 in hexadecimal
+-- Returns: {'revoked'} | {'unknown'}
+-- Events: token_revoked, with the beginning of the hash as the subject (room runtime)
+-- Repeats: safe
+-- include: transition
+if redis.call('HDEL', KEYS[3], ARGV[4]) == 0 then return { 'unknown' } end
+note('token_revoked', string.sub(ARGV[4], 1, 12))
+journal_append('runtime')
+return { 'revoked' }

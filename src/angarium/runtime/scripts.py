@@ -1,0 +1,93 @@
+"""Lua scripts as files: loaded with their includes, called by the hash of their content.
+
+A script's name never reaches Redis, only the hash of its text, so an old and a new version run
+side by side during a rolling deploy. A header says what the script promises; the loader reads
+from it whether a call may be repeated and whether it writes. `#!lua` on the first line makes
+Redis refuse the whole script, not its second half, when memory is full or keys span slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from angarium.runtime.errors import ScriptFailed
+from angarium.runtime.wire import Argument, Command
+
+INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+HEADINGS = ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
+STATUS = re.compile(rb"^[a-z_]+$")
+
+
+@dataclass(frozen=True)
+class Script:
+    """One transition. `repeatable`: running it twice does what running it once does."""
+
+    name: str
+    source: str
+    sha: str
+    repeatable: bool
+    writes: bool
+
+    def evalsha(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
+    def eval(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        """Loads and runs in one step, so that no flush can come between."""
+        return ("EVAL", self.source, len(keys), *keys, *args)
+
+
+def load_script(package: str, name: str) -> Script:
+    """`load_script("angarium.dispatch", "accept_messages")` reads that room's lua folder."""
+    path = files(package) / "lua" / f"{name}.lua"
+    assert isinstance(path, Path)  # the package is a folder, not an archive
+    return read_script(path, f"{package}.{name}")
+
+
+def read_script(path: Path, name: str) -> Script:
+    """Includes come from the `include` folder beside the script, else from the runtime's."""
+    text = path.read_text()
+    for heading in HEADINGS:
+        if f"\n-- {heading}: " not in text:
+            raise ScriptFailed(f"{name}.lua lacks the header line «-- {heading}: …»")
+    if not text.startswith("#!lua"):
+        raise ScriptFailed(f"{name}.lua must begin with #!lua")
+    shebang, _, body = text.partition("\n")
+    # Comments stay in: they cost Redis one parse, and an error's line number stays true.
+    body = INCLUDE.sub(lambda found: _included(found.group(1), name, path.parent), body)
+    source = f"{shebang}\n{body}"
+    return Script(
+        name=name,
+        source=source,
+        sha=hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(),
+        repeatable="\n-- Repeats: safe" in text,
+        writes="no-writes" not in shebang,
+    )
+
+
+def _included(include: str, name: str, beside: Path) -> str:
+    for folder in (beside, files("angarium.runtime") / "lua"):
+        path = folder / "include" / f"{include}.lua"
+        if path.is_file():
+            return path.read_text()
+    raise ScriptFailed(f"{name}.lua includes {include}, which does not exist")
+
+
+def status_of(reply: object) -> str:
+    """The word a script answered with, from a bare reply or the head of a list."""
+    word = reply[0] if isinstance(reply, list) and reply else reply
+    if not isinstance(word, bytes):
+        raise ScriptFailed(f"a script answered {reply!r} where a status was due")
+    return _status(word)
+
+
+@lru_cache(maxsize=1_000)
+def _status(word: bytes) -> str:
+    if not STATUS.match(word):
+        raise ScriptFailed(f"a script answered {word!r} where a status was due")
+    return word.decode()

@@ -1,0 +1,1 @@
+"""The settings of each room, one file for each; put together in `runtime/settings.py`."""

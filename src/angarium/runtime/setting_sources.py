@@ -1,0 +1,268 @@
+"""Where settings come from, and how to name one as its user wrote it.
+
+`Sources` reads the environment and `angarium.toml`, refuses names that no setting has, and
+turns the first thing pydantic found wrong into one `SettingInvalid`. It knows no setting by
+name: it walks the model it is given. Secrets and passwords in URLs stay out of every message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.limits import Limits, described
+from angarium.runtime.urls import redacted
+
+PREFIX = "ANGARIUM_"
+CONFIG_VARIABLE = "ANGARIUM_CONFIG"
+CONFIG_NAME = "angarium.toml"
+LIST_OF_NAMES = "docs/settings.md lists the names"
+VALUE_SHOWN_MAX = 60
+
+# Kubernetes describes each service in the environment of every container. A service called
+# `angarium-…` must not keep its own pods from starting.
+_SERVICE_LINK = re.compile(
+    r"ANGARIUM(_[A-Z0-9]+)*?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+
+Location = tuple[str, ...]
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Former:
+    """The name under which an older system knows a setting; goes into `Annotated`."""
+
+    variable: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One setting, as the checks and the reference page see it."""
+
+    path: Location
+    default: Any
+    description: str
+    former_names: tuple[str, ...] = ()
+    secret: bool = False
+    derived: bool = False
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + "__".join(self.path).upper()
+
+
+def entries_of(model: type[BaseModel], above: Location = ()) -> Iterator[Entry]:
+    """Every setting of a model, groups walked in order."""
+    for name, field in model.model_fields.items():
+        path = (*above, name)
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from entries_of(kind, path)
+        elif kind is Limits:
+            for limit_name, default, limit in described():
+                yield Entry((*path, limit_name), default, f"In {limit.unit}. {limit.reason}")
+        else:
+            yield Entry(
+                path,
+                None if field.default_factory else field.default,
+                field.description or "",
+                tuple(mark.variable for mark in field.metadata if isinstance(mark, Former)),
+                secret=SecretStr in (kind, *getattr(kind, "__args__", ())),
+                derived=field.default_factory is not None,
+            )
+
+
+@dataclass(frozen=True)
+class Sources:
+    entries: tuple[Entry, ...]
+    overrides: Tree
+    environment: Mapping[str, str]
+    config: Tree
+    config_name: str
+
+    @classmethod
+    def read(cls, model: type[BaseModel], overrides: Tree) -> Sources:
+        # An empty variable counts as not set: that is how compose files leave one out.
+        environment = {name: value for name, value in os.environ.items() if value}
+        name, config = _read_config(environment.get(CONFIG_VARIABLE))
+        return cls(tuple(entries_of(model)), overrides, environment, config, name)
+
+    def refuse_unknown(self) -> None:
+        variables = [entry.variable for entry in self.entries]
+        for name in self.environment:
+            if not name.upper().startswith(PREFIX) or name in (*variables, CONFIG_VARIABLE):
+                continue
+            if not _is_service_link(name, self.environment[name]):
+                raise _unknown(name, name.upper(), variables)
+        dotted = [".".join(entry.path) for entry in self.entries]
+        for path in _unknown_paths(self.config, self.entries):
+            name = ".".join(path)
+            raise _unknown(f"{name} in {self.config_name}", name, dotted)
+        for path in _unknown_paths(self.overrides, self.entries):
+            raise _unknown(".".join(path), ".".join(path), dotted)
+
+    def from_environment(self) -> dict[str, Any]:
+        """The variables that are set, as a tree; two that disagree are refused."""
+        tree: dict[str, Any] = {}
+        for entry in self.entries:
+            given = [
+                name for name in (entry.variable, *entry.former_names) if name in self.environment
+            ]
+            if not given:
+                continue
+            values = {self.environment[name].strip() for name in given}
+            if len(values) > 1:
+                raise SettingInvalid(
+                    " and ".join(given), "they have different values", "keep one of them"
+                )
+            branch = tree
+            for part in entry.path[:-1]:
+                branch = branch.setdefault(part, {})
+            branch[entry.path[-1]] = self.environment[given[0]]
+        return tree
+
+    def spelled(self, path: Location) -> str:
+        """The setting's name where its value came from."""
+        if _holds(self.overrides, path):
+            return ".".join(path)
+        entry = self._entry(path)
+        for name in (entry.variable, *entry.former_names) if entry else ():
+            if name in self.environment:
+                return name
+        if _holds(self.config, path):
+            return f"{'.'.join(path)} in {self.config_name}"
+        return entry.variable if entry else PREFIX + "__".join(path).upper()
+
+    def invalid(self, error: ValidationError) -> SettingInvalid:
+        """The first thing wrong, in one line."""
+        details = error.errors(include_url=False)[0]
+        at = details.get("ctx", {}).get("at") or details["loc"]
+        path = self._known_part(at)
+        problem, fix = _explain(details, self._entry(path))
+        return SettingInvalid(self.spelled(path), _one_line(problem), fix)
+
+    def _entry(self, path: Location) -> Entry | None:
+        return next((entry for entry in self.entries if entry.path == path), None)
+
+    def _known_part(self, location: Iterable[int | str]) -> Location:
+        """Without what pydantic adds below a setting: positions in a list, arms of a union."""
+        path = tuple(str(part) for part in location)
+        while len(path) > 1 and not any(e.path[: len(path)] == path for e in self.entries):
+            path = path[:-1]
+        return path
+
+
+def _read_config(named: str | None) -> tuple[str, Tree]:
+    name = named or CONFIG_NAME
+    try:
+        with Path(name).open("rb") as file:
+            return name, tomllib.load(file)
+    except FileNotFoundError:
+        if named is None:
+            return name, {}
+        problem = _one_line(f"there is no file {named}")
+        raise SettingInvalid(CONFIG_VARIABLE, problem, "correct the path or unset it") from None
+    except (OSError, UnicodeDecodeError):
+        raise SettingInvalid(
+            CONFIG_VARIABLE if named else name,
+            _one_line(f"{name} can't be read as text"),
+            "make it a readable file or move it away",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        problem = _one_line(f"it is not TOML: {error}")
+        raise SettingInvalid(_one_line(name), problem, "correct it or move it away") from None
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    if _SERVICE_LINK.fullmatch(name):
+        return True
+    return name.endswith("_PORT") and _SERVICE_ADDRESS.match(value) is not None
+
+
+def _unknown(setting: str, name: str, names: list[str]) -> SettingInvalid:
+    # What all names have in common would make any two of them look alike.
+    endings = {known.removeprefix(PREFIX): known for known in names}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), endings, n=1, cutoff=0.5)
+    fix = f"did you mean {endings[close[0]]}?" if close else LIST_OF_NAMES
+    return SettingInvalid(_one_line(setting), "there is no such setting", fix)
+
+
+def _unknown_paths(
+    tree: Tree, entries: tuple[Entry, ...], above: Location = ()
+) -> Iterator[Location]:
+    for name, value in tree.items():
+        path = (*above, str(name))
+        below = [entry for entry in entries if entry.path[: len(path)] == path]
+        if not below:
+            yield path
+        elif isinstance(value, Mapping) and below[0].path != path:
+            yield from _unknown_paths(value, entries, path)
+
+
+def _holds(tree: Any, path: Location) -> bool:
+    for part in path:
+        if not isinstance(tree, Mapping):
+            # A whole group was given as an object.
+            return True
+        if part not in tree:
+            return False
+        tree = tree[part]
+    return True
+
+
+def _explain(details: ErrorDetails, entry: Entry | None) -> tuple[str, str]:
+    """What is wrong and what to do about it, for each kind of error a setting can cause."""
+    context = {name: _plain(value) for name, value in details.get("ctx", {}).items()}
+    value = _shown(details["input"], entry)
+    such_as = f" such as {entry.default}" if entry and entry.default is not None else ""
+    match details["type"].partition("_")[0], details["type"]:
+        case _, "refused":
+            return context["problem"], context["fix"]
+        case _, "greater_than_equal":
+            return f"{value} is less than {context['ge']}", f"use at least {context['ge']}"
+        case _, "greater_than":
+            return f"{value} is not more than {context['gt']}", f"use more than {context['gt']}"
+        case _, "less_than_equal":
+            return f"{value} is more than {context['le']}", f"use at most {context['le']}"
+        case _, "enum" | "literal_error":
+            return f"{value} is not a choice", f"use {context['expected']}"
+        case "int", _:
+            return f"{value} is not a whole number", f"use one{such_as}"
+        case "float" | "finite", _:
+            return f"{value} is not a number", f"use one{such_as}"
+        case "bool", _:
+            return f"{value} is neither true nor false", "use true or false"
+        case "model" | "dataclass", _:
+            return f"{value} is not a group of settings", "set its members one by one"
+        case "string" | "path", _:
+            return f"{value} is not text", "put it in quotes"
+        case _:
+            return details["msg"], LIST_OF_NAMES
+
+
+def _shown(value: Any, entry: Entry | None) -> str:
+    if entry is None or entry.secret:
+        return "the value"
+    text = redacted(str(value))
+    return f"'{text[:VALUE_SHOWN_MAX]}…'" if len(text) > VALUE_SHOWN_MAX else f"'{text}'"
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _one_line(text: str) -> str:
+    """Line ends and other invisible characters as their codes: an error is one line."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,185 @@
+"""All settings of Angarium: their names, defaults, units and rules.
+
+A value comes from a keyword given to `load`, else from the environment (`ANGARIUM_*`, or a
+name taken over from one of the systems we replace), else from `angarium.toml`, else from the
+default below. `load` answers with settings that can be used, or raises `SettingInvalid` that
+names the setting as the user wrote it. Nothing here opens a connection or makes a folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from angarium.runtime import keyspace, urls
+from angarium.runtime.limits import Limits
+from angarium.runtime.setting_groups.conversations import ConversationsSettings
+from angarium.runtime.setting_groups.dispatch import DispatchSettings
+from angarium.runtime.setting_groups.group import Redacting
+from angarium.runtime.setting_groups.lake import LakeSettings
+from angarium.runtime.setting_groups.pickup import PickupSettings
+from angarium.runtime.setting_groups.routing import Layout, RoutingSettings
+from angarium.runtime.setting_groups.runtime import (
+    AccessMode,
+    Durability,
+    HttpSettings,
+    JournalSettings,
+    RedisSettings,
+)
+from angarium.runtime.setting_groups.transactions import TransactionsSettings
+from angarium.runtime.setting_sources import Former, Sources
+from angarium.runtime.setting_values import (
+    check,
+    key_text,
+    read_home,
+    refusal,
+)
+from angarium.runtime.urls import redacted
+
+__all__ = ["AccessMode", "Durability", "Layout", "Limits", "Settings", "load", "redacted"]
+
+
+class Settings(Redacting, BaseSettings):
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
+    )
+
+    # First: the checks of other fields read them.
+    limits: Limits = Limits()
+    home: Annotated[Path, BeforeValidator(read_home)] = Field(
+        Path(".angarium"),
+        description="Folder for everything kept on disk.",
+    )
+    redis_url: Annotated[str, Former("REDIS_SERVER_URL")] = Field(
+        "embedded",
+        description="`embedded`, or a `redis://`, `rediss://`, `redis+cluster://` or "
+        "`redis+sentinel://` URL.",
+    )
+    database_url: str = Field(
+        default_factory=lambda data: f"sqlite:///{data.get('home', '')}/angarium.sqlite",
+        description="`sqlite:///` or `postgresql://` URL of the database; a file in the home "
+        "folder unless set.",
+    )
+    lake_url: str = Field(
+        default_factory=lambda data: f"{data.get('home', '')}/lake",
+        description="Folder or object store of the lake; in the home folder unless set.",
+    )
+    partitions: int = Field(
+        1,
+        ge=1,
+        le=16_384,
+        description="Parts the keys are spread over; fixed on first use, at least 2 on a cluster.",
+    )
+    prefix: str = Field(
+        "", description="Put in front of every key as it is, such as `app:`, to share a server."
+    )
+    durability: Durability = Field(
+        Durability.MEMORY,
+        description="What an acknowledged write has reached: `memory`, `local` (disk) or "
+        "`replica`.",
+    )
+    app: str | None = Field(
+        None,
+        description="The application whose functions the roles run, as `module:app`.",
+    )
+    allow_private_addresses: bool = Field(
+        False, description="Whether outbound requests may go to private and loopback addresses."
+    )
+    access: AccessMode = Field(
+        AccessMode.AUTO,
+        description="Who may use the API and the gateway without a token: `auto`, everybody on "
+        "loopback until the first token exists, and nobody from then on, also when the last one "
+        "is revoked or lost; `open`, everybody on loopback, always; `tokens`, nobody.",
+    )
+    http: HttpSettings = HttpSettings()
+    dispatch: DispatchSettings = DispatchSettings()
+    routing: RoutingSettings = RoutingSettings()
+    conversations: ConversationsSettings = ConversationsSettings()
+    pickup: PickupSettings = PickupSettings()
+    transactions: TransactionsSettings = TransactionsSettings()
+    lake: LakeSettings = LakeSettings()
+    journal: JournalSettings = JournalSettings()
+    redis: RedisSettings = RedisSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sources = Sources.read(settings_cls, {})
+        return (
+            init_settings,
+            InitSettingsSource(settings_cls, sources.from_environment()),
+            InitSettingsSource(settings_cls, dict(sources.config)),
+        )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_url_is_known(cls, value: str) -> str:
+        fix = "use embedded, redis://host:6379, redis+cluster://… or redis+sentinel://…/primary"
+        return check(urls.redis_url_problem, fix)(value)
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_url_is_known(cls, value: str) -> str:
+        fix = "use sqlite:///file or postgresql://user:password@host/database"
+        return check(urls.database_url_problem, fix)(value)
+
+    @field_validator("lake_url")
+    @classmethod
+    def _lake_url_is_known(cls, value: str) -> str:
+        return check(urls.lake_url_problem, "use a folder or a URL such as s3://bucket/lake")(value)
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix_fits_into_keys(cls, value: str, info: ValidationInfo) -> str:
+        limits: Limits = info.data.get("limits", Limits())
+        return key_text(value, limits.prefix_bytes_max)
+
+    @model_validator(mode="after")
+    def _a_cluster_needs_partitions(self) -> Self:
+        if "+cluster://" in self.redis_url and self.partitions == 1:
+            raise refusal(
+                "one partition can't be used on a cluster, its keys carry no hash tag",
+                "set it to at least 2, 16 is a good start",
+                at=("partitions",),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_key_has_its_own_name(self) -> Self:
+        clash = keyspace.name_clash(self)
+        if clash is not None:
+            setting, name = clash
+            raise refusal(f"'{name}' is also the name of another key", "choose another", setting)
+        return self
+
+
+def load(**overrides: Any) -> Settings:
+    """Settings to start with; a group is overridden by a dict of its members."""
+    sources = Sources.read(Settings, overrides)
+    sources.refuse_unknown()
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        # Without the original: its text could show what must stay secret.
+        raise sources.invalid(error) from None

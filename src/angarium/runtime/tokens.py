@@ -1,0 +1,126 @@
+"""Bearer tokens of the API: their scopes and tenants, and where they are kept, which is by hash.
+
+A token comes from the settings or was made by `angarium token create` and stands in Redis. Neither
+place can give it back where it is hashed: 32 random bytes need no salt and no slow hash. A token
+may do everything of its scope and of those below it; one that is bound to a tenant only for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import InputInvalid, NotFound, Overloaded, SettingInvalid
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.wire import Argument
+
+STORE_TOKEN = load_script("angarium.runtime", "store_token")
+REVOKE_TOKEN = load_script("angarium.runtime", "revoke_token")
+
+# Each includes those before it.
+SCOPES = ("read", "write", "admin")
+SETTING = "ANGARIUM_HTTP__TOKENS"
+MARK = "ang_"  # so that a token is known as one wherever it turns up
+HASHED = "sha256="
+TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# All of them are in the memory of each API process.
+TOKENS_MAX = 10_000
+NAME_LETTERS_MAX = 100
+
+
+class Token(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a token may do; `tenant` None: for all of them. The token itself is not in here."""
+
+    name: str
+    scope: str
+    tenant: str | None = None
+    created_ms: int = 0
+
+    def allows(self, scope: str) -> bool:
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+
+class StoredToken(msgspec.Struct, frozen=True):
+    """`id` is the beginning of its hash, by which it is revoked."""
+
+    id: str
+    token: Token
+
+
+def digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def checked(scope: str, tenant: str | None) -> None:
+    if scope not in SCOPES:
+        raise InputInvalid(f"a scope is one of {', '.join(SCOPES)}, not {scope[:40]!r}")
+    if tenant is not None and not TENANT.fullmatch(tenant):
+        raise InputInvalid("a tenant has 1 to 64 letters, digits or any of _.-")
+
+
+def from_settings(entries: Sequence[str]) -> Mapping[str, Token]:
+    """Hash → token, of entries such as `read:SECRET` or `write@acme:sha256=HASH`."""
+    found: dict[str, Token] = {}
+    for number, entry in enumerate(entries, 1):
+        right, _, secret = entry.partition(":")
+        scope, _, tenant = right.partition("@")
+        try:
+            checked(scope, tenant or None)
+        except InputInvalid:
+            # Without the entry itself: it is a secret.
+            problem = f"entry {number} does not begin with {', '.join(SCOPES)} or SCOPE@TENANT"
+            raise SettingInvalid(SETTING, problem, "write scope:token") from None
+        hashed = secret.removeprefix(HASHED) if secret.startswith(HASHED) else digest(secret)
+        if not secret or len(hashed) != 64:
+            problem = f"entry {number} has no token behind its scope"
+            raise SettingInvalid(SETTING, problem, "write scope:token or scope@tenant:token")
+        found[hashed] = Token(f"setting {number}", scope, tenant or None)
+    return found
+
+
+class TokenStore:
+    """Tokens in Redis."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._name = runtime.keyspace.name(keys.TOKENS, 0)
+        self._seen_name = runtime.keyspace.name(keys.TOKENS_SEEN, 0)
+
+    async def create(self, name: str, scope: str, tenant: str | None = None) -> str:
+        """The new token. It is shown this once; afterwards only its hash is known."""
+        checked(scope, tenant)
+        if not 0 < len(name) <= NAME_LETTERS_MAX or not name.isprintable():
+            raise InputInvalid(f"a name has 1 to {NAME_LETTERS_MAX} printable letters")
+        token = MARK + secrets.token_urlsafe(32)
+        record = Token(name, scope, tenant, time.time_ns() // 1_000_000)
+        args: list[Argument] = [digest(token), msgspec.json.encode(record), TOKENS_MAX]
+        names = [self._name, self._seen_name]
+        if status_of(await self._runtime.run(STORE_TOKEN, 0, names, args)) == "full":
+            raise Overloaded("tokens", TOKENS_MAX)
+        return token
+
+    async def all(self) -> Mapping[str, Token]:
+        """Hash → token."""
+        reply = await self._runtime.redis.call("HGETALL", self._name, key=self._name)
+        return {
+            hashed.decode(): msgspec.json.decode(record, type=Token)
+            for hashed, record in zip(reply[::2], reply[1::2], strict=True)
+        }
+
+    async def listed(self) -> list[StoredToken]:
+        found = [StoredToken(hashed[:12], token) for hashed, token in (await self.all()).items()]
+        return sorted(found, key=lambda each: each.token.created_ms)
+
+    async def revoke(self, id: str) -> None:
+        """By the beginning of its hash, as `listed` tells it."""
+        found = [hashed for hashed in await self.all() if len(id) >= 8 and hashed.startswith(id)]
+        if len(found) != 1:
+            raise NotFound(f"there is no token {id[:64]!r}")
+        await self._runtime.run(REVOKE_TOKEN, 0, [self._name], [found[0]])

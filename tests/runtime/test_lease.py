@@ -1,0 +1,138 @@
+"""Leases: one holder, growing terms, and an old term that can write nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium.runtime import keyspace as keys
+from angarium.runtime.errors import LeaseLost
+from angarium.runtime.lease import GrantKeys, GrantStatus, Lease, Turn, ask_grant
+from angarium.runtime.scripts import load_script, status_of
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import SampleStore, sample_runtime
+
+CHECK_FENCE = load_script("angarium.runtime", "check_fence")
+
+
+async def test_one_holds_it_and_the_other_waits(any_redis_url: str) -> None:
+    async with (
+        sample_runtime(any_redis_url, actor="one") as one,
+        sample_runtime(any_redis_url, actor="two", prefix=one.settings.prefix) as two,
+    ):
+        keys_ = SampleStore(one).lease_keys
+        first, second = Lease(one, keys_, 60_000), Lease(two, keys_, 60_000)
+        assert await first.run_once() is Turn.GAINED
+        assert await second.run_once() is Turn.WAITING
+        assert first.trusted
+        assert not second.trusted
+        assert await first.run_once() is Turn.KEPT
+        await first.release()
+        assert not first.trusted
+        assert await second.run_once() is Turn.GAINED
+        assert second.term == 2
+
+
+async def test_two_holders_in_one_process_are_two(redis_url: str) -> None:
+    async with sample_runtime(redis_url) as runtime:
+        keys_ = SampleStore(runtime).lease_keys
+        first, second = Lease(runtime, keys_, 60_000), Lease(runtime, keys_, 60_000)
+        assert await first.acquire()
+        assert not await second.acquire()
+        assert await first.acquire(), "asking again keeps it"
+        assert first.term == 1
+
+
+async def test_an_expired_lease_is_lost_even_when_nobody_took_it(redis_url: str) -> None:
+    async with sample_runtime(redis_url) as runtime:
+        lease = Lease(runtime, SampleStore(runtime).lease_keys, 60_000)
+        assert await lease.acquire()
+        await runtime.redis.call("DEL", SampleStore(runtime).lease_keys.lock)
+        assert await lease.run_once() is Turn.LOST
+        with pytest.raises(LeaseLost):
+            _ = lease.term
+        assert await lease.run_once() is Turn.GAINED
+        assert lease.term == 2
+
+
+async def test_redis_lets_the_lock_go_when_its_time_is_over(redis_url: str) -> None:
+    async with (
+        sample_runtime(redis_url, actor="one") as one,
+        sample_runtime(redis_url, actor="two", prefix=one.settings.prefix) as two,
+    ):
+        keys_ = SampleStore(one).lease_keys
+        first, second = Lease(one, keys_, 80), Lease(two, keys_, 80)
+        assert await first.acquire()
+        await eventually(second.acquire)
+        assert await first.run_once() is Turn.LOST
+        assert second.term == 2
+
+
+async def test_trust_ends_before_the_lock_does(redis_url: str) -> None:
+    clock = FakeClock()
+    async with sample_runtime(redis_url, clock=clock) as runtime:
+        lease = Lease(runtime, SampleStore(runtime).lease_keys, 2_000)
+        await lease.acquire()
+        await clock.advance(1.79)
+        assert lease.trusted
+        await clock.advance(0.02)
+        assert not lease.trusted
+        with pytest.raises(LeaseLost):
+            _ = lease.term
+
+
+async def test_an_old_term_writes_nothing(any_redis_url: str) -> None:
+    async with sample_runtime(any_redis_url) as runtime:
+        store = SampleStore(runtime)
+        lease = Lease(runtime, store.lease_keys, 60_000)
+        await lease.acquire()
+        old = lease.term
+        assert await store.append_fenced(old, "mine") == "appended"
+        await runtime.redis.call("DEL", store.lease_keys.lock, key=store.lease_keys.lock)
+        # Expired, but nobody else began: the write does no harm and is taken.
+        assert await store.append_fenced(old, "still alone") == "appended"
+        newer = Lease(runtime, store.lease_keys, 60_000)
+        await newer.acquire()
+        assert await store.append_fenced(old, "too late") == "stale_term"
+        assert await store.append_fenced(newer.term, "new") == "appended"
+        assert await store.order(0) == ["mine", "still alone", "new"]
+
+        async def check(term: int) -> str:
+            names = [store.lease_keys.term]
+            return status_of(await runtime.run(CHECK_FENCE, 0, names, [term]))
+
+        assert await check(old) == "stale"
+        assert await check(newer.term) == "current"
+
+
+async def test_a_foreign_value_in_the_lock_is_respected(redis_url: str) -> None:
+    async with sample_runtime(redis_url) as runtime:
+        store = SampleStore(runtime)
+        await runtime.redis.call("SET", store.lease_keys.lock, "4711", "PX", 60_000)
+        lease = Lease(runtime, store.lease_keys, 60_000)
+        assert await lease.run_once() is Turn.WAITING
+        assert (await runtime.redis.call("GET", store.lease_keys.lock)) == b"4711"
+
+
+async def test_a_grant_has_a_work_window_then_a_grace_window(any_redis_url: str) -> None:
+    async with (
+        sample_runtime(any_redis_url, actor="one") as one,
+        sample_runtime(any_redis_url, actor="two", prefix=one.settings.prefix) as two,
+    ):
+        name = one.keyspace.name
+        windows = GrantKeys(0, name(keys.ARCHIVE_LOCK1, 0), name(keys.ARCHIVE_LOCK2, 0))
+
+        async def end(window: str) -> None:
+            await one.redis.call("DEL", window, key=window)
+
+        assert await ask_grant(one, windows, 60_000, 90_000) is GrantStatus.GRANTED
+        assert await ask_grant(one, windows, 60_000, 90_000) is GrantStatus.WORKING
+        assert await ask_grant(two, windows, 60_000, 90_000) is GrantStatus.REFUSED
+        await end(windows.work)
+        assert await ask_grant(one, windows, 60_000, 90_000) is GrantStatus.GRACE
+        assert not GrantStatus.GRACE.may_ask_for_work
+        assert await ask_grant(two, windows, 60_000, 90_000) is GrantStatus.REFUSED
+        await end(windows.grace)
+        assert await ask_grant(two, windows, 60_000, 90_000) is GrantStatus.GRANTED
+        with pytest.raises(ValueError, match="longer"):
+            await ask_grant(two, windows, 60_000, 60_000)
