@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import redis
 from deltalake import DeltaTable
 from tests.kit.server import ServerProcess
 
 import angarium.lake
+import redis
 from angarium.lake.copying import copy_journal
 from angarium.runtime.settings import Settings
 from benchmarks import lake_tables

@@ -18,10 +18,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import redis
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 
+import redis
 from benchmarks.end_to_end import wait_for
 from benchmarks.fabric import DEADLINE_S
 from benchmarks.publisher import payload

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 import uvloop
 
-from angarium.runtime.redis import Redis
+from angarium.redis.client import Redis
 from angarium.runtime.settings import load
 
 PIPELINE = 200
@@ -28,7 +28,7 @@ def payload(number: int) -> dict[str, int | str]:
 
 
 async def _main(url: str, channel: str, orders: str) -> None:
-    async with await Redis.connect(load(redis_url=url)) as redis:
+    async with await Redis.connect(load(redis_url=url).redis_options()) as redis:
         print(json.dumps({"role": "publisher", "ready": True}), flush=True)
         published = 0
         while True:

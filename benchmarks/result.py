@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from angarium.runtime.embedded import find_server
+from angarium.redis.embedded.server import find_server
 from benchmarks.node import BULLMQ
 from benchmarks.printed import Section
 

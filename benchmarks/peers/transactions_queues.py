@@ -147,8 +147,9 @@ def main() -> None:
         command = commands()
         os.execv(command[0], command)
     elif NAME == "rq":
-        from redis import Redis
         from rq import Queue
+
+        from redis import Redis
 
         queue = Queue(connection=Redis.from_url(URL))
         produce_plainly(lambda total: queue.enqueue(rq_job, total, result_ttl=0))

@@ -11,12 +11,12 @@ from typing import Any
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.store import DispatchStore, MessageBytes
+from angarium.redis.connection import Argument
 from angarium.runtime import keyspace as keys
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.wire import Argument
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
 

@@ -10,8 +10,8 @@ from angarium.dispatch.epochs import digest
 from angarium.dispatch.identity import new_ids
 from angarium.dispatch.results import RESULT_FIELDS_MAX, fields_of
 from angarium.dispatch.store import DispatchStore
+from angarium.redis.connection import Argument
 from angarium.runtime import keyspace as keys
-from angarium.runtime.wire import Argument
 from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
+import redis
 from angarium.lake.audit import audit
 from angarium.lake.query import ask
 from angarium.lake.reconcile import reconcile

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from angarium.redis.client import Redis
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.redis import Redis
 from tests.kit.roles import RoleProcess
 from tests.kit.sample import SampleStore, sample_runtime, sample_settings
 from tests.kit.server import ServerProcess
@@ -42,7 +42,7 @@ APPLICATION = """
 async def test_an_argument_that_cannot_be_packed_is_its_own_callers_error(
     redis_url: str, argument: Any
 ) -> None:
-    async with await Redis.connect(sample_settings(redis_url)) as redis:
+    async with await Redis.connect(sample_settings(redis_url).redis_options()) as redis:
         prefix = secrets.token_hex(4)
 
         async def echo(number: int) -> bool:
@@ -59,14 +59,14 @@ async def test_an_argument_that_cannot_be_packed_is_its_own_callers_error(
 
 
 async def test_an_empty_command_is_refused(redis_url: str) -> None:
-    async with await Redis.connect(sample_settings(redis_url)) as redis:
+    async with await Redis.connect(sample_settings(redis_url).redis_options()) as redis:
         with pytest.raises(InputInvalid):
             await redis.call()
         assert await redis.call("ECHO", "mine") == b"mine"
 
 
 async def test_a_pipeline_with_one_bad_command_sends_none_of_it(redis_url: str) -> None:
-    async with await Redis.connect(sample_settings(redis_url)) as redis:
+    async with await Redis.connect(sample_settings(redis_url).redis_options()) as redis:
         name = f"f1-{secrets.token_hex(4)}"
         with pytest.raises(InputInvalid):
             await redis.execute([("SET", name, 1), ("SET", name, ODD)], key=name, repeatable=False)

@@ -21,6 +21,7 @@ from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import entry_ids
 from angarium.pickup import jsonrpc, methods
 from angarium.pickup.payload import check_payload
+from angarium.redis.url import parse_redis_url
 from angarium.routing import items
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
@@ -29,7 +30,6 @@ from angarium.routing.http1 import Refused, RequestReader
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.journal import EntryUnreadable, decode_entry
 from angarium.runtime.limits import Limits
-from angarium.runtime.redis_url import parse_redis_url
 from angarium.runtime.setting_values import key_name, read_consumers, read_list
 from angarium.runtime.tokens import from_settings
 from angarium.runtime.trace import carried_in, read_traceparent

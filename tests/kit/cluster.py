@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-import redis
 from redis.crc import key_slot
 
+import redis
 from tests.kit.eventually import wait_until
 from tests.kit.server import UNREACHABLE, ServerProcess
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from angarium.runtime.embedded import find_server
+import redis
+from angarium.redis.embedded.server import find_server
 from tests.kit.eventually import NeverTrue, wait_until
 from tests.kit.leash import LeashedProcess
 from tests.kit.ports import free_port

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import redis
 
+import redis
 from tests.kit.cluster import SLOTS, ClusterProcess, slot_of
 from tests.kit.sentinel import SentinelProcess
 from tests.kit.server import ServerProcess

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
+import redis
 from tests.kit.eventually import wait_until
 from tests.kit.ports import free_port
 from tests.kit.server import ServerFailed, ServerProcess, replica_of

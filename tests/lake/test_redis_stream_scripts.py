@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sinks.redis_stream import (
     APPEND_ROWS,
@@ -20,9 +19,10 @@ from angarium.lake.sinks.redis_stream import (
     entries_of,
     packed,
 )
+from angarium.lake.sources.options import connect_to_redis
+from angarium.redis.cluster import slot_of
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.scripts import status_of
-from angarium.runtime.topology import slot_of
 
 DAY_MS = 86_400_000
 
@@ -31,7 +31,7 @@ class Desk:
     """One stream with a writer, and lists beside it."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.redis = Connection(url)
+        self.redis = connect_to_redis(url)
         self.key = f"{prefix}s"
         target = StreamTarget(url, self.key, 0, "w", None, 10)
         self.writer = target.beside("writer:w")

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
+from angarium.redis.options import RedisOptions
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.floor import PlainFloor, PlainSettings
 from angarium.routing.items import Message, decode_response, encode_inbound
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.mailbox import Handle, Mailbox, MailboxOptions
 from angarium.routing.store import DeadMessage, RoutingStore, Rules
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
-from angarium.runtime.runtime import Runtime
+from angarium.runtime.limits import MIB
+from angarium.runtime.runtime import Runtime, RuntimeOptions
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
 from tests.routing.kit import counts, events, owner, post, routing, subjects
@@ -360,18 +361,15 @@ async def test_answers_reach_the_relay(redis_url: str) -> None:
         assert decode_response(found[0]).body == b"answer to 1"
 
 
-async def test_the_floor_without_settings_does_the_same(any_redis_url: str) -> None:
-    """What the ACA-Py plugin stands on, against the runtime of everything else."""
+async def test_a_runtime_without_settings_does_the_same(any_redis_url: str) -> None:
+    """What the ACA-Py plugin runs on, beside the runtime of everything else."""
     async with routing(any_redis_url) as (runtime, store):
-        settings = PlainSettings(
-            redis_url=any_redis_url,
-            actor="plain",
-            prefix=runtime.settings.prefix,
-            partitions=runtime.settings.partitions,
+        options = RuntimeOptions(
+            RedisOptions(any_redis_url), runtime.keyspace, 256 * MIB, runtime.options.limits
         )
         take = Taking()
-        async with PlainFloor.open(settings) as floor:
-            plain = RoutingStore(floor, Rules(), settings.limits)
+        async with Runtime.open(options, actor="plain") as other:
+            plain = RoutingStore(other, Rules(), options.limits)
             async with mailbox(plain, take, "plain"):
                 for number in range(30):
                     await post(store, f"k{number}", b"%d" % number)

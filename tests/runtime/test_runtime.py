@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
+from angarium.redis.embedded.server import find_server
 from angarium.runtime import keyspace as keys
-from angarium.runtime.embedded import find_server
 from angarium.runtime.errors import LayoutMismatch, ServerUnsuitable
 from angarium.runtime.runtime import Runtime, new_actor
 from angarium.runtime.settings import load

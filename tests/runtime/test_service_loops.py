@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client import REGISTRY
 
-from angarium.runtime.backoff import Backoff
+from angarium.redis.backoff import Backoff
 from angarium.runtime.service import Loop
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal

@@ -11,12 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from angarium.pickup.client import CallRefused
+from angarium.redis.cluster import slot_of
 from angarium.runtime.keys import KEYS
 from angarium.runtime.keys.key import Scope
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import load
-from angarium.runtime.topology import slot_of
 from tests.kit.cluster import ClusterProcess
 from tests.kit.roles import RoleProcess
 from tests.pickup.rig import DID, connected, gateway, sqlite

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
 from tests.transactions.room import Room, room, running_node
@@ -150,8 +151,8 @@ async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) 
             assert (await here.state(f"{id}.0-1")).status == "queued"
         settings = here.runtime.settings
         other = settings.transactions.model_copy(update={"node_groups": ("other", "default")})
-        here.runtime.settings = settings.model_copy(update={"transactions": other})
-        async with running_node(here.runtime):
+        changed = settings.model_copy(update={"transactions": other})
+        async with Runtime.open(changed) as second, running_node(second):
             assert _output(await here.ended(id)) == {"value": 2}
 
 

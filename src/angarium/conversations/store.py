@@ -41,14 +41,15 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.order import Need, OpenRequest
 from angarium.conversations.sender_store import SenderStore
+from angarium.redis.connection import Argument, Command
+from angarium.redis.scripts import Script
 from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import BatchItem
 from angarium.runtime.errors import InputInvalid, Overloaded
 from angarium.runtime.keys.key import Shape
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import Script, load_script, status_of
+from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.text import check_text, valid_text
-from angarium.runtime.wire import Argument, Command
 
 
 def _load(name: str) -> Script:

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from angarium.demo.ledger import Ledger
+from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Entry, Event
 from angarium.runtime.settings import Settings
-from angarium.runtime.supervisor import HOST, Folder, read_record
 
 COMMAND_S_MAX = 300.0
 PROBLEM_LETTERS_MAX = 300

@@ -302,7 +302,7 @@ class Story:
 def fresh_home(home: Path) -> Path:
     """An empty folder of the story's own; one that plays already is left alone."""
     if (home / "redis").exists():
-        from angarium.runtime.supervisor import HOST, Folder, read_record
+        from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 
         record = read_record(Folder(home / "redis").record)
         if record is not None and _answers(HOST, record.port):

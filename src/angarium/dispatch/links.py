@@ -31,8 +31,8 @@ from angarium.dispatch.protocol import (
     heartbeat,
 )
 from angarium.dispatch.warnings import RepeatedWarnings
+from angarium.redis.backoff import Backoff
 from angarium.runtime import log
-from angarium.runtime.backoff import Backoff
 from angarium.runtime.clock import Clock
 from angarium.runtime.tracing import Tracing
 

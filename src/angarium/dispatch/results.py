@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime.wire import Argument
+from angarium.redis.connection import Argument
 
 # A script can pass on only so many arguments at once; a result this wide is not one message.
 RESULT_FIELDS_MAX = 1_000

@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 from angarium.dispatch.epochs import split_digests
 from angarium.dispatch.frames import message_bytes
 from angarium.dispatch.identity import new_ids, partition_of_id
+from angarium.redis.connection import Argument, ReplyError
 from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import BatchItem
 from angarium.runtime.errors import AngariumError, LimitExceeded
 from angarium.runtime.lease import LeaseKeys
-from angarium.runtime.redis import raise_refusal
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
-from angarium.runtime.wire import Argument, ReplyError
 
 ACCEPT = load_script("angarium.dispatch", "accept_messages")
 COMPLETE = load_script("angarium.dispatch", "complete_messages")
@@ -369,7 +368,7 @@ class DispatchStore:
         )
         for reply in replies:
             if isinstance(reply, ReplyError):
-                raise_refusal(reply)
+                self._runtime.redis.raise_refusal(reply)
         return [int(reply) for reply in replies]
 
     # Who is there -----------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from angarium.dispatch.protocol import (
 from angarium.dispatch.results import fields_of
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.warnings import RepeatedWarnings
+from angarium.redis.connection import Argument
 from angarium.runtime.application import Angarium, Caller, Handler
 from angarium.runtime.errors import AngariumError, ScriptFailed
 from angarium.runtime.figures import INTERVAL_S, Figures
@@ -48,7 +49,6 @@ from angarium.runtime.settings import Settings
 from angarium.runtime.sockets import listen
 from angarium.runtime.text import valid_text
 from angarium.runtime.trace import IN_HAND, InHand
-from angarium.runtime.wire import Argument
 
 MEMBERS_S = 1.0
 WILDCARDS = ("", "0.0.0.0", "::")

@@ -2,8 +2,8 @@
 
 For each account of each room this file knows the one place that is the truth, by the names that
 `runtime/keyspace.py` gives. It only reads, in portions, and answers which subjects it did not
-find. A thing that moves from one place to another while it is looked for may be missed once; whoever asks
-looks again for what is missing before calling it lost.
+find. A thing that moves from one place to another while it is looked for may be missed once;
+whoever asks looks again for what is missing before calling it lost.
 """
 
 from __future__ import annotations

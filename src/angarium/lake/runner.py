@@ -24,7 +24,7 @@ from angarium.lake.audit import audit
 from angarium.lake.jobs.events import entry_id_of
 from angarium.lake.pipeline import Figures, LakeStopped, Pipeline, reason_of
 from angarium.lake.tables import Lake
-from angarium.runtime.embedded import EmbeddedServer
+from angarium.redis.embedded.server import EmbeddedServer
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime

@@ -28,8 +28,8 @@ from angarium.pickup.client_messages import (
     read_delivery,
     read_page,
 )
+from angarium.redis.backoff import Backoff
 from angarium.runtime import log
-from angarium.runtime.backoff import Backoff
 from angarium.runtime.errors import AngariumError, OutcomeUnknown, RedisUnavailable
 
 __all__ = [

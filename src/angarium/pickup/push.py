@@ -21,8 +21,8 @@ import msgspec
 
 from angarium.pickup.methods import PushToken
 from angarium.pickup.store import PickupStore
+from angarium.redis.backoff import Backoff
 from angarium.runtime import log
-from angarium.runtime.backoff import Backoff
 from angarium.runtime.errors import AngariumError, InputInvalid, SettingInvalid
 from angarium.runtime.outbound import Outbound, OutboundFailed
 from angarium.runtime.setting_groups.pickup import PickupSettings

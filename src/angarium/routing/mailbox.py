@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from angarium.redis.backoff import Backoff
 from angarium.routing.errors import HandlerCancelled, ItemInvalid
 from angarium.routing.items import Message, decode_inbound, id_of, response_to
 from angarium.routing.store import Finished, RoutingStore, partition_in
-from angarium.runtime.backoff import Backoff
 from angarium.runtime.clock import Clock
 from angarium.runtime.errors import OutcomeUnknown
 from angarium.runtime.service import Loop, Service

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.routing.floor import Floor
+from angarium.redis.connection import Argument
+from angarium.redis.subscription import Subscription
 from angarium.routing.items import Outbound, encode_outbound, name_of, new_outbound
 from angarium.routing.store import ACAPY
 from angarium.runtime import keyspace as keys
 from angarium.runtime.headers import check_headers
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.limits import MIB
+from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
-from angarium.runtime.subscription import Subscription
 from angarium.runtime.trace import TRACEPARENT, read_traceparent
 from angarium.runtime.urls import redacted
-from angarium.runtime.wire import Argument
 
 _PACKAGE = "angarium.routing"
 PUSH_OUTBOUND = load_script(_PACKAGE, "push_outbound")
@@ -64,20 +64,20 @@ class Settlement:
 
 
 class OutboundStore:
-    def __init__(self, floor: Floor, layout: str, delivery_timeout_ms: int = 0) -> None:
-        self._floor = floor
+    def __init__(self, runtime: Runtime, layout: str, delivery_timeout_ms: int = 0) -> None:
+        self._runtime = runtime
         self._loan_ms = max(LOAN_MS, LOAN_TIMEOUTS * delivery_timeout_ms)
         self._acapy = layout == ACAPY
-        self.partitions = floor.keyspace.partitions
-        self._wake = floor.keyspace.global_name(keys.OUTBOUND_WAKE)
-        name = floor.keyspace.name
+        self.partitions = runtime.keyspace.partitions
+        self._wake = runtime.keyspace.global_name(keys.OUTBOUND_WAKE)
+        name = runtime.keyspace.name
         self._push = [
-            floor.batched(
+            runtime.batched(
                 PUSH_OUTBOUND, lambda p: [name(keys.OUTBOUND, p)], (layout, self._wake, number)
             )
             for number in range(self.partitions)
         ]
-        self._settle = floor.batched(SETTLE_OUTBOUND, self._settle_keys)
+        self._settle = runtime.batched(SETTLE_OUTBOUND, self._settle_keys)
 
     def push(self, url: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Any]:
         """Queue a message for delivery; the future gives `queued`. HeaderRefused at once."""
@@ -85,19 +85,19 @@ class OutboundStore:
         message_id = "" if self._acapy else time_ordered_id().hex
         item = new_outbound(url, payload, headers, message_id)
         encoded = encode_outbound(item)
-        partition = self._floor.keyspace.partition_of(name_of(item))
+        partition = self._runtime.keyspace.partition_of(name_of(item))
         entry = ((), (message_id, shown_url(url), encoded))
         queued = self._push[partition].submit(partition, entry, None, len(encoded))
-        if self._floor.tracing is not None:
+        if self._runtime.tracing is not None:
             carried = read_traceparent(headers.get(TRACEPARENT))
-            self._floor.tracing.when_queued(name_of(item), "routing send", queued, carried)
+            self._runtime.tracing.when_queued(name_of(item), "routing send", queued, carried)
         return queued
 
     async def take(
         self, partition: int, messages_max: int, bytes_max: int = TAKE_BYTES_MAX
     ) -> list[Loan]:
         """The last one may go over `bytes_max`."""
-        name = self._floor.keyspace.name
+        name = self._runtime.keyspace.name
         names = [
             name(keys.OUTBOUND, partition),
             name(keys.OUTBOUND_RETRY, partition),
@@ -105,7 +105,7 @@ class OutboundStore:
             name(keys.OUTBOUND_LOANS, partition),
         ]
         args = (messages_max, self._loan_ms, bytes_max)
-        reply = await self._floor.run(TAKE_OUTBOUND, partition, names, args)
+        reply = await self._runtime.run(TAKE_OUTBOUND, partition, names, args)
         return [Loan(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)]
 
     def settle(self, end: Settlement) -> asyncio.Future[Any]:
@@ -126,8 +126,8 @@ class OutboundStore:
         """The oldest dead letters of each partition, as they stand."""
         found: list[bytes] = []
         for partition in range(self.partitions):
-            name = self._floor.keyspace.name(keys.OUTBOUND_DEAD, partition)
-            found += await self._floor.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
+            name = self._runtime.keyspace.name(keys.OUTBOUND_DEAD, partition)
+            found += await self._runtime.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
         return found[:letters_max]
 
     async def revive(self, letters_max: int) -> int:
@@ -135,11 +135,11 @@ class OutboundStore:
         revived = 0
         for partition in range(self.partitions):
             names = [
-                self._floor.keyspace.name(key, partition)
+                self._runtime.keyspace.name(key, partition)
                 for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
             ]
             args = (self._wake, partition, letters_max - revived)
-            reply = await self._floor.run(REVIVE_OUTBOUND, partition, names, args)
+            reply = await self._runtime.run(REVIVE_OUTBOUND, partition, names, args)
             revived += int(reply[1])
         return revived
 
@@ -148,22 +148,22 @@ class OutboundStore:
         status = "unknown"
         for partition in range(self.partitions):
             names = [
-                self._floor.keyspace.name(key, partition)
+                self._runtime.keyspace.name(key, partition)
                 for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
             ]
             args = (self._wake, partition, message_id, letters_max)
-            reply = await self._floor.run(REVIVE_LETTER, partition, names, args)
+            reply = await self._runtime.run(REVIVE_LETTER, partition, names, args)
             status = status_of(reply)
             if status != "unknown":
                 break
         return status
 
     def hints(self) -> Subscription:
-        return self._floor.redis.subscribe(self._wake)
+        return self._runtime.redis.subscribe(self._wake)
 
     def _settle_keys(self, partition: int) -> Sequence[str]:
         return [
-            self._floor.keyspace.name(key, partition)
+            self._runtime.keyspace.name(key, partition)
             for key in (
                 keys.OUTBOUND_RETRY,
                 keys.OUTBOUND_TAKEN,

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from angarium.redis.connection import Argument
+from angarium.redis.subscription import Subscription
 from angarium.routing.errors import InstancesFull, RecipientUnknown
-from angarium.routing.floor import Floor
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
 from angarium.runtime import keyspace as keys
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.limits import Limits
+from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
-from angarium.runtime.subscription import Subscription
-from angarium.runtime.wire import Argument
 
 _PACKAGE = "angarium.routing"
 PROCESS_PAYLOAD_RECIP_KEY = load_script(_PACKAGE, "process_payload_recip_key")
@@ -125,26 +125,26 @@ class Finished:
 
 
 class RoutingStore:
-    def __init__(self, floor: Floor, rules: Rules, limits: Limits) -> None:
-        self._floor = floor
+    def __init__(self, runtime: Runtime, rules: Rules, limits: Limits) -> None:
+        self._runtime = runtime
         self._rules = rules
         self._bytes_max = limits.batch_bytes_max
-        self.partitions = floor.keyspace.partitions
+        self.partitions = runtime.keyspace.partitions
         self.acapy = rules.layout == ACAPY
         self._maps = [self._names(MAPS, number) for number in range(self.partitions)]
-        self._wake = floor.keyspace.global_name(keys.INBOX_WAKE, "")
+        self._wake = runtime.keyspace.global_name(keys.INBOX_WAKE, "")
         # The two that are called for each batch leave out what the other layout needs.
         process = PROCESS_PAYLOAD_RECIP_KEY_ACAPY if self.acapy else PROCESS_PAYLOAD_RECIP_KEY
         self._claim_keys = CLAIM_KEYS_ACAPY if self.acapy else CLAIM_KEYS
         self._process = [
-            floor.batched(process, self._maps.__getitem__, self._book(number))
+            runtime.batched(process, self._maps.__getitem__, self._book(number))
             for number in range(self.partitions)
         ]
-        self._post = floor.batched(
+        self._post = runtime.batched(
             POST_RESPONSES,
             lambda _: (),
             (
-                floor.keyspace.global_name(keys.RELAY_WAKE, ""),
+                runtime.keyspace.global_name(keys.RELAY_WAKE, ""),
                 0 if self.acapy else RESPONSE_EXPIRES_MS,
             ),
         )
@@ -169,11 +169,11 @@ class RoutingStore:
         else:
             message_id = time_ordered_id().hex
             item = encode_inbound(payload, transport_type, txn_id, message_id)
-        name = self._floor.keyspace.name(keys.INBOUND, partition, recip_key)
+        name = self._runtime.keyspace.name(keys.INBOUND, partition, recip_key)
         entry = ((name,), (recip_key, message_id, item))
         queued = self._process[partition].submit(partition, entry, recip_key, len(item))
-        if self._floor.tracing is not None:
-            self._floor.tracing.when_queued(message_id, "routing accept", queued)
+        if self._runtime.tracing is not None:
+            self._runtime.tracing.when_queued(message_id, "routing accept", queued)
         return queued
 
     async def revive(self, letters: Sequence[DeadMessage]) -> list[str]:
@@ -185,20 +185,20 @@ class RoutingStore:
         places: dict[int, list[int]] = {}
         for place, letter in enumerate(letters):
             places.setdefault(self.partition_of(letter.recip_key), []).append(place)
-        name = self._floor.keyspace.name
+        name = self._runtime.keyspace.name
         for partition, mine in places.items():
             names, dead = [*self._maps[partition]], name(keys.INBOUND_DEAD, partition)
             args: list[Argument] = [*self._book(partition), len(mine)]
             for letter in (letters[place] for place in mine):
                 names += (name(keys.INBOUND, partition, letter.recip_key), dead)
                 args += (letter.recip_key, letter.id, letter.raw)
-            replies = await self._floor.run(REVIVE_INBOUND, partition, names, args)
+            replies = await self._runtime.run(REVIVE_INBOUND, partition, names, args)
             for place, reply in zip(mine, replies, strict=True):
                 statuses[place] = status_of(reply)
         return statuses
 
     def partition_of(self, recip_key: str) -> int:
-        return self._floor.keyspace.partition_of(recip_key)
+        return self._runtime.keyspace.partition_of(recip_key)
 
     # The seed's other operations ------------------------------------------------------------
 
@@ -278,10 +278,10 @@ class RoutingStore:
 
     async def show(self, recip_key: str) -> KeyState:
         partition = self.partition_of(recip_key)
-        name = self._floor.keyspace.name(keys.INBOUND, partition, recip_key)
+        name = self._runtime.keyspace.name(keys.INBOUND, partition, recip_key)
         names = [*self._maps[partition], name]
         args = (*self._book(partition), 1, recip_key)
-        ((uid, pending, waiting, silent_ms),) = await self._floor.run(
+        ((uid, pending, waiting, silent_ms),) = await self._runtime.run(
             SHOW_KEYS, partition, names, args
         )
         if not uid and not waiting:
@@ -311,18 +311,18 @@ class RoutingStore:
         self, uid: str, partition: int, recip_keys: Sequence[str], messages_max: int
     ) -> list[list[bytes] | str]:
         """The oldest messages of each key, raw; or `not_owner`, or `later`."""
-        name = self._floor.keyspace.name
+        name = self._runtime.keyspace.name
         names = [name(keys.RECIP_KEY_UID, partition)]
         args: list[Argument] = [uid, self._bytes_max, len(recip_keys)]
         for key in recip_keys:
             names.append(name(keys.INBOUND, partition, key))
             args += (key, messages_max)
-        replies = await self._floor.run(TAKE_MESSAGES, partition, names, args)
+        replies = await self._runtime.run(TAKE_MESSAGES, partition, names, args)
         return [reply if isinstance(reply, list) else status_of(reply) for reply in replies]
 
     async def finish(self, uid: str, partition: int, done: Sequence[Finished]) -> list[str]:
         """Per key `finished`, `more` or `not_owner`. What is not named is ready again."""
-        name = self._floor.keyspace.name
+        name = self._runtime.keyspace.name
         names = [
             name(keys.PENDING_COUNTS, partition),
             name(keys.INBOUND_DEAD, partition),
@@ -336,12 +336,12 @@ class RoutingStore:
             args += (each.recip_key, len(each.endings))
             for ending in each.endings:
                 args += ending
-        replies = await self._floor.run(FINISH_MESSAGES, partition, names, args)
+        replies = await self._runtime.run(FINISH_MESSAGES, partition, names, args)
         return [status_of(reply) for reply in replies]
 
     def mail_hints(self, uid: str) -> Subscription:
         """Partitions in which this instance has mail; `partition_in` reads one."""
-        return self._floor.redis.subscribe(self._wake + uid)
+        return self._runtime.redis.subscribe(self._wake + uid)
 
     # Direct responses --------------------------------------------------------------------------
 
@@ -355,15 +355,15 @@ class RoutingStore:
     async def take_responses(self, relay: str) -> list[bytes]:
         partition, name = self._responses_of(relay)
         begins = f"{relay}." if self.acapy else ""
-        reply = await self._floor.run(TAKE_RESPONSES, partition, [name], (begins, RESPONSES_MAX))
+        reply = await self._runtime.run(TAKE_RESPONSES, partition, [name], (begins, RESPONSES_MAX))
         return list(reply)
 
     def response_hints(self, relay: str) -> Subscription:
-        channel = self._floor.keyspace.global_name(keys.RELAY_WAKE, relay)
-        return self._floor.redis.subscribe(channel)
+        channel = self._runtime.keyspace.global_name(keys.RELAY_WAKE, relay)
+        return self._runtime.redis.subscribe(channel)
 
     def _responses_of(self, relay: str) -> tuple[int, str]:
-        name = self._floor.keyspace.name
+        name = self._runtime.keyspace.name
         if self.acapy:
             return 0, name(keys.DIRECT_RESPONSES, 0)
         partition = self.partition_of(relay)
@@ -372,14 +372,14 @@ class RoutingStore:
     # Inside -------------------------------------------------------------------------------------
 
     def _names(self, of: Sequence[keys.Key], partition: int) -> list[str]:
-        return [self._floor.keyspace.name(key, partition) for key in of]
+        return [self._runtime.keyspace.name(key, partition) for key in of]
 
     def _book(self, partition: int) -> tuple[Argument, ...]:
         rules = self._rules
         return (rules.layout, rules.stale_after_ms, rules.moves_max, self._wake, partition)
 
     async def _run(self, script: Any, partition: int, args: Sequence[Argument] = ()) -> Any:
-        return await self._floor.run(
+        return await self._runtime.run(
             script, partition, self._maps[partition], (*self._book(partition), *args)
         )
 

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, Self, TypeVar
 
+from angarium.redis.connection import Argument
 from angarium.runtime.errors import CommandInvalid, Overloaded, RedisUnavailable, ScriptFailed
 from angarium.runtime.limits import Limits
-from angarium.runtime.wire import Argument
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -18,7 +18,8 @@
     ├── NotFound                  there is nothing under that id
     └── Conflict                  it is not in a state in which this can be done
 
-A room's own errors stand in its `errors.py`, under one of these.
+Those of the Redis client are declared in `redis/errors.py`. A module's own errors stand in its
+`errors.py`, under one of these.
 
 Each class carries the code that goes over the wire; the tables of the protocols are built
 from these codes, so an error has one name everywhere.
@@ -26,47 +27,44 @@ from these codes, so an error has one name everywhere.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from angarium.redis.errors import (
+    AngariumError,
+    CommandInvalid,
+    InputInvalid,
+    OutcomeUnknown,
+    Overloaded,
+    RedisUnavailable,
+    ScriptFailed,
+    ServerMissing,
+    ServerUnsettled,
+    ServerUnsuitable,
+    SettingInvalid,
+)
 
-
-class AngariumError(Exception):
-    """Base of all errors below. `code` is stable and goes over the wire."""
-
-    code: ClassVar[str] = "internal"
-    http_status: ClassVar[int] = 500
-
-
-class SettingInvalid(AngariumError):
-    """Names the setting and the fix in one line; the command line exits with 2."""
-
-    code = "setting_invalid"
-
-    def __init__(self, setting: str, problem: str, fix: str) -> None:
-        super().__init__(f"{setting}: {problem}; {fix}")
-        self.setting = setting
-        self.problem = problem
-        self.fix = fix
+__all__ = [
+    "AngariumError",
+    "CommandInvalid",
+    "Conflict",
+    "DatabaseUnavailable",
+    "InputInvalid",
+    "LayoutMismatch",
+    "LeaseLost",
+    "LimitExceeded",
+    "NotDurable",
+    "NotFound",
+    "OutcomeUnknown",
+    "Overloaded",
+    "RedisUnavailable",
+    "ScriptFailed",
+    "ServerMissing",
+    "ServerUnsettled",
+    "ServerUnsuitable",
+    "SettingInvalid",
+]
 
 
 class LayoutMismatch(SettingInvalid):
     code = "layout_mismatch"
-
-
-class ServerUnsuitable(SettingInvalid):
-    code = "server_unsuitable"
-
-
-class ServerUnsettled(ServerUnsuitable):
-    """It can't keep the promise now, and may in a moment: it came up or took over just now."""
-
-
-class ServerMissing(SettingInvalid):
-    code = "server_missing"
-
-
-class RedisUnavailable(AngariumError):
-    code = "redis_unavailable"
-    http_status = 503
 
 
 class DatabaseUnavailable(AngariumError):
@@ -74,28 +72,9 @@ class DatabaseUnavailable(AngariumError):
     http_status = 503
 
 
-class OutcomeUnknown(AngariumError):
-    code = "outcome_unknown"
-    http_status = 503
-
-
-class ScriptFailed(AngariumError):
-    code = "script_failed"
-
-
 class NotDurable(AngariumError):
     code = "not_durable"
     http_status = 503
-
-
-class Overloaded(AngariumError):
-    code = "overloaded"
-    http_status = 503
-
-    def __init__(self, limit: str, value: int | None = None) -> None:
-        at = "" if value is None else f" at {value}"
-        super().__init__(f"{limit} is full{at}; try again later or raise the limit")
-        self.limit = limit
 
 
 class LimitExceeded(AngariumError):
@@ -110,15 +89,6 @@ class LimitExceeded(AngariumError):
 class LeaseLost(AngariumError):
     code = "lease_lost"
     http_status = 409
-
-
-class InputInvalid(AngariumError):
-    code = "input_invalid"
-    http_status = 400
-
-
-class CommandInvalid(InputInvalid):
-    """Raised before anything is sent, and to the caller of that command only."""
 
 
 class NotFound(AngariumError):

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from angarium.redis.scripts import Script
 from angarium.runtime.errors import LeaseLost
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import Script, load_script, status_of
+from angarium.runtime.scripts import load_script, status_of
 
 ACQUIRE = load_script("angarium.runtime", "acquire_lease")
 RENEW = load_script("angarium.runtime", "renew_lease")

@@ -1,8 +1,9 @@
-"""What every room stands on: the connection, the keyspace, the scripts, the durability asked for.
+"""What every module runs on: the Redis client, the keyspace, the scripts, the durability asked for.
 
-A room's store gets a `Runtime` and calls `run` or makes `batched` transitions; it never sees a
+A module's store gets a `Runtime` and calls `run` or makes `batched` transitions; it never sees a
 connection, a hash or a retry. Every transition gets the same first arguments (time, actor,
-journal), so no script and no store can forget them.
+journal), so no script and no store can forget them. A process that can't have our settings (an
+ACA-Py agent) starts a `Runtime` from `RuntimeOptions`; this module imports no pydantic.
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
+from angarium.redis.client import Redis
+from angarium.redis.connection import Argument, Command, ReplyError
+from angarium.redis.options import Durability, RedisOptions
+from angarium.redis.scripts import Script
 from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import Batcher, BatchItem, BytesUnanswered, joined
 from angarium.runtime.clock import Clock, SystemClock
 from angarium.runtime.errors import LayoutMismatch, NotDurable
 from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
-from angarium.runtime.redis import Redis, raise_refusal
-from angarium.runtime.scripts import Script, load_script, status_of
-from angarium.runtime.settings import Durability, Settings
+from angarium.runtime.limits import Limits
+from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.tracing import Tracing, open_tracing
-from angarium.runtime.wire import Argument, Command, ReplyError
+
+if TYPE_CHECKING:
+    from angarium.runtime.settings import Settings
 
 CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 # The server tells how far the write came when this is over; the connection's own time-out
@@ -31,42 +38,85 @@ CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 DURABILITY_TIMEOUT_MS = 5_000
 
 
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """What a runtime has to be told; `Settings.runtime_options` makes it from the settings."""
+
+    redis: RedisOptions
+    keyspace: Keyspace
+    journal_bytes_max: int
+    """0 writes no journal."""
+    limits: Limits
+
+
+async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
+    """With the durability and the journal's size that the installation's roles run with.
+
+    For processes that can't read the settings. What no role has written down stays as it is.
+    """
+    name = options.keyspace.global_name(keys.LAYOUT)
+    async with Redis(options.redis) as redis:
+        question = ("HMGET", name, "durability", "journal_bytes_max")
+        durability, journal_bytes_max = await redis.call(*question, key=name)
+    if durability:
+        level = Durability(durability.decode())
+        options = replace(options, redis=replace(options.redis, durability=level))
+    if journal_bytes_max:
+        options = replace(options, journal_bytes_max=int(journal_bytes_max))
+    return options
+
+
 class Runtime:
     """Use `Runtime.open(settings)` as an async context manager."""
 
     def __init__(
         self,
-        settings: Settings,
+        options: RuntimeOptions,
         redis: Redis,
         clock: Clock,
         actor: str,
         tracing: Tracing | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        self.settings = settings
+        self.options = options
+        self._settings = settings
         self.redis = redis
         self.clock = clock
         self.actor = actor
         self.tracing = tracing
         """None unless a collector is named: to be asked before anything is done for a span."""
-        self.keyspace = Keyspace.from_settings(settings)
-        self._journal_bytes_max = settings.journal.bytes_max if settings.journal.enabled else 0
+        self.keyspace = options.keyspace
         self._journal_keys = [
             (self.keyspace.name(keys.JOURNAL, p), self.keyspace.name(keys.JOURNAL_META, p))
-            for p in range(settings.partitions)
+            for p in range(self.keyspace.partitions)
         ]
         self._batchers: list[Batcher[BatchItem, Any]] = []
-        self._unanswered = BytesUnanswered(settings.limits)
+        self._unanswered = BytesUnanswered(options.limits)
+
+    @property
+    def settings(self) -> Settings:
+        assert self._settings is not None, "this runtime was started without settings"
+        return self._settings
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, settings: Settings, *, clock: Clock | None = None, actor: str | None = None
+        cls,
+        settings: Settings | RuntimeOptions,
+        *,
+        clock: Clock | None = None,
+        actor: str | None = None,
     ) -> AsyncIterator[Self]:
         """Connect, agree with what Redis holds already, and give all back at the end."""
-        async with await Redis.connect(settings) as redis:
+        if isinstance(settings, RuntimeOptions):
+            options, given = settings, None
+        else:
+            options, given = settings.runtime_options(), settings
+        async with await Redis.connect(options.redis) as redis:
             actor = actor or new_actor()
-            tracing = open_tracing(actor)
-            runtime = cls(settings, redis, clock or SystemClock(), actor, tracing)
+            # Spans are made by our own processes only.
+            tracing = None if given is None else open_tracing(actor)
+            runtime = cls(options, redis, clock or SystemClock(), actor, tracing, given)
             await runtime._claim_layout()
             try:
                 yield runtime
@@ -75,6 +125,13 @@ class Runtime:
                     await batcher.close()
                 if tracing is not None:
                     await tracing.close()
+
+    async def record_options(self) -> None:
+        """Called by roles; read by `recorded_options`."""
+        name = self.keyspace.global_name(keys.LAYOUT)
+        durability, journal = self.options.redis.durability, self.options.journal_bytes_max
+        pairs = ("durability", durability, "journal_bytes_max", journal)
+        await self.redis.call("HSET", name, *pairs, key=name)
 
     async def run(
         self,
@@ -91,7 +148,7 @@ class Runtime:
             script,
             partition,
             (*self._journal_keys[partition], *keys),
-            ("" if now_ms is None else now_ms, self.actor, self._journal_bytes_max, *args),
+            ("" if now_ms is None else now_ms, self.actor, self.options.journal_bytes_max, *args),
             durable=durable and script.writes,
         )
 
@@ -112,7 +169,7 @@ class Runtime:
             replies: Sequence[Any] = await self.run(script, partition, names, values)
             return replies
 
-        batcher: Batcher[BatchItem, Any] = Batcher(run, self.settings.limits, self._unanswered)
+        batcher: Batcher[BatchItem, Any] = Batcher(run, self.options.limits, self._unanswered)
         self._batchers.append(batcher)
         return batcher
 
@@ -126,31 +183,20 @@ class Runtime:
         durable: bool,
     ) -> Any:
         after = self._durability_commands(partition) if durable else []
-        for command in (script.evalsha, script.eval):
-            replies = await self.redis.execute(
-                [command(names, args), *after],
-                key=names[0],
-                repeatable=script.repeatable,
-                timeout_s=2 * DURABILITY_TIMEOUT_MS / 1000 if after else None,
-                connection="durable" if after else "shared",
-            )
-            reply = replies[0]
-            if not (isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")):
-                break
-        if isinstance(reply, ReplyError):
-            raise_refusal(reply)
+        timeout_s = 2 * DURABILITY_TIMEOUT_MS / 1000 if after else None
+        replies = await self.redis.run(script, names, args, after=after, timeout_s=timeout_s)
         if after:
             self._check_durable(replies[-1])
-        return reply
+        return replies[0]
 
     def _durability_commands(self, partition: int) -> list[Command]:
-        if self.settings.durability is Durability.MEMORY:
+        if self.options.redis.durability is Durability.MEMORY:
             return []
         # A call that found its work done already (a repeat, a duplicate) writes nothing, and
         # WAIT would be satisfied at once though the first write is not safe yet. The barrier
         # is a write of our own behind everything that this reply may have relied on.
         barrier: Command = ("SET", self.keyspace.name(keys.BARRIER, partition), 1)
-        if self.settings.durability is Durability.REPLICA:
+        if self.options.redis.durability is Durability.REPLICA:
             return [barrier, ("WAIT", 1, DURABILITY_TIMEOUT_MS)]
         if self.redis.info.waitaof:
             return [barrier, ("WAITAOF", 1, 0, DURABILITY_TIMEOUT_MS)]
@@ -162,14 +208,14 @@ class Runtime:
         confirmed = reply[0] if isinstance(reply, list) else reply
         if confirmed < 1:
             raise NotDurable(
-                f"written, but not confirmed as '{self.settings.durability}' "
+                f"written, but not confirmed as '{self.options.redis.durability}' "
                 f"within {DURABILITY_TIMEOUT_MS} ms"
             )
 
     async def _claim_layout(self) -> None:
-        settings = self.settings
-        name = self.keyspace.global_name(keys.LAYOUT)
-        args = (LAYOUT_VERSION, settings.partitions, settings.prefix)
+        ours = self.keyspace
+        name = ours.global_name(keys.LAYOUT)
+        args = (LAYOUT_VERSION, ours.partitions, ours.prefix)
         reply = await self.redis.call(*CLAIM_LAYOUT.eval([name], args), key=name)
         if status_of(reply) == "differs":
             version, partitions = int(reply[1]), int(reply[2])
@@ -181,13 +227,12 @@ class Runtime:
                 )
             raise LayoutMismatch(
                 "ANGARIUM_PARTITIONS",
-                f"Redis holds data in {partitions} partitions, the setting says "
-                f"{settings.partitions}",
+                f"Redis holds data in {partitions} partitions, the setting says {ours.partitions}",
                 f"set it to {partitions}, or use another ANGARIUM_PREFIX",
             )
         if status_of(reply) == "created":
             known = self.keyspace.global_name(keys.KEYSPACES)
-            await self.redis.call("SADD", known, settings.prefix, key=known)
+            await self.redis.call("SADD", known, ours.prefix, key=known)
 
 
 def new_actor() -> str:

@@ -1,49 +1,28 @@
-"""Lua scripts as files: loaded with their includes, called by the hash of their content.
+"""Lua scripts as files, loaded with their includes.
 
-A script's name never reaches Redis, only the hash of its text, so an old and a new version run
-side by side during a rolling deploy. A header says what the script promises; the loader reads
-from it whether a call may be repeated and whether it writes. `#!lua` on the first line makes
-Redis refuse the whole script, not its second half, when memory is full or keys span slots.
+A header says what the script promises; the loader reads from it whether a call may be repeated
+and whether it writes. `#!lua` on the first line makes Redis refuse the whole script, not its
+second half, when memory is full or keys span slots.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from angarium.runtime.errors import ScriptFailed
-from angarium.runtime.wire import Argument, Command
+from angarium.redis.errors import ScriptFailed
+from angarium.redis.scripts import Script
 
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 HEADINGS = ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
 STATUS = re.compile(rb"^[a-z_]+$")
 
 
-@dataclass(frozen=True)
-class Script:
-    """One transition. `repeatable`: running it twice does what running it once does."""
-
-    name: str
-    source: str
-    sha: str
-    repeatable: bool
-    writes: bool
-
-    def evalsha(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        return ("EVALSHA", self.sha, len(keys), *keys, *args)
-
-    def eval(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        """Loads and runs in one step, so that no flush can come between."""
-        return ("EVAL", self.source, len(keys), *keys, *args)
-
-
 def load_script(package: str, name: str) -> Script:
-    """`load_script("angarium.dispatch", "accept_messages")` reads that room's lua folder."""
+    """`load_script("angarium.dispatch", "accept_messages")` reads that module's lua folder."""
     path = files(package) / "lua" / f"{name}.lua"
     assert isinstance(path, Path)  # the package is a folder, not an archive
     return read_script(path, f"{package}.{name}")

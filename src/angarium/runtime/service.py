@@ -23,8 +23,8 @@ from typing import Literal, final
 
 from prometheus_client import Counter
 
+from angarium.redis.backoff import Backoff
 from angarium.runtime import log
-from angarium.runtime.backoff import Backoff
 from angarium.runtime.clock import Clock, SystemClock
 from angarium.runtime.errors import AngariumError
 

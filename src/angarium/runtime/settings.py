@@ -26,8 +26,11 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from angarium.redis import url as redis_url
+from angarium.redis.options import Durability, OptionNames, RedisOptions
 from angarium.runtime import keyspace, urls
 from angarium.runtime.limits import Limits
+from angarium.runtime.runtime import RuntimeOptions
 from angarium.runtime.setting_groups.conversations import ConversationsSettings
 from angarium.runtime.setting_groups.dispatch import DispatchSettings
 from angarium.runtime.setting_groups.group import Redacting
@@ -36,7 +39,6 @@ from angarium.runtime.setting_groups.pickup import PickupSettings
 from angarium.runtime.setting_groups.routing import Layout, RoutingSettings
 from angarium.runtime.setting_groups.runtime import (
     AccessMode,
-    Durability,
     HttpSettings,
     JournalSettings,
     RedisSettings,
@@ -135,8 +137,7 @@ class Settings(Redacting, BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _redis_url_is_known(cls, value: str) -> str:
-        fix = "use embedded, redis://host:6379, redis+cluster://… or redis+sentinel://…/primary"
-        return check(urls.redis_url_problem, fix)(value)
+        return check(urls.redis_url_problem, redis_url.FIX)(value)
 
     @field_validator("database_url")
     @classmethod
@@ -172,6 +173,25 @@ class Settings(Redacting, BaseSettings):
             setting, name = clash
             raise refusal(f"'{name}' is also the name of another key", "choose another", setting)
         return self
+
+    def redis_options(self) -> RedisOptions:
+        return RedisOptions(
+            url=self.redis_url,
+            home=self.home,
+            durability=self.durability,
+            call_timeout_s=self.redis.call_timeout_ms / 1000,
+            unavailable_timeout_s=self.redis.unavailable_timeout_ms / 1000,
+            connections_max=self.redis.connections_max,
+            names=OptionNames("ANGARIUM_REDIS_URL", "ANGARIUM_DURABILITY", "ANGARIUM_HOME"),
+        )
+
+    def runtime_options(self) -> RuntimeOptions:
+        return RuntimeOptions(
+            redis=self.redis_options(),
+            keyspace=keyspace.Keyspace.from_settings(self),
+            journal_bytes_max=self.journal.bytes_max if self.journal.enabled else 0,
+            limits=self.limits,
+        )
 
 
 def load(**overrides: Any) -> Settings:

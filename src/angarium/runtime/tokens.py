@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from angarium.redis.connection import Argument
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid, NotFound, Overloaded, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
-from angarium.runtime.wire import Argument
 
 STORE_TOKEN = load_script("angarium.runtime", "store_token")
 REVOKE_TOKEN = load_script("angarium.runtime", "revoke_token")

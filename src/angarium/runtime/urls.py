@@ -10,14 +10,22 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-REDIS_SCHEMES = (
-    "redis",
-    "rediss",
-    "redis+cluster",
-    "rediss+cluster",
-    "redis+sentinel",
-    "rediss+sentinel",
+from angarium.redis.url import (
+    host_port_problem,
+    redis_url_problem,
+    scheme_problem,
+    split_scheme,
 )
+
+__all__ = [
+    "database_url_problem",
+    "host_port_problem",
+    "http_url_problem",
+    "lake_url_problem",
+    "redacted",
+    "redis_url_problem",
+]
+
 DATABASE_SCHEMES = ("sqlite", "postgresql")
 LAKE_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
@@ -30,10 +38,6 @@ _SECRET_PARAMETER = re.compile(
     r"(?P<name>[?&;][^=&;]*(?:pass|pwd|secret|token|key|credential|sig)[^=&;]*=)[^&;#]*",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}")
-_HOST_PORT = re.compile(
-    r"(?P<host>\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[^\s:/\[\],@?#]+)(:(?P<port>\d{1,5}))?", re.ASCII
-)
 
 
 def redacted(url: str) -> str:
@@ -42,51 +46,10 @@ def redacted(url: str) -> str:
     return _SECRET_PARAMETER.sub(r"\g<name>***", url)
 
 
-def host_port_problem(text: str, *, port_required: bool = True) -> str | None:
-    match = _HOST_PORT.fullmatch(text)
-    if match is None or (port_required and match["port"] is None):
-        return "is not host:port"
-    if match["port"] is not None and not 1 <= int(match["port"]) <= 65535:
-        return "has a port that is not between 1 and 65535"
-    return None
-
-
-def redis_url_problem(url: str) -> str | None:
-    if url == "embedded":
-        return None
-    scheme, rest = _split(url)
-    if scheme not in REDIS_SCHEMES:
-        return _scheme_problem(scheme)
-    authority, _, path = rest.partition("?")[0].partition("/")
-    hosts = authority.rpartition("@")[2].split(",")
-    kind = scheme.partition("+")[2]
-    if not all(hosts):
-        return "it names no server"
-    for host in hosts:
-        problem = host_port_problem(host, port_required=False)
-        if problem is not None:
-            return f"its server {problem}"
-    if len(hosts) > 1 and not kind:
-        return f"it names {len(hosts)} servers, and {scheme}:// takes one"
-    return _redis_path_problem(kind, path.rstrip("/"))
-
-
-def _redis_path_problem(kind: str, path: str) -> str | None:
-    if kind == "sentinel":
-        primary, _, path = path.partition("/")
-        if not primary:
-            return "it does not name the primary behind its sentinels"
-    if path and not (path.isascii() and path.isdecimal()):
-        return "its database is not a number"
-    if kind == "cluster" and path.strip("0"):
-        return "a cluster has only database 0"
-    return None
-
-
 def database_url_problem(url: str) -> str | None:
-    scheme, rest = _split(url)
+    scheme, rest = split_scheme(url)
     if scheme not in DATABASE_SCHEMES:
-        return _scheme_problem(scheme)
+        return scheme_problem(scheme)
     if scheme == "sqlite":
         # A database in memory would forget what it was given to keep.
         names_file = rest.startswith("/") and rest[1:] not in ("", ":memory:")
@@ -95,9 +58,9 @@ def database_url_problem(url: str) -> str | None:
 
 
 def http_url_problem(url: str) -> str | None:
-    scheme, _ = _split(url)
+    scheme, _ = split_scheme(url)
     if scheme not in ("http", "https"):
-        return _scheme_problem(scheme)
+        return scheme_problem(scheme)
     return _authority_problem(url, host_required=True)
 
 
@@ -107,20 +70,10 @@ def lake_url_problem(url: str) -> str | None:
         return "it is empty"
     if "://" not in url:
         return None
-    scheme, rest = _split(url)
+    scheme, rest = split_scheme(url)
     if not scheme or not rest:
         return "it is neither a folder nor a URL"
-    return None if scheme in LAKE_SCHEMES else _scheme_problem(scheme)
-
-
-def _split(url: str) -> tuple[str, str]:
-    """Scheme and rest; an empty scheme when there is none that could be shown."""
-    scheme, separator, rest = url.partition("://")
-    return (scheme, rest) if separator and _SCHEME.fullmatch(scheme) else ("", "")
-
-
-def _scheme_problem(scheme: str) -> str:
-    return f"the scheme '{scheme}' is not known" if scheme else "it is not a URL"
+    return None if scheme in LAKE_SCHEMES else scheme_problem(scheme)
 
 
 def _authority_problem(url: str, *, host_required: bool) -> str | None:

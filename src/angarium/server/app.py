@@ -3,8 +3,8 @@
 A role is a service made from the runtime it stands on. Its module is imported only when the role
 is asked for, so a process pays for what it runs. Rooms never import one another; they are joined
 here: the application's functions get clients of all rooms on the runtime of their process, so that
-a worker starts a transaction and a step replies into a conversation, and `joins.py` leads replies to
-pickup and their removal back.
+a worker starts a transaction and a step replies into a conversation, and `joins.py` leads replies
+to pickup and their removal back.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ async def compose(
     for module in modules:
         module.check(settings, app)
     async with Runtime.open(settings) as runtime:
+        await runtime.record_options()
         bound = app if isinstance(app, Angarium) else None
         if bound is not None:
             bound.bind(runtime)

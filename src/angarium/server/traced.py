@@ -1,8 +1,8 @@
 """Spans around a user's functions (a worker's, a step's, an inbox's) and around API operations.
 
 Only where a collector is named (`runtime/tracing.py`): otherwise nothing is wrapped, and a call
-costs what it always did. What a function does in the other rooms hangs under its span, and so does what
-it measures itself by OpenTelemetry.
+costs what it always did. What a function does in the other rooms hangs under its span, and so does
+what it measures itself by OpenTelemetry.
 """
 
 from __future__ import annotations

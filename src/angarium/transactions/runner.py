@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from angarium.redis.backoff import Backoff
 from angarium.runtime.application import Caller, Handler
-from angarium.runtime.backoff import Backoff
 from angarium.runtime.clock import Clock
 from angarium.runtime.errors import (
     AngariumError,

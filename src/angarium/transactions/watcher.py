@@ -16,10 +16,10 @@ from typing import TypeVar
 from prometheus_client import Gauge
 from starlette.responses import Response
 
+from angarium.redis.subscription import ChannelBatch
 from angarium.runtime.errors import AngariumError, Overloaded
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.subscription import Batch
 from angarium.runtime.web import reply
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import Polled, Status, Transaction
@@ -269,7 +269,7 @@ class Watcher(Service):
             EVENTS.labels(*labels).set(count)
 
 
-def _notices(batch: Batch) -> Iterator[tuple[bytes, Sequence[str]]]:
+def _notices(batch: ChannelBatch) -> Iterator[tuple[bytes, Sequence[str]]]:
     for message in batch.messages:
         for line in message.payload.decode().split("\n"):
             event, *ids = line.split(" ")

@@ -32,13 +32,19 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from angarium.lake.connection import WAIT_S_MAX, Connection
 from angarium.lake.errors import OptionInvalid, RowsMissing
 from angarium.lake.sinks.delta_format import QUERY_ID, query_of
-from angarium.lake.sources.options import check_names, positive, required
+from angarium.lake.sources.options import (
+    WAIT_S_MAX,
+    check_names,
+    connect_to_redis,
+    positive,
+    required,
+)
+from angarium.redis.blocking import BlockingRedis
+from angarium.redis.cluster import slot_of
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.scripts import load_script, status_of
-from angarium.runtime.topology import slot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +151,7 @@ def _stage(target: StreamTarget, batches: Iterator[pa.RecordBatch]) -> Staged:
     """On an executor: rows of one task, on a list that only this try of it knows."""
     name = target.beside(f"staged:{uuid.uuid4()}")
     rows = 0
-    with Connection(target.url, wait_s=target.wait_s) as redis:
+    with connect_to_redis(target.url, target.wait_s) as redis:
         for number, chunk in enumerate(_chunks(batches)):
             reply = redis.run(STAGE_ROWS, [name], [number, STAGED_MS, packed(chunk)])
             if status_of(reply) == "missing":
@@ -160,7 +166,7 @@ def _append(target: StreamTarget, messages: Sequence[Any], app_id: str, batch_id
     """On the driver: the lists of a batch into the stream."""
     lists = [each.list for each in messages if each is not None and each.list]
     writer = target.beside(f"writer:{app_id}")
-    with Connection(target.url, wait_s=target.wait_s) as redis:
+    with connect_to_redis(target.url, target.wait_s) as redis:
         reply = redis.run(BEGIN_APPEND, [writer, *lists], [batch_id])
         status = status_of(reply)
         if status == "unfinished":
@@ -184,11 +190,11 @@ def _append(target: StreamTarget, messages: Sequence[Any], app_id: str, batch_id
 
 def _drop(target: StreamTarget, messages: Sequence[Any]) -> None:
     lists = [each.list for each in messages if each is not None and each.list]
-    with Connection(target.url, wait_s=target.wait_s) as redis:
+    with connect_to_redis(target.url, target.wait_s) as redis:
         _delete(redis, lists)
 
 
-def _delete(redis: Connection, lists: Sequence[str]) -> None:
+def _delete(redis: BlockingRedis, lists: Sequence[str]) -> None:
     for each in lists:
         redis.call("UNLINK", each, key=each)
 

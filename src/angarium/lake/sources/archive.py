@@ -27,10 +27,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from angarium.lake.connection import Connection
 from angarium.lake.errors import CheckpointMismatch, OptionInvalid
 from angarium.lake.sources.archive_rows import SCHEMA, record_batch
 from angarium.lake.sources.archive_store import HELD, WORKING, ArchiveOptions, ArchiveStore
+from angarium.redis.blocking import BlockingRedis
 from angarium.runtime.errors import RedisUnavailable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionInvalid("schema", "the archive has columns of its own", fix)
         self._options = options
         self._schema = schema
-        self._redis: Connection | None = None
+        self._redis: BlockingRedis | None = None
         self._store: ArchiveStore | None = None
         self._handed: dict[str, Any] | None = None
         self._left: int | None = None

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.lake.connection import WAIT_S_MAX, Connection
 from angarium.lake.errors import OptionInvalid
-from angarium.lake.sources.options import positive, required
+from angarium.lake.sources.options import WAIT_S_MAX, connect_to_redis, positive, required
+from angarium.redis.blocking import BlockingRedis
+from angarium.redis.connection import Argument
 from angarium.runtime import keyspace
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB
 from angarium.runtime.scripts import load_script
 from angarium.runtime.settings import Settings
-from angarium.runtime.wire import Argument
 
 TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
 KNOWN = (
@@ -71,8 +71,8 @@ class ArchiveOptions:
     def source(self) -> str:
         return f"archive:{self.prefix}:{self.partitions}"
 
-    def connect(self) -> Connection:
-        return Connection(self.url, wait_s=self.wait_s)
+    def connect(self) -> BlockingRedis:
+        return connect_to_redis(self.url, self.wait_s)
 
 
 def options_of(settings: Settings, url: str) -> dict[str, str]:
@@ -98,7 +98,7 @@ class Handed:
 
 
 class ArchiveStore:
-    def __init__(self, options: ArchiveOptions, redis: Connection) -> None:
+    def __init__(self, options: ArchiveOptions, redis: BlockingRedis) -> None:
         self._options = options
         self._redis = redis
         self._space = Keyspace(options.prefix, options.partitions)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from angarium.lake.connection import WAIT_S_MAX, Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources.entry_ids import number_of
+from angarium.redis.blocking import BlockingRedis
+from angarium.redis.options import RedisOptions
 
 KNOWN = (
     "url", "keys", "path", "startingOffsets", "endingOffsets", "maxRowsPerBatch", "parallelism",
@@ -18,7 +19,26 @@ KNOWN = (
     "key", "idColumn", "appId", "batchId", "maxLength",
 )  # fmt: skip
 PARALLELISM = 2
+# One page of a stream may be many megabytes on a slow line; a server that is paused is noticed.
+ANSWER_S_MAX = 60.0
+# A minute's outage is ridden out with a margin; after that somebody has to look.
+WAIT_S_MAX = 120.0
 _Word = TypeVar("_Word", bound=StrEnum)
+
+
+def connect_to_redis(url: str, wait_s: float = WAIT_S_MAX) -> BlockingRedis:
+    """Opened inside a task, and of that task alone; everything sent on it may be repeated."""
+    if url in ("", "embedded"):
+        problem = "an embedded server has no fixed address" if url else "it is empty"
+        raise OptionInvalid("url", problem, "use redis://host:6379 or the like")
+    return BlockingRedis(
+        RedisOptions(
+            url,
+            call_timeout_s=ANSWER_S_MAX,
+            unavailable_timeout_s=wait_s,
+            client_name="angarium-lake",
+        )
+    )
 
 
 class Gap(StrEnum):
@@ -87,8 +107,8 @@ class StreamOptions:
         """What is read, as a checkpoint records it."""
         return ",".join(self.keys)
 
-    def connect(self) -> Connection:
-        return Connection(self.url, wait_s=self.wait_s)
+    def connect(self) -> BlockingRedis:
+        return connect_to_redis(self.url, self.wait_s)
 
 
 def check_names(options: Mapping[str, str]) -> None:

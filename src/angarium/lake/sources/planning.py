@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium.lake.connection import Connection
 from angarium.lake.errors import CheckpointMismatch
 from angarium.lake.sources import entry_ids
 from angarium.lake.sources.options import Decode, Gap, StreamOptions
@@ -23,6 +22,7 @@ from angarium.lake.sources.streams import (
     refuse_gap,
     sequences_of,
 )
+from angarium.redis.blocking import BlockingRedis
 
 # Below this, starting another task costs more than it saves.
 ROWS_PER_TASK_MIN = 20_000
@@ -73,7 +73,7 @@ class Range:
 
 
 class Planner:
-    def __init__(self, options: StreamOptions, redis: Connection) -> None:
+    def __init__(self, options: StreamOptions, redis: BlockingRedis) -> None:
         self._options = options
         self._redis = redis
         self._journal = options.decode is Decode.JOURNAL

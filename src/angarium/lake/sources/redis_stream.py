@@ -51,15 +51,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from angarium.lake.connection import Connection
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import decode, files, journal
 from angarium.lake.sources.entry_ids import text_of
 from angarium.lake.sources.options import Decode, Gap, StreamOptions, Tables
 from angarium.lake.sources.planning import Planner, Position, Range
 from angarium.lake.sources.streams import pages
+from angarium.redis.blocking import BlockingRedis
+from angarium.redis.connection import Argument
 from angarium.runtime.scripts import load_script
-from angarium.runtime.wire import Argument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_schema(options, schema)
         self._options = options
         self._schema = schema
-        self._redis: Connection | None = None
+        self._redis: BlockingRedis | None = None
         self._planner: Planner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

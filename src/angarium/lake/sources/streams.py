@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.lake.connection import Connection
 from angarium.lake.errors import EntriesTrimmed, OptionInvalid, StreamReplaced
 from angarium.lake.sources import entry_ids
+from angarium.redis.blocking import BlockingRedis
 from angarium.runtime.errors import ScriptFailed
 
-SCAN_COUNT = 1_000
 PAGE_ENTRIES_MAX = 10_000
 # A page is held whole, as bytes and as rows: a few of these fit into any worker.
 PAGE_BYTES_AIM = 16 << 20
@@ -56,28 +55,16 @@ class StreamState:
         return max(1, int(rows * min(1.0, share)))
 
 
-def find_keys(redis: Connection, names: Sequence[str]) -> list[str]:
+def find_keys(redis: BlockingRedis, names: Sequence[str]) -> list[str]:
     """Names as they are, patterns as the streams that fit them now."""
     found = {name for name in names if not _GLOB & set(name)}
     for pattern in names:
         if _GLOB & set(pattern):
-            found.update(_scan(redis, pattern))
+            found.update(name.decode() for name in redis.find_keys(pattern, "stream"))
     return sorted(found)
 
 
-def _scan(redis: Connection, pattern: str) -> Iterator[str]:
-    # Node by node, because each has a cursor of its own.
-    for node in redis.nodes():
-        cursor = b"0"
-        while True:
-            question = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", "stream")
-            cursor, names = redis.at(node, *question)
-            yield from (name.decode() for name in names)
-            if cursor == b"0":
-                break
-
-
-def look(redis: Connection, key: str, *, journal: bool) -> StreamState:
+def look(redis: BlockingRedis, key: str, *, journal: bool) -> StreamState:
     try:
         reply = redis.call("XINFO", "STREAM", key, key=key)
     except ScriptFailed as error:
@@ -154,7 +141,7 @@ def refuse_gap(key: str, position: int, lost: int) -> None:
 
 
 def pages(
-    redis: Connection, key: str, start: int, end: int, first: int, *, strict: bool
+    redis: BlockingRedis, key: str, start: int, end: int, first: int, *, strict: bool
 ) -> Iterator[list[Entry]]:
     """Entries behind `start` up to and with `end`, in pages of a bounded size.
 
@@ -188,7 +175,7 @@ def pages(
             return
 
 
-def entry_at(redis: Connection, key: str, number: int, after: int) -> tuple[int, Entry | None]:
+def entry_at(redis: BlockingRedis, key: str, number: int, after: int) -> tuple[int, Entry | None]:
     """The last entry up to an id, or else the first behind it: a place where a batch can end."""
     text = entry_ids.text_of(number)
     found = redis.call(

@@ -1,7 +1,8 @@
 """The ACA-Py plugin's configuration: the section `redis_queue` of the agent's plugin settings.
 
 The names are those of the published plugin, so its files can be kept. New are `layout`, `prefix`
-and `partitions`, which must say what the relay and the deliverer are set to. Pure: a mapping in,
+and `partitions`, which must say what the relay and the deliverer are set to, and `durability` and
+`journal_bytes_max`, which follow them unless they are set. Pure: a mapping in,
 values out, or `SettingInvalid` that names what is wrong.
 """
 
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium.runtime.errors import SettingInvalid
+from angarium.redis.errors import SettingInvalid
+from angarium.redis.options import Durability
 
 SECTION = "redis_queue"
 # Where each kind of event goes: pattern of its topic → list in Redis.
@@ -51,6 +53,9 @@ class PluginConfig:
     layout: str = "native"
     prefix: str = ""
     partitions: int = 1
+    durability: str | None = None
+    """None takes what Angarium's own processes wrote down in Redis; so does the next one."""
+    journal_bytes_max: int | None = None
     is_mediator: bool = False
     event_lists: Mapping[str, str] = field(default_factory=lambda: EVENT_LISTS)
     webhook_topics: Mapping[str, str] = field(default_factory=lambda: WEBHOOK_TOPICS)
@@ -74,12 +79,31 @@ def read_config(settings: Mapping[str, Any]) -> PluginConfig:
         topic_prefix=_topic_prefix(inbound, outbound),
         layout=layout,
         prefix=str(given.get("prefix", "")),
-        partitions=int(given.get("partitions", 1)),
+        partitions=_number(given, "partitions") or 1,
+        durability=_durability(given),
+        journal_bytes_max=_number(given, "journal_bytes_max"),
         is_mediator=bool(outbound.get("is_mediator", outbound.get("mediator_mode", False))),
         event_lists=event.get("event_topic_maps") or EVENT_LISTS,
         webhook_topics=event.get("event_webhook_topic_maps") or WEBHOOK_TOPICS,
         deliver_webhook=bool(event.get("deliver_webhook", True)),
     )
+
+
+def _number(given: Mapping[str, Any], name: str) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not str(value).isascii() or not str(value).isdecimal() or int(value) < 1:
+        raise SettingInvalid(f"{SECTION}.{name}", f"{value!r} is no number", "use 1 or more")
+    return int(value)
+
+
+def _durability(given: Mapping[str, Any]) -> str | None:
+    value = given.get("durability")
+    if value is not None and value not in list(Durability):
+        fix = f"use {', '.join(Durability)}"
+        raise SettingInvalid(f"{SECTION}.durability", f"{value!r} is unknown", fix)
+    return value
 
 
 def _plain(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,12 +34,14 @@ async def _on_event(profile: Any, event: Any) -> None:
     try:
         name = link.config.event_lists[event.metadata.pattern.pattern]
         name = Template(name).safe_substitute(wallet_id=body["wallet_id"])
-        floor = await link.floor()
+        runtime = await link.runtime()
         metadata = {"time_ns": time.time_ns()}
         origin = profile.settings.get("default_label")
         extra = {"x-wallet-id": wallet_id, "origin": origin}
         metadata.update({key: value for key, value in extra.items() if value})
-        await floor.append(name, json.dumps({"payload": body, "metadata": metadata}))
+        item = json.dumps({"payload": body, "metadata": metadata})
+        # The list is the controllers', not of our keyspace. It is not sent twice.
+        await runtime.redis.execute([("RPUSH", name, item)], key=name, repeatable=False)
         await _deliver_webhooks(link, profile, event.topic, body)
     except AngariumError as error:
         LOGGER.error("event %s did not reach Redis: %s", event.topic, error)

@@ -6,14 +6,21 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from angarium.routing.acapy.config import PluginConfig, read_config
-from angarium.routing.floor import PlainFloor, PlainSettings
+from angarium.redis.options import Durability, OptionNames, RedisOptions
+from angarium.routing.acapy.config import SECTION, PluginConfig, read_config
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import RoutingStore, Rules
-from angarium.runtime.limits import Limits
+from angarium.runtime import keyspace as keys
+from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.limits import MIB, Limits
+from angarium.runtime.runtime import Runtime, RuntimeOptions, recorded_options
+
+# Until an Angarium process has written down its own.
+JOURNAL_BYTES_MAX = 256 * MIB
 
 
 class Link:
@@ -26,7 +33,7 @@ class Link:
         self._stack = AsyncExitStack()
         self._lock = asyncio.Lock()
         self._users = 0
-        self._floor: PlainFloor | None = None
+        self._runtime: Runtime | None = None
         self._routing: RoutingStore | None = None
         self._outbound: OutboundStore | None = None
 
@@ -42,7 +49,7 @@ class Link:
     async def enter(self) -> None:
         """One transport more that needs the connection until it leaves."""
         self._users += 1
-        await self.floor()
+        await self.runtime()
 
     async def leave(self) -> None:
         """The last one closes it: transports stop side by side, and mail has to be given back."""
@@ -50,34 +57,54 @@ class Link:
         if self._users == 0:
             await self.close()
 
-    async def floor(self) -> PlainFloor:
+    async def runtime(self) -> Runtime:
         async with self._lock:
-            if self._floor is None:
+            if self._runtime is None:
                 config = self.config
-                settings = PlainSettings(
-                    redis_url=config.redis_url,
-                    actor=f"acapy-{socket.gethostname()}-{os.getpid()}-{self.uid[:6]}",
-                    prefix=config.prefix,
-                    partitions=config.partitions,
-                    topic_prefix=config.topic_prefix,
-                )
-                self._floor = await self._stack.enter_async_context(PlainFloor.open(settings))
+                options = await _runtime_options(config, self.limits)
+                actor = f"acapy-{socket.gethostname()}-{os.getpid()}-{self.uid[:6]}"
+                opened = Runtime.open(options, actor=actor)
+                self._runtime = await self._stack.enter_async_context(opened)
                 rules = Rules(layout=config.layout)
-                self._routing = RoutingStore(self._floor, rules, self.limits)
-                self._outbound = OutboundStore(self._floor, config.layout)
-            return self._floor
+                self._routing = RoutingStore(self._runtime, rules, self.limits)
+                self._outbound = OutboundStore(self._runtime, config.layout)
+            return self._runtime
 
     async def routing(self) -> RoutingStore:
-        await self.floor()
+        await self.runtime()
         assert self._routing is not None
         return self._routing
 
     async def outbound(self) -> OutboundStore:
-        await self.floor()
+        await self.runtime()
         assert self._outbound is not None
         return self._outbound
 
     async def close(self) -> None:
         async with self._lock:
             await self._stack.aclose()
-            self._floor = None
+            self._runtime = None
+
+
+async def _runtime_options(config: PluginConfig, limits: Limits) -> RuntimeOptions:
+    """An agent can't have our settings: what its section does not say is what Redis says."""
+    names = {
+        key: config.topic_prefix + key.name.removeprefix(keys.TOPIC_PREFIX)
+        for key in keys.KEYS
+        if key.room == "routing" and key.name.startswith(keys.TOPIC_PREFIX)
+    }
+    redis = RedisOptions(
+        config.redis_url,
+        client_name="angarium-acapy",
+        names=OptionNames(f"{SECTION}.connection.connection_url", f"{SECTION}.durability"),
+    )
+    options = RuntimeOptions(
+        redis, Keyspace(config.prefix, config.partitions, names), JOURNAL_BYTES_MAX, limits
+    )
+    options = await recorded_options(options)
+    if config.durability is not None:
+        redis = replace(options.redis, durability=Durability(config.durability))
+        options = replace(options, redis=redis)
+    if config.journal_bytes_max is not None:
+        options = replace(options, journal_bytes_max=config.journal_bytes_max)
+    return options

@@ -11,7 +11,8 @@ _runtime = partial(Key, room="runtime")
 LAYOUT = _runtime(
     "angarium:layout",
     "hash",
-    meaning="How this keyspace was laid out on first use: `layout_version`, `partitions`, `prefix`",
+    meaning="How this keyspace was laid out: `layout_version`, `partitions`, `prefix`, "
+    "and what the roles run with: `durability`, `journal_bytes_max`",
     scope=Scope.KEYSPACE,
 )
 KEYSPACES = _runtime(

@@ -12,12 +12,6 @@ from angarium.runtime.setting_groups.group import Group, Port, Positive
 from angarium.runtime.setting_values import read_list
 
 
-class Durability(StrEnum):
-    MEMORY = "memory"  # Redis took it
-    LOCAL = "local"  # and it is on the disk of that server
-    REPLICA = "replica"  # and another server has it
-
-
 class AccessMode(StrEnum):
     AUTO = "auto"  # open on loopback until there is a token, and never again
     OPEN = "open"  # open on loopback, whatever tokens there are or were

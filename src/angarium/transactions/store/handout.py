@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from angarium.redis.connection import Argument
 from angarium.runtime import keyspace as keys
 from angarium.runtime.lease import GrantStatus
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
-from angarium.runtime.wire import Argument
 from angarium.transactions.model import Transaction, pairs_of, transaction_of
 from angarium.transactions.store.places import Places
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
+from angarium.redis.connection import Argument
+from angarium.redis.scripts import Script
 from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import Batcher, BatchItem
 from angarium.runtime.errors import LimitExceeded
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import Script, load_script, status_of
-from angarium.runtime.wire import Argument
+from angarium.runtime.scripts import load_script, status_of
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
 from angarium.transactions.model import (
     Polled,

@@ -1,4 +1,4 @@
-"""The blocking connection of the executors, against servers that come, go and move."""
+"""The client without an event loop, against servers that come, go and move."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from pathlib import Path
 import pytest
 import trustme
 
-from angarium.lake.connection import Connection
-from angarium.lake.errors import OptionInvalid
-from angarium.lake.runner import redis_of
+from angarium.redis.blocking import BlockingRedis
+from angarium.redis.errors import SettingInvalid
+from angarium.redis.options import RedisOptions
 from angarium.runtime.errors import RedisUnavailable, ScriptFailed
-from angarium.runtime.settings import load
 from tests.kit.cluster import ClusterProcess, slot_of
 from tests.kit.eventually import wait_until
 from tests.kit.sentinel import SentinelProcess
 from tests.kit.server import ServerProcess
 
 
+def connect(url: str, wait_s: float = 60.0) -> BlockingRedis:
+    return BlockingRedis(RedisOptions(url, unavailable_timeout_s=wait_s))
+
+
 def test_commands_sent_together_come_back_in_order(any_redis_url: str) -> None:
-    with Connection(any_redis_url) as redis:
+    with connect(any_redis_url) as redis:
         for name in ("lc:a", "lc:b", "lc:c"):
             commands = [("SET", name, name), ("GET", name), ("STRLEN", name)]
             assert redis.ask(commands, key=name) == [b"OK", name.encode(), 4]
@@ -31,7 +34,7 @@ def test_commands_sent_together_come_back_in_order(any_redis_url: str) -> None:
 
 
 def test_a_server_that_was_away_is_waited_for() -> None:
-    with ServerProcess(aof=True, fsync="always") as server, Connection(server.url) as redis:
+    with ServerProcess(aof=True, fsync="always") as server, connect(server.url) as redis:
         redis.call("SET", "a", "1")
         server.kill()
         answers: list[bytes] = []
@@ -45,13 +48,13 @@ def test_a_server_that_was_away_is_waited_for() -> None:
 def test_a_server_that_stays_away_is_an_error_that_says_so() -> None:
     with ServerProcess() as server:
         url = server.url
-    with Connection(url, wait_s=0.2) as redis, pytest.raises(RedisUnavailable, match="waited"):
+    with connect(url, 0.2) as redis, pytest.raises(RedisUnavailable, match="waited"):
         redis.call("PING")
 
 
 def test_a_slot_that_moves_is_followed(cluster: ClusterProcess) -> None:
     name = "lc:moving"
-    with Connection(cluster.url) as redis:
+    with connect(cluster.url) as redis:
         redis.call("SET", name, "1", key=name)
         before = cluster.node_of(name)
         other = next(node for node in cluster.nodes if node is not before)
@@ -65,7 +68,7 @@ def test_a_slot_that_moves_is_followed(cluster: ClusterProcess) -> None:
 
 
 def test_sentinels_are_asked_for_the_primary() -> None:
-    with SentinelProcess() as group, Connection(group.url) as redis:
+    with SentinelProcess() as group, connect(group.url) as redis:
         assert redis.call("SET", "a", "1") == b"OK"
         group.failover()
 
@@ -75,20 +78,21 @@ def test_sentinels_are_asked_for_the_primary() -> None:
         assert wait_until(wrote, 60)
 
 
-def test_an_embedded_server_lets_processes_in_that_are_not_ours(tmp_path: Path) -> None:
-    with redis_of(load(home=tmp_path / "home")) as url, Connection(url) as redis:
+def test_the_embedded_server_is_started_and_released(tmp_path: Path) -> None:
+    options = RedisOptions("embedded", home=tmp_path / "home")
+    with BlockingRedis(options) as redis:
         assert redis.call("PING") == b"PONG"
 
 
 def test_a_user_with_few_rights(redis_server: ServerProcess) -> None:
     redis_server.ask("ACL", "SETUSER", "lake", "on", ">secret", "~s:*", "+xrange", "+ping")
     url = f"redis://lake:secret@127.0.0.1:{redis_server.port}"
-    with Connection(url) as redis:
+    with connect(url) as redis:
         assert redis.call("XRANGE", "s:1", "-", "+") == []
-        with pytest.raises(OptionInvalid, match="NOPERM"):
+        with pytest.raises(SettingInvalid, match="NOPERM"):
             redis.call("GET", "s:1")
-    with Connection(url.replace("secret", "wr0ng")) as redis:
-        with pytest.raises(OptionInvalid, match="check user, password") as caught:
+    with connect(url.replace("secret", "wr0ng")) as redis:
+        with pytest.raises(SettingInvalid, match="check user, password") as caught:
             redis.call("PING")
         assert "wr0ng" not in str(caught.value)
 
@@ -112,7 +116,7 @@ async def test_tls_with_a_certificate_of_ones_own(
         await asyncio.gather(copy(reader, inner[1]), copy(inner[0], writer))
 
     def ping(url: str) -> bytes:
-        with Connection(url, wait_s=0.1) as redis:
+        with connect(url, 0.1) as redis:
             return bytes(redis.call("PING"))
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
@@ -126,5 +130,5 @@ async def test_tls_with_a_certificate_of_ones_own(
 
 @pytest.mark.parametrize("url", ["", "embedded", "http://a", "redis://"])
 def test_an_address_that_can_not_be_used_is_refused(url: str) -> None:
-    with pytest.raises(OptionInvalid, match="url"):
-        Connection(url)
+    with pytest.raises(SettingInvalid, match="url"):
+        connect(url)

@@ -12,8 +12,13 @@ from unittest.mock import AsyncMock, patch
 import pytest
 import trustme
 
+from angarium.redis.address import Address
+from angarium.redis.client import Redis
+from angarium.redis.cluster import Cluster, slot_of
+from angarium.redis.connection import Credentials
+from angarium.redis.node import Node, ServerUse
+from angarium.redis.url import parse_redis_url
 from angarium.runtime import keyspace as keys
-from angarium.runtime.address import Address
 from angarium.runtime.errors import (
     NotDurable,
     OutcomeUnknown,
@@ -22,11 +27,7 @@ from angarium.runtime.errors import (
     ServerUnsuitable,
     SettingInvalid,
 )
-from angarium.runtime.redis import Redis
-from angarium.runtime.redis_url import parse_redis_url
 from angarium.runtime.settings import load
-from angarium.runtime.topology import Cluster, Node, slot_of
-from angarium.runtime.wire import Credentials
 from tests.kit.cluster import ClusterProcess
 from tests.kit.eventually import eventually
 from tests.kit.proxy import FaultProxy
@@ -39,7 +40,7 @@ IMPATIENT = {"unavailable_timeout_ms": 200, "call_timeout_ms": 300}
 
 
 async def connect(url: str, **redis_settings: int) -> Redis:
-    return await Redis.connect(sample_settings(url, redis=redis_settings))
+    return await Redis.connect(sample_settings(url, redis=redis_settings).redis_options())
 
 
 def test_urls_are_taken_apart() -> None:
@@ -237,6 +238,9 @@ async def impostor(fsync: str = "everysec", **info: str) -> AsyncIterator[str]:
         while line := await reader.readline():
             if line.strip().upper() == b"SETNAME":
                 writer.write(b"+OK\r\n")
+            if line.strip().upper() == b"ECHO":
+                await reader.readline()
+                writer.write(b"+" + (await reader.readline()))
             if line.strip().upper() == b"INFO":
                 writer.write(f"${len(text)}\r\n{text}\r\n".encode())
             if line.strip() == b"appendfsync":
@@ -259,10 +263,10 @@ async def test_a_server_without_waitaof_is_local_only_if_it_always_syncs() -> No
     lazy = impostor(redis_version="7.0.15", aof_enabled="1")
     async with lazy as url:
         with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*appendfsync always"):
-            await Redis.connect(load(redis_url=url, durability="local"))
+            await Redis.connect(load(redis_url=url, durability="local").redis_options())
     async with (
         impostor("always", redis_version="7.0.15", aof_enabled="1") as url,
-        await Redis.connect(load(redis_url=url, durability="local")) as redis,
+        await Redis.connect(load(redis_url=url, durability="local").redis_options()) as redis,
     ):
         assert not redis.info.waitaof
 
@@ -277,15 +281,19 @@ async def test_a_server_that_would_evict_is_refused() -> None:
 async def test_durability_that_the_server_can_not_give_is_refused(redis_url: str) -> None:
     waiting = {"unavailable_timeout_ms": 100}
     with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*appendonly yes"):
-        await Redis.connect(load(redis_url=redis_url, durability="local", redis=waiting))
+        await Redis.connect(
+            load(redis_url=redis_url, durability="local", redis=waiting).redis_options()
+        )
     with pytest.raises(ServerUnsuitable, match=r"ANGARIUM_DURABILITY.*replica"):
-        await Redis.connect(load(redis_url=redis_url, durability="replica", redis=waiting))
+        await Redis.connect(
+            load(redis_url=redis_url, durability="replica", redis=waiting).redis_options()
+        )
 
 
 async def test_a_replica_that_is_on_its_way_is_awaited() -> None:
     with ServerProcess() as primary:
         settings = load(redis_url=primary.url, durability="replica")
-        connecting = asyncio.ensure_future(Redis.connect(settings))
+        connecting = asyncio.ensure_future(Redis.connect(settings.redis_options()))
         witness = primary.client()
         asked = int(witness.info("stats")["total_commands_processed"])
         await eventually(
@@ -445,12 +453,12 @@ async def test_a_server_that_is_given_up_does_not_cancel_those_who_wait_for_it()
         await asyncio.Event().wait()
         raise AssertionError
 
-    node = Node(never, Credentials(), 1)
+    node = Node(never, ServerUse(Credentials(), 1))
     async with asyncio.TaskGroup() as group:
 
         async def call() -> str:
             try:
-                await node.wire()
+                await node.connection()
             except RedisUnavailable:
                 return "unavailable"
             return "connected"

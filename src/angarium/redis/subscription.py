@@ -8,33 +8,35 @@ the truth from Redis then.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from angarium.runtime import log
-from angarium.runtime.backoff import Backoff
-from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
-from angarium.runtime.wire import ReplyError, Wire
+from angarium.redis.backoff import Backoff
+from angarium.redis.connection import Connection, ReplyError
+from angarium.redis.errors import OutcomeUnknown, RedisUnavailable
+
+log = logging.getLogger("angarium.redis")
 
 # A connection on which nothing was heard for this long, not even the answer to a PING sent
 # half-way, is dead though the kernel does not know it yet.
 SILENCE_MAX_S = 10.0
 
 
-class Message(NamedTuple):
+class ChannelMessage(NamedTuple):
     channel: bytes
     payload: bytes
 
 
 @dataclass(frozen=True)
-class Batch:
+class ChannelBatch:
     """What arrived since the last look. `gap`: something may have been missed.
 
     It was missed behind the first `before_gap` messages and in front of the others.
     """
 
-    messages: list[Message]
+    messages: list[ChannelMessage]
     gap: bool
     before_gap: int = 0
 
@@ -44,33 +46,32 @@ class Subscription:
 
     def __init__(
         self,
-        open_subscriber: Callable[[Callable[[Any], None]], Awaitable[Wire]],
+        open_subscriber: Callable[[Callable[[Any], None]], Awaitable[Connection]],
         channels: Sequence[str],
         messages_max: int,
     ) -> None:
         self._open = open_subscriber
         self._channels = tuple(channels)
         self._messages_max = messages_max
-        self._messages: list[Message] = []
+        self._messages: list[ChannelMessage] = []
         self._gap = False
         self._before_gap = 0
         self._arrived = asyncio.Event()
         self._confirmed = 0
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._log = log.logger("angarium.redis")
         self.subscribed = asyncio.Event()
 
-    async def receive(self) -> Batch:
+    async def receive(self) -> ChannelBatch:
         """Everything that is waiting; waits for the first. Never empty unless `gap`."""
         await self._arrived.wait()
         self._arrived.clear()
         messages, self._messages = self._messages, []
         gap, self._gap = self._gap, False
-        if self._wire is not None:
-            self._wire.resume_reading()
+        if self._connection is not None:
+            self._connection.resume_reading()
         before_gap, self._before_gap = self._before_gap, 0
-        return Batch(messages, gap, before_gap)
+        return ChannelBatch(messages, gap, before_gap)
 
     async def __aenter__(self) -> Self:
         self._keeper = asyncio.create_task(self._keep())
@@ -85,49 +86,51 @@ class Subscription:
         backoff = Backoff()
         while True:
             try:
-                self._wire = await self._open(self._take)
+                self._connection = await self._open(self._take)
             except (RedisUnavailable, OutcomeUnknown):
                 await asyncio.sleep(backoff.next_delay_s())
                 continue
             try:
                 self._confirmed = 0
-                self._wire.send([("SUBSCRIBE", *self._channels)])
-                await self._listen(self._wire)
+                self._connection.send([("SUBSCRIBE", *self._channels)])
+                await self._listen(self._connection)
             finally:
                 if self.subscribed.is_set():
                     backoff.reset()
                 self.subscribed.clear()
-                self._wire.close()
+                self._connection.close()
             await asyncio.sleep(backoff.next_delay_s())
 
-    async def _listen(self, wire: Wire) -> None:
-        """Until the wire is lost or has been silent for too long."""
+    async def _listen(self, connection: Connection) -> None:
+        """Until the connection is lost or has been silent for too long."""
         loop = asyncio.get_running_loop()
-        while wire.usable:
-            await asyncio.wait([wire.closed], timeout=SILENCE_MAX_S / 2)
-            if not wire.reading:
+        while connection.usable:
+            await asyncio.wait([connection.closed], timeout=SILENCE_MAX_S / 2)
+            if not connection.reading:
                 continue  # We stopped listening ourselves; silence says nothing.
-            silent_s = loop.time() - wire.last_heard
+            silent_s = loop.time() - connection.last_heard
             if silent_s > SILENCE_MAX_S:
                 return
-            if wire.usable and silent_s > SILENCE_MAX_S / 3:
-                wire.send([("PING",)])
+            if connection.usable and silent_s > SILENCE_MAX_S / 3:
+                connection.send([("PING",)])
 
     def _take(self, reply: Any) -> None:
         if isinstance(reply, ReplyError):
             # Most often LOADING: give the server a moment and begin anew. A user who may not
             # subscribe is told so each time, and it works as soon as that is mended.
-            self._log.warning("subscription_refused", why=str(reply), channels=self._channels)
-            if self._wire is not None:
-                self._wire.close(str(reply))
+            log.warning(
+                "subscription_refused", extra={"why": str(reply), "channels": self._channels}
+            )
+            if self._connection is not None:
+                self._connection.close(str(reply))
             return
         kind = reply[0] if isinstance(reply, list) else None
         if kind == b"message":
-            self._messages.append(Message(reply[1], reply[2]))
+            self._messages.append(ChannelMessage(reply[1], reply[2]))
             self._arrived.set()
-            if len(self._messages) >= self._messages_max and self._wire is not None:
+            if len(self._messages) >= self._messages_max and self._connection is not None:
                 # Bounded here; Redis buffers up to its own limit and then cuts us off: a gap.
-                self._wire.pause_reading()
+                self._connection.pause_reading()
         elif kind == b"subscribe":
             self._confirmed += 1
             if self._confirmed == len(self._channels):

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from angarium.runtime import supervisor
-from angarium.runtime.address import Address
-from angarium.runtime.embedded import EmbeddedServer, find_server
+import redis
+from angarium.redis.address import Address
+from angarium.redis.embedded import supervisor
+from angarium.redis.embedded.server import EmbeddedServer, find_server
+from angarium.redis.embedded.supervisor import Folder, Record
 from angarium.runtime.errors import ServerMissing, SettingInvalid
-from angarium.runtime.supervisor import Folder, Record
 from tests.kit.eventually import eventually, wait_until
 
 USERS = 8
@@ -35,7 +35,7 @@ DOWN = (redis.ConnectionError, redis.TimeoutError)
 USER = """
 import asyncio, dataclasses, json, os, sys
 from pathlib import Path
-from angarium.runtime.embedded import EmbeddedServer
+from angarium.redis.embedded.server import EmbeddedServer
 
 server = EmbeddedServer(Path(sys.argv[1]), fsync=sys.argv[2])
 print("waiting", flush=True)
@@ -427,7 +427,12 @@ async def test_a_second_supervisor_leaves_at_once(home: Path) -> None:
     with using(home) as server:
         await server.address()
         before = record_of(home)
-        command = [sys.executable, "-m", "angarium.runtime.supervisor", str(folder_of(home).path)]
+        command = [
+            sys.executable,
+            "-m",
+            "angarium.redis.embedded.supervisor",
+            str(folder_of(home).path),
+        ]
         second = subprocess.run([*command, "no-such-server", "redis", "7.0.0"], timeout=10)
         assert second.returncode == supervisor.EXIT_NOT_NEEDED
         assert record_of(home) == before
@@ -441,7 +446,7 @@ async def test_a_server_that_cannot_start_says_why(home: Path) -> None:
     with using(home) as server:
         with pytest.raises(SettingInvalid, match=r"AOF manifest") as caught:
             await server.address()
-        assert caught.value.setting == "ANGARIUM_HOME"
+        assert caught.value.setting == "home"
         assert str(folder_of(home).log) in caught.value.fix
         assert not is_supervised(home)
         shutil.rmtree(manifest.parent)
@@ -454,7 +459,7 @@ async def test_a_home_that_cannot_be_written_is_named_with_the_fix(tmp_path: Pat
     with using(tmp_path / "file" / "x") as server:
         with pytest.raises(SettingInvalid, match="you may write to") as caught:
             await server.address()
-        assert caught.value.setting == "ANGARIUM_HOME"
+        assert caught.value.setting == "home"
 
 
 Install = Callable[[str, str], Path]

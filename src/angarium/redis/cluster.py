@@ -1,0 +1,129 @@
+"""A cluster: slots spread over nodes. The map is read from any node and follows redirections."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+from angarium.redis.address import Address
+from angarium.redis.connection import ReplyError
+from angarium.redis.errors import OutcomeUnknown, RedisUnavailable, ServerUnsuitable
+from angarium.redis.node import Node, ServerUse
+from angarium.redis.topology import QUESTION_TIMEOUT_S, always_at
+
+SLOTS = 16384
+# A refresh asks one server for the whole map; asking more often than this during a failover
+# would load the very servers that are busy electing.
+REFRESH_INTERVAL_S = 0.1
+
+
+class Cluster:
+    """Slots spread over nodes; the map is read from any node and follows redirections."""
+
+    clustered = True
+
+    def __init__(self, seeds: Sequence[Address], use: ServerUse) -> None:
+        self._seeds = tuple(seeds)
+        self._use = use
+        self._nodes: dict[tuple[str, int], Node] = {}
+        self._owners: list[Node | None] = [None] * SLOTS
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at = float("-inf")
+
+    async def node_of(self, key: str | bytes | None) -> Node:
+        slot = slot_of(key) if key is not None else None
+        for _ in range(2):
+            if slot is None:
+                owner = next((node for node in self._owners if node is not None), None)
+            else:
+                owner = self._owners[slot]
+            if owner is not None:
+                return owner
+            await self._refresh()
+        raise RedisUnavailable(f"no cluster node serves slot {slot} at the moment")
+
+    async def nodes(self) -> Sequence[Node]:
+        await self.node_of(None)
+        return tuple(dict.fromkeys(node for node in self._owners if node is not None))
+
+    async def redirected(self, error: str) -> Node | None:
+        kind, _, rest = error.partition(" ")
+        if kind == "ASK":
+            host, _, port = rest.split(" ")[1].rpartition(":")
+            return self._node_at(Address(host, int(port)))
+        await self._refresh()
+        return None
+
+    async def failed(self) -> None:
+        await self._refresh()
+
+    async def close(self) -> None:
+        for node in self._nodes.values():
+            await node.close()
+
+    def _node_at(self, address: Address) -> Node:
+        place = (address.host, address.port)
+        if place not in self._nodes:
+            self._nodes[place] = Node(always_at(address), self._use)
+        return self._nodes[place]
+
+    async def _refresh(self) -> None:
+        async with self._refreshing:
+            loop = asyncio.get_running_loop()
+            if loop.time() - self._refreshed_at < REFRESH_INTERVAL_S:
+                return
+            known = [Address(host, port) for host, port in self._nodes]
+            problems = []
+            for address in dict.fromkeys((*known, *self._seeds)):
+                try:
+                    ranges = await self._ask(address)
+                except (RedisUnavailable, OutcomeUnknown) as error:
+                    problems.append(str(error))
+                    continue
+                await self._adopt(address, ranges)
+                self._refreshed_at = loop.time()
+                return
+            raise RedisUnavailable(f"no cluster node answers: {'; '.join(problems)}")
+
+    async def _ask(self, address: Address) -> list[Any]:
+        connection = await self._node_at(address).connection()
+        (reply,) = await connection.request([("CLUSTER", "SLOTS")], QUESTION_TIMEOUT_S)
+        if isinstance(reply, ReplyError):
+            if "cluster support disabled" in str(reply):
+                raise ServerUnsuitable(
+                    self._use.credentials.names.url,
+                    f"the server at {address} is not part of a cluster",
+                    "use redis:// instead of redis+cluster://",
+                )
+            raise RedisUnavailable(f"{address}: {reply}")
+        if not reply:
+            raise RedisUnavailable(f"{address} knows no slots yet")
+        return list(reply)
+
+    async def _adopt(self, asked: Address, ranges: list[Any]) -> None:
+        owners: list[Node | None] = [None] * SLOTS
+        for first, last, primary, *_ in ranges:
+            # An empty host means the server that was asked.
+            host = primary[0].decode() if primary[0] else asked.host
+            node = self._node_at(Address(host, int(primary[1])))
+            owners[first : last + 1] = [node] * (last + 1 - first)
+        self._owners = owners
+        serving = {id(node) for node in owners if node is not None}
+        for place, node in list(self._nodes.items()):
+            if id(node) not in serving and place != (asked.host, asked.port):
+                del self._nodes[place]
+                await node.close()
+
+
+def slot_of(key: str | bytes) -> int:
+    """The cluster slot of a key: CRC16 of its hash tag, or of the whole key without one."""
+    data = key.encode() if isinstance(key, str) else key
+    opening = data.find(b"{")
+    if opening >= 0:
+        closing = data.find(b"}", opening + 1)
+        if closing > opening + 1:
+            data = data[opening + 1 : closing]
+    # CRC-16/XMODEM, which is what Redis uses; the standard library has it in C.
+    return binascii.crc_hqx(data, 0) % SLOTS

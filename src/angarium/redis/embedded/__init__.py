@@ -1,0 +1,1 @@
+"""The Redis or Valkey server that Angarium starts in its home folder."""

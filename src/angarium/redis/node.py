@@ -1,0 +1,129 @@
+"""One server as we reach it: a connection that ordinary calls share, and pools for the others.
+
+A call that holds its connection (a write that waits for the disk, a blocking read) takes one from
+a pool. Nothing here retries: that is `client.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from angarium.redis.address import Address
+from angarium.redis.connection import Connection, Credentials, open_connection
+from angarium.redis.errors import RedisUnavailable
+
+Locate = Callable[[], Awaitable[Address]]
+
+# Blocking readers are a handful per process; this only stops a leak from eating all sockets.
+BLOCKING_MAX = 1000
+
+
+class ServerUse:
+    """What every node of a client shares: how to introduce ourselves, and what is counted."""
+
+    def __init__(self, credentials: Credentials, connections_max: int) -> None:
+        self.credentials = credentials
+        self.connections_max = connections_max
+        self.unmatched = 0
+        """Connections that were closed because their replies did not match."""
+
+    def count_unmatched(self) -> None:
+        self.unmatched += 1
+
+
+class ConnectionPool:
+    """Connections that one caller at a time holds; kept for the next when it is done."""
+
+    def __init__(self, open_one: Callable[[], Awaitable[Connection]], connections_max: int) -> None:
+        self._open_one = open_one
+        self._permits = asyncio.Semaphore(connections_max)
+        self._idle: list[Connection] = []
+        self._held: set[Connection] = set()
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[Connection]:
+        async with self._permits:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.usable:
+                    break
+            else:
+                connection = await self._open_one()
+            self._held.add(connection)
+            try:
+                yield connection
+            except BaseException:
+                # Its replies may still be on the way; the next caller must not wait for them.
+                connection.close()
+                raise
+            finally:
+                self._held.discard(connection)
+                if connection.usable:
+                    self._idle.append(connection)
+
+    def drop(self) -> list[Connection]:
+        dropped = [*self._idle, *self._held]
+        self._idle.clear()
+        for connection in dropped:
+            connection.close("the server is no longer the right one")
+        return dropped
+
+
+class Node:
+    """One server. `locate` is asked at each new connection, so the address may change."""
+
+    def __init__(self, locate: Locate, use: ServerUse) -> None:
+        self._locate = locate
+        self._use = use
+        self._shared: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
+        self.durable = ConnectionPool(self.open, use.connections_max)
+        self.blocking = ConnectionPool(self.open, BLOCKING_MAX)
+
+    async def connection(self) -> Connection:
+        """The shared connection, opened on first use and after a loss; one attempt at a time."""
+        if self._shared is not None and self._shared.usable:
+            return self._shared
+        if self._opening is None:
+            self._opening = asyncio.create_task(self.open())
+            self._opening.add_done_callback(self._opened)
+        opening = self._opening
+        try:
+            # Shielded: a caller that gives up must not cancel the attempt others wait for.
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                # The node was given up, not the caller: it must not take this for its own end.
+                raise RedisUnavailable("the server is no longer one of ours") from None
+            raise
+
+    async def open(self, on_push: Callable[[Any], None] | None = None) -> Connection:
+        """A new connection of the caller's own, who closes it."""
+        use = self._use
+        return await open_connection(
+            await self._locate(), use.credentials, on_push, use.count_unmatched
+        )
+
+    def drop(self) -> list[Connection]:
+        """Forget the connections: the server behind the address is no longer the right one."""
+        dropped = [*self.durable.drop(), *self.blocking.drop()]
+        if self._shared is not None:
+            self._shared.close("the server is no longer the right one")
+            dropped.append(self._shared)
+            self._shared = None
+        return dropped
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await asyncio.gather(*(connection.closed for connection in self.drop()))
+
+    def _opened(self, task: asyncio.Task[Connection]) -> None:
+        self._opening = None
+        if not task.cancelled() and task.exception() is None:
+            self._shared = task.result()
