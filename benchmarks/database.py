@@ -1,6 +1,6 @@
 """What ordered ids bring in SQLite, and what it costs to answer «stored» only from the disk.
 
-Rows go through `insert_once`, as the rooms send them. Every contender has a file of its own that
+Rows go through `insert_once`, as the modules send them. Every contender has a file of its own that
 grows from round to round, since random ids hurt the more the larger the index is. The files lie
 beside the sources, because a temporary folder is often kept in memory, where fsync is free.
 """

@@ -1,4 +1,4 @@
-"""What a queued message takes of Redis' memory: in each room, in BullMQ, and in a plain stream.
+"""What a queued message takes of Redis' memory: in each module, in BullMQ, and in a plain stream.
 
 100,000 messages of about 65 bytes wait, and nobody takes them. The difference of `used_memory` is
 divided by their number; what the journal took of it stands apart, for it is read and trimmed.
@@ -59,8 +59,8 @@ def main() -> None:
         except SystemExit as error:
             print(f"\n(BullMQ is left out: {error})")
     _show("Angarium dispatch, pending", *_pending())
-    for name, fill in ROOMS.items():
-        _show(f"Angarium {name}", *uvloop.run(_room(fill)))
+    for name, fill in MODULES.items():
+        _show(f"Angarium {name}", *uvloop.run(_module(fill)))
 
 
 def _show(name: str, used: float, journal: float, names: float) -> None:
@@ -133,7 +133,7 @@ def _dispatching(server: ServerProcess) -> Iterator[Any]:
         yield witness
 
 
-async def _room(fill: Fill) -> tuple[float, float, float]:
+async def _module(fill: Fill) -> tuple[float, float, float]:
     lasting = {"message_ttl": HOUR_MS, "awaited_message_ttl": HOUR_MS}
     with ServerProcess() as server:
         witness = server.client(decode_responses=True)
@@ -193,7 +193,7 @@ async def _transactions(runtime: Runtime) -> None:
     await _each(lambda _: store.start(Start("one", TEXT)))
 
 
-ROOMS: dict[str, Fill] = {
+MODULES: dict[str, Fill] = {
     "dispatch, durable intake": _intake,
     f"routing, {KEYS:,} keys": _routing,
     "conversations, reply that waits": _conversations,

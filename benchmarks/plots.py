@@ -44,7 +44,7 @@ def _bars(part: str, title: str, column: str, spread: str, heading: str, unit: s
     return Plot(part, f"bench-{part}.svg", draw, heading)
 
 
-# Room -> part, table, column of the size, column of the cost.
+# Module -> part, table, column of the size, column of the cost.
 SIZES: Mapping[str, tuple[str, str, str]] = {
     "dispatch: pending": ("dispatch", "With messages already pending", "Redis CPU µs"),
     "routing: keys": ("routing", "Cost of a message", "Redis CPU µs per item"),

@@ -3,7 +3,7 @@
 This is the measure for «flat». The script below has nothing of ours: each item is written into a
 hash and a sorted set, read, and removed again, beside so many others that are never touched. What
 it costs more among a million than among ten is memory farther away, and no code of ours. The sizes
-have servers of their own and take turns, as those of the rooms do.
+have servers of their own and take turns, as those of the modules do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ITEMS = count(64_000, least=BATCH)
 ROUNDS = rounds(9)
 FILL_STEP = 10_000
 PAYLOAD = "x" * 65
-# Ids as a room gives them: spread over the whole table, so that neighbours in time are far apart.
+# Ids as a module gives them: spread over the whole table, so that neighbours in time are far apart.
 FILL = """
 for i = tonumber(ARGV[1]), tonumber(ARGV[2]) - 1 do
   local id = redis.sha1hex(i)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from angarium.runtime import keyspace, limits
-from angarium.runtime.keys.key import Key, Room, Scope
+from angarium.runtime.keys.key import Key, Module, Scope
 from angarium.runtime.setting_sources import Entry, entries_of
 from angarium.runtime.settings import Settings
 
@@ -66,11 +66,11 @@ mean the same, in the environment only. Giving both names different values is an
 
 def keyspace_page() -> str:
     sections = [KEYSPACE_INTRODUCTION]
-    for room in get_args(Room):
-        keys = [key for key in keyspace.KEYS if key.room == room]
+    for module in get_args(Module):
+        keys = [key for key in keyspace.KEYS if key.module == module]
         if keys:
             header = ("Key", "Type", "Holds", "Expires")
-            sections.append(f"## {room.capitalize()}\n\n{_table(header, map(_key_row, keys))}")
+            sections.append(f"## {module.capitalize()}\n\n{_table(header, map(_key_row, keys))}")
     return "\n".join(sections)
 
 

@@ -1,6 +1,6 @@
 """Pictures of the dashboard, with a small live load behind it: `python tools/screenshots.py`.
 
-Starts a server and all roles on free ports, sends work through every room for a while, and takes
+Starts a server and all roles on free ports, sends work through every module for a while, and takes
 the picture for the README. With `--all FOLDER` every page in both sizes and themes goes there too.
 Needs the environment of the tests and a Chromium.
 """
@@ -38,7 +38,7 @@ BYTES_MAX = 300_000
 
 
 async def load(here: Building, stop: threading.Event) -> None:
-    """Work in every room, in waves, until told to stop."""
+    """Work in every module, in waves, until told to stop."""
     arrived: asyncio.Queue[Delivery] = asyncio.Queue()
     url = f"ws://127.0.0.1:{here.port('gateway', 'gateway')}/"
     async with (

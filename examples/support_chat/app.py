@@ -1,4 +1,4 @@
-"""A support chat through the rooms: a worker, a transaction with two steps, replies to pickup.
+"""A support chat through the modules: a worker, a transaction with two steps, replies to pickup.
 
 angarium up app:app                 # in this folder, in one terminal
 python chat.py                      # in another: asks two questions and picks up the answers

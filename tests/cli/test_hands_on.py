@@ -32,7 +32,7 @@ GROUPS = (
 
 
 @pytest.fixture
-def room(redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def module(redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in {
         "ANGARIUM_REDIS_URL": redis_url,
         "ANGARIUM_PREFIX": f"t{secrets.token_hex(4)}:",
@@ -58,7 +58,7 @@ def test_a_wrong_argument_leads_to_the_help_of_its_own_command(
 
 
 def test_a_list_in_a_pipe_has_a_line_for_each_row(
-    room: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    module: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "p.json"
     file.write_text(json.dumps({"name": "pay", "steps": [{"type": "charge"}]}))
@@ -80,7 +80,7 @@ def test_a_list_in_a_pipe_has_a_line_for_each_row(
 
 
 def test_a_durable_message_is_told_with_its_id_which_is_found(
-    room: None, capsys: pytest.CaptureFixture[str]
+    module: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["publish", "--durable", '{"hello": 1}']) == 0
     said = capsys.readouterr().out

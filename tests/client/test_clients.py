@@ -86,7 +86,7 @@ async def test_a_message_that_is_handled_twice_starts_one_transaction(
         assert message_id.decode().replace("-", "") in bytes(found.metadata).decode()
 
 
-def test_a_script_without_a_loop_uses_every_room(
+def test_a_script_without_a_loop_uses_every_module(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, no_settings: object
 ) -> None:
     monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)

@@ -25,7 +25,7 @@ def info(request_id: str, response_id: str = "", conversation_id: str = "c") -> 
     return MinMessageInfo(request_id, response_id, conversation_id)
 
 
-class Room:
+class Harness:
     """A store, a manager and a clock that the test owns."""
 
     def __init__(
@@ -74,28 +74,28 @@ class Room:
 
 
 @asynccontextmanager
-async def rooms(
+async def modules(
     redis_url: str, *senders: Sequence[str] | None, **overrides: Any
-) -> AsyncIterator[list[Room]]:
+) -> AsyncIterator[list[Harness]]:
     """Processes side by side, each with its senders: `p0`, `p1` and so on."""
     clock = FakeClock()
     async with AsyncExitStack() as stack:
-        found: list[Room] = []
+        found: list[Harness] = []
         for number, names in enumerate(senders):
             if found:
                 overrides["prefix"] = found[0].runtime.settings.prefix
             runtime = await stack.enter_async_context(
                 sample_runtime(redis_url, clock=clock, actor=f"p{number}", **overrides)
             )
-            found.append(Room(runtime, clock, names))
+            found.append(Harness(runtime, clock, names))
         yield found
 
 
 @asynccontextmanager
-async def room(redis_url: str, **overrides: Any) -> AsyncIterator[Room]:
+async def module(redis_url: str, **overrides: Any) -> AsyncIterator[Harness]:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock, **overrides) as runtime:
-        yield Room(runtime, clock)
+        yield Harness(runtime, clock)
 
 
 def task(payload: object = None, **options: Any) -> TaskItem:

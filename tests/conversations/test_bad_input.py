@@ -17,7 +17,7 @@ from angarium.conversations.model import MinMessageInfo, Reply, TaskItem, read_m
 from angarium.conversations.senders import _ack_id
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
-from tests.conversations.kit import DEADLINE_S, Client, Room, info, instance, task
+from tests.conversations.kit import DEADLINE_S, Client, Harness, info, instance, task
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
@@ -121,7 +121,7 @@ async def test_a_response_to_no_request_or_twice_holds_up_nobody(any_redis_url: 
 async def test_a_memory_full_of_large_replies_takes_no_more_until_some_have_left(
     redis_url: str,
 ) -> None:
-    """What has no room is stored and waits; it leaves when there is room, in its order."""
+    """What has no space is stored and waits; it leaves when there is space, in its order."""
     gate, sent = asyncio.Event(), list[str]()
     app = Angarium()
 
@@ -164,7 +164,7 @@ async def test_a_reply_larger_than_the_whole_memory_still_leaves(redis_url: str)
 async def test_a_task_nobody_can_read_is_cancelled_and_the_next_leaves(redis_url: str) -> None:
     client = Client()
     async with sample_runtime(redis_url) as runtime:
-        it = Room(runtime, FakeClock())
+        it = Harness(runtime, FakeClock())
         await it.request("A")
         await it.request("B")
         await it.reply("A", "a1", held=False)
@@ -245,12 +245,12 @@ async def test_what_nobody_can_send_expires_and_is_accounted_for(any_redis_url: 
         "awaited_retries_factor": 0.001,
     }
     async with instance(any_redis_url, Angarium(), conversations=quick) as bridge:
-        room = Room(bridge._runtime, FakeClock())
+        module = Harness(bridge._runtime, FakeClock())
         await bridge.request("c", "U", "whatsapp")
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task(sender="nobody"))
         await settled(bridge)
-        events = await room.events()
+        events = await module.events()
         assert events.count(("expired", "a1")) == 1
         assert events.count(("request_expired", "U")) == 1
         assert (await bridge.store.check_reply(info("A", "a1"))).status == "gone"

@@ -24,7 +24,7 @@ from angarium.conversations.model import (
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
-from tests.conversations.kit import DEADLINE_S, info, instance, room, task
+from tests.conversations.kit import DEADLINE_S, info, instance, module, task
 from tests.kit.eventually import eventually
 
 BAD = "caf\udce9"
@@ -157,7 +157,7 @@ CALLS: dict[str, Call] = {
 async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
     redis_url: str, what: str
 ) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         with pytest.raises(InputInvalid) as refused:
             await CALLS[what](it.manager)
@@ -167,7 +167,7 @@ async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
 
 
 async def test_a_reason_that_is_not_valid_is_stored_clean(redis_url: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         assert await it.manager.set_awaited_by_request_id("c", "A", why=BAD) == 1

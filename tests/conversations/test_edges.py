@@ -20,7 +20,7 @@ from angarium.conversations.show import show
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, Overloaded
-from tests.conversations.kit import DEADLINE_S, Client, Room, instance, room, task
+from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, module, task
 from tests.conversations.receiver import receiver
 from tests.conversations.test_bad_input import settled
 from tests.conversations.test_http import House, house, opening
@@ -29,7 +29,7 @@ from tests.kit.eventually import eventually
 ODD = ["a\nb", "[/red]", "\x1b[31m", "\x00", "Ü/ß", '"\\', "%2F", "😀"]
 
 
-async def order_fields(it: Room, conversation_id: str = "c") -> set[str]:
+async def order_fields(it: Harness, conversation_id: str = "c") -> set[str]:
     partition = it.store.partition_of(conversation_id)
     name = it.runtime.keyspace.name(keys.CONVERSATION_ORDER, partition, conversation_id)
     found = await it.runtime.redis.call("HKEYS", name, key=name)
@@ -41,7 +41,7 @@ async def order_fields(it: Room, conversation_id: str = "c") -> set[str]:
 
 async def test_the_end_of_a_reply_does_not_take_another_of_the_same_id(any_redis_url: str) -> None:
     """Response ids that are numbered per request come again when the first's time is over."""
-    async with room(any_redis_url) as it:
+    async with module(any_redis_url) as it:
         await it.request("A")
         first = await it.reply("A", "1")
         assert await it.store.report_sent(first, "ack") == "sent"
@@ -78,7 +78,7 @@ async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str
 
 
 async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         await it.store.report_sent(reply, "ack")
@@ -94,7 +94,7 @@ async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) 
 
 
 async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) -> None:
-    async with room(any_redis_url, limits={"conversation_requests_max": 3}) as it:
+    async with module(any_redis_url, limits={"conversation_requests_max": 3}) as it:
         partition = it.store.partition_of("c")
         for number in range(10):
             await it.request(f"r{number}")
@@ -109,7 +109,7 @@ async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) 
 async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         it.clock.jump(10_000)
         await it.request("A")
@@ -121,7 +121,7 @@ async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
 
 
 async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         for number in range(3):
             await it.reply("A", f"a{number}")
@@ -167,7 +167,7 @@ async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
 
 
 async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         await it.request("B")
         first, second = await it.reply("A", "a1"), await it.reply("B", "b1")
@@ -179,7 +179,7 @@ async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url:
 
 
 async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         it.clock.jump(1_000)
@@ -197,7 +197,7 @@ async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager_module, "GROUP_PART", 4)
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         await it.request("B")
         replies = [await it.reply("A", f"a{number}") for number in range(10)]
@@ -223,7 +223,7 @@ async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
 
 async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
     large = b'{"messageOptions":{"payload":"' + b"x" * (5 << 20) + b'"}}'
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         for name in ("A", "B", "C"):
             await it.request(name, name)
             await it.store.accept_reply(NewReply(name, name, name, 2, large))
@@ -243,7 +243,7 @@ async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
 async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
@@ -259,7 +259,7 @@ async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
 
 @pytest.mark.parametrize("wrong", [1.5, float("nan"), -1, 2**60, "1", True])
 async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: object) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         with pytest.raises(InputInvalid, match="timestamp"):
             await it.manager.create_conversation_register(
                 "web",
@@ -281,7 +281,7 @@ async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: 
 
 
 async def test_one_reply_nobody_can_read_does_not_keep_the_others(redis_url: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         for name in ("A", "B"):
             await it.request(name, name)
             await it.reply(name, name, name, held=False)
@@ -346,7 +346,7 @@ async def test_a_sender_is_told_when_the_reply_was_made(redis_url: str) -> None:
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_ids_go_through_every_state(redis_url: str, odd: str) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request(odd, odd)
         await it.request(f"{odd}2", odd)
         sent = await it.reply(odd, odd, odd)
@@ -400,7 +400,7 @@ async def get_encoded(api: House, conversation_id: str) -> tuple[int, dict[str, 
 async def test_the_command_prints_one_line_each_and_steers_no_terminal(
     redis_url: str, odd: str
 ) -> None:
-    async with room(redis_url) as it:
+    async with module(redis_url) as it:
         await it.request(odd, odd)
         await it.request("B", odd)
         await it.reply("B", odd, odd)
@@ -423,7 +423,7 @@ async def test_the_command_prints_one_line_each_and_steers_no_terminal(
 async def test_a_full_conversation_takes_requests_again_when_old_ones_are_over(
     redis_url: str,
 ) -> None:
-    async with room(redis_url, limits={"conversation_requests_max": 2}) as it:
+    async with module(redis_url, limits={"conversation_requests_max": 2}) as it:
         await it.request("A")
         await it.request("B")
         with pytest.raises(Overloaded):

@@ -1,4 +1,4 @@
-"""The room's HTTP operations: refusals by name, and the page's promises against made-up input."""
+"""The module's HTTP operations: refusals by name, and the page's promises against made-up input."""
 
 from __future__ import annotations
 

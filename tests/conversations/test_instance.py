@@ -14,7 +14,7 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.figures import Figures, read_processes
 from angarium.runtime.settings import load
-from tests.conversations.kit import DEADLINE_S, Client, Room, instance, task
+from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
@@ -89,9 +89,9 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
 async def test_a_reply_that_no_process_holds_is_taken_by_one(any_redis_url: str) -> None:
     client = Client()
     async with instance(any_redis_url, client.app) as bridge:
-        room = Room(bridge._runtime, FakeClock())
+        module = Harness(bridge._runtime, FakeClock())
         await bridge.request("c", "A", "whatsapp")
-        await room.reply("A", "a1", held=False)
+        await module.reply("A", "a1", held=False)
         await client.wait(1)
         assert client.sent == ["a1"]
 
@@ -113,9 +113,9 @@ async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url:
         await bridge.reply("c", "A", "a1", task())
         await bridge.reply("c", "A", "a2", task())
         await eventually(lambda: sent == ["b1"], DEADLINE_S)
-        room = Room(bridge._runtime, FakeClock())
-        assert await room.count("cancelled") in (1, 2)  # a2 may come after its request was closed
-        events = await room.events()
+        module = Harness(bridge._runtime, FakeClock())
+        assert await module.count("cancelled") in (1, 2)  # a2 may come after its request was closed
+        events = await module.events()
         assert ("cancelled", "a1") in events
 
 
@@ -203,7 +203,7 @@ async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
         assert await bridge.acknowledge("ack") == "delivered"
 
 
-async def test_another_room_can_be_joined_as_a_way_out(redis_url: str) -> None:
+async def test_another_module_can_be_joined_as_a_way_out(redis_url: str) -> None:
     delivered: list[str] = []
 
     async def deliver(reply: Reply) -> str | None:
@@ -307,7 +307,7 @@ async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: 
     async with sample_runtime(redis_url) as runtime:
         prefix = runtime.settings.prefix
         await Figures(runtime, "conversations").report({"queue": 0})
-        room = Room(runtime, FakeClock())
+        module = Harness(runtime, FakeClock())
         async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
             assert bridge.store.older_beside
             await bridge.request("c", "A", "web")
@@ -315,7 +315,7 @@ async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: 
             await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
 
             async def claimed() -> bool:
-                _, infos = await room.store.claim_awaited(0, 10)
+                _, infos = await module.store.claim_awaited(0, 10)
                 return [each.response_id for each in infos] == ["a1"]
 
             await eventually(claimed, DEADLINE_S)

@@ -1,7 +1,7 @@
-"""A whole building as a user runs it, with something in every room for the dashboard to show.
+"""A whole building as a user runs it, with something in every module for the dashboard to show.
 
-One process with all roles on a server of its own. What stands in the rooms was put there through
-the API and the rooms' own stores; ids and payloads carry markup, which a page must show as text.
+One process with all roles on a server of its own. What stands in the modules was put there through
+the API and the modules' own stores; ids and payloads carry markup, which a page must show as text.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Story:
-    """What was put into the rooms, by the ids that tests look for."""
+    """What was put into the modules, by the ids that tests look for."""
 
     dead: tuple[str, ...]
     sleeping: str

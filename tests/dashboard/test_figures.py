@@ -64,7 +64,7 @@ def test_the_journals_rate_follows_its_count_even_after_it_began_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "facts", "level", "text"),
+    ("module", "facts", "level", "text"),
     [
         (
             "dispatch",
@@ -82,11 +82,11 @@ def test_the_journals_rate_follows_its_count_even_after_it_began_anew() -> None:
     ],
 )
 def test_what_needs_an_eye_is_told_in_words(
-    room: str, facts: dict[str, int], level: str, text: str
+    module: str, facts: dict[str, int], level: str, text: str
 ) -> None:
     assert notices(FACTS, ROLES, 0) == []
-    (found,) = notices({**FACTS, room: {**FACTS[room], **facts}}, ROLES, 0)
-    assert (found.room, found.level) == (room, level)
+    (found,) = notices({**FACTS, module: {**FACTS[module], **facts}}, ROLES, 0)
+    assert (found.module, found.level) == (module, level)
     assert found.text.startswith(text)
     assert found.hint
 
@@ -94,7 +94,7 @@ def test_what_needs_an_eye_is_told_in_words(
 def test_a_step_that_is_awaited_for_long_is_trouble() -> None:
     steps = [AwaitedStep("default", "notify", 3, 5_000), AwaitedStep("g2", "debit", 1, 4_999)]
     (found,) = notices(FACTS, ROLES, 0, steps)
-    assert (found.room, found.level) == ("transactions", "trouble")
+    assert (found.module, found.level) == ("transactions", "trouble")
     assert found.text == "3 transactions waiting for a node with step 'notify' (default)"
 
 
@@ -122,5 +122,5 @@ def test_a_mark_is_read_as_it_was_given_and_nothing_else_is() -> None:
 def test_replies_that_wait_for_a_sender_are_trouble() -> None:
     needs = [Need(("web", "default"), 3, 1)]
     (found,) = notices(FACTS, ROLES, 0, needs=needs)
-    assert (found.room, found.level) == ("conversations", "trouble")
+    assert (found.module, found.level) == ("conversations", "trouble")
     assert found.text == "3 replies waiting for a process with sender 'web' or 'default'"

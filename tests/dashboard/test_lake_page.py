@@ -27,7 +27,7 @@ SPARK_S_MAX = 280
 
 @pytest.fixture(scope="module")
 def filed() -> Iterator[Furnished]:
-    """What happened in every room, read by Spark and audited."""
+    """What happened in every module, read by Spark and audited."""
     with building() as here:
         story = run(furnish(here))
         _lake(here, "run", "--once")

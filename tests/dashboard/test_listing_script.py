@@ -6,13 +6,13 @@ from angarium.runtime import keyspace as keys
 from angarium.transactions.model import Status
 from angarium.transactions.store import listing
 from angarium.transactions.store.listing import TransactionListing, Wanted
-from tests.transactions.room import room
+from tests.transactions.harness import harness
 
 
 async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         started = [await here.start("one", owner="ann") for _ in range(5)]
         found = TransactionListing(here.runtime)
         (queue,) = [s for s in found.sources(Status.QUEUED, ["default"]) if "qInL" in s[2]]
@@ -28,7 +28,7 @@ async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
 async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_it_may(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         for number in range(12):
             await here.start("two" if number == 11 else "one", {"sum": 0}, owner=f"o{number % 2}")
         places = here.store.places
@@ -42,7 +42,7 @@ async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_i
 
 
 async def test_a_state_that_is_gone_is_left_out(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         started = [await here.start() for _ in range(3)]
         name = here.store.places.state(0, started[1])
         await here.runtime.redis.call("DEL", name, key=name)

@@ -104,12 +104,12 @@ UNREADABLE = """() => {
 }"""
 
 
-def test_the_overview_draws_the_rooms_with_what_waits_and_names_what_needs_an_eye(
+def test_the_overview_draws_the_modules_with_what_waits_and_names_what_needs_an_eye(
     furnished: Furnished, chrome: Browser
 ) -> None:
     with opened(chrome, furnished.url) as page:
-        for room in ("Dispatch", "Routing", "Transactions", "Conversations", "Pickup"):
-            expect(page.locator(".building").get_by_text(room, exact=True)).to_be_visible()
+        for module in ("Dispatch", "Routing", "Transactions", "Conversations", "Pickup"):
+            expect(page.locator(".building").get_by_text(module, exact=True)).to_be_visible()
         expect(page.get_by_role("link", name=re.compile(r"^Pickup: 1 queue,"))).to_be_visible()
         expect(page.locator("[data-joint='dispatch.accepted']")).to_be_visible()
         expect(page.get_by_role("link", name="3 dead letters")).to_be_visible()

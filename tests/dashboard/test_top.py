@@ -48,7 +48,7 @@ async def test_top_prints_once_for_pipes_and_programs(redis_url: str) -> None:
         assert "waiting=0" in lines[0]
         assert "accepted_per_s=0" in lines[0]
         sample = json.loads(top("--once", "--json"))
-        assert len(sample["rooms"]) == 5
+        assert len(sample["modules"]) == 5
 
 
 def with_control_c() -> None:

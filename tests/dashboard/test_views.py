@@ -206,11 +206,11 @@ async def test_what_is_no_mark_or_no_number_is_refused(redis_url: str, tmp_path:
         assert (await ask("/v1/conversations", kind="both"))[0] == 400
 
 
-async def test_a_sample_has_every_room_and_its_history(redis_url: str, tmp_path: Path) -> None:
+async def test_a_sample_has_every_module_and_its_history(redis_url: str, tmp_path: Path) -> None:
     async with asked(redis_url, tmp_path) as (_, ask):
         status, sample = await ask("/v1/dashboard")
         assert status == 200
-        assert [room["name"] for room in sample["rooms"]] == [
+        assert [module["name"] for module in sample["modules"]] == [
             "dispatch", "routing", "transactions", "conversations", "pickup",
         ]  # fmt: skip
         assert sample["notices"] == []

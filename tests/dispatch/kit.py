@@ -1,4 +1,4 @@
-"""The room's store on a server of the tests, and what a witness sees of it in Redis."""
+"""The module's store on a server of the tests, and what a witness sees of it in Redis."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Held:
     inbox: list[dict[bytes, bytes]] = field(default_factory=list)
 
 
-class Room:
+class Harness:
     """A store, one partition of it, and a leader with a term."""
 
     def __init__(self, runtime: Runtime, store: DispatchStore, partition: int, term: int) -> None:
@@ -125,14 +125,14 @@ class Room:
         return Held(scores, paired(payloads), paired(attempts), *streams)
 
     async def events(self) -> list[Event]:
-        """Those of this room, in order; the lease's own are another's."""
+        """Those of this module, in order; the lease's own are another's."""
         found: list[Event] = []
         position = "0-0"
         while entries := await Journal(self.runtime).read(self.partition, position):
             position = entries[-1][0].decode()
             for entry_id, fields in entries:
                 entry = decode_entry(entry_id, fields)
-                found += entry.events if entry.room == "dispatch" else []
+                found += entry.events if entry.module == "dispatch" else []
         return found
 
     async def noted(self, message_id: bytes) -> list[str]:
@@ -159,11 +159,11 @@ async def take_term(runtime: Runtime, store: DispatchStore, partition: int) -> i
 
 
 @asynccontextmanager
-async def room(
+async def module(
     redis_url: str, *, clock: Clock | None = None, **overrides: Any
-) -> AsyncIterator[Room]:
+) -> AsyncIterator[Harness]:
     """On a cluster it is the last partition: what works there by accident works nowhere else."""
     async with sample_runtime(redis_url, clock=clock or FakeClock(), **overrides) as runtime:
         store = DispatchStore(runtime)
         partition = store.partitions - 1
-        yield Room(runtime, store, partition, await take_term(runtime, store, partition))
+        yield Harness(runtime, store, partition, await take_term(runtime, store, partition))

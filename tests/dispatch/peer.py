@@ -153,7 +153,7 @@ class Owner(LinkOwner):
         assert isinstance(held, list)
         self.losses.append(held)
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         pass
 
 
@@ -179,12 +179,12 @@ class Wired:
         return [self.link(each) for each in peers]
 
     async def open(self, peer: Peer) -> Link:
-        """Wait until a peer's link has room for messages."""
+        """Wait until a peer's link has module for messages."""
 
-        def has_room() -> bool:
-            return any(link.room for link in self.links.links if link.address == peer.address)
+        def has_space() -> bool:
+            return any(link.space for link in self.links.links if link.address == peer.address)
 
-        await eventually(has_room, DEADLINE_S)
+        await eventually(has_space, DEADLINE_S)
         return self.link(peer)
 
     def link(self, peer: Peer) -> Link:

@@ -1,4 +1,4 @@
-"""The room over HTTP: what is taken in, what is shown, and what is refused."""
+"""The module over HTTP: what is taken in, what is shown, and what is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Answer:
 
 
 class Desk:
-    """An API role with this room's face, and what stands behind it."""
+    """An API role with this module's face, and what stands behind it."""
 
     def __init__(self, runtime: Runtime, http: aiohttp.ClientSession, url: str) -> None:
         self.runtime = runtime

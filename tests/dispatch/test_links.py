@@ -27,8 +27,8 @@ async def arrived(peers: list[Peer], count: int) -> None:
     await eventually(lambda: sum(len(each.messages) for each in peers) >= count, DEADLINE_S)
 
 
-async def has_room(link: Link, count: int) -> None:
-    await eventually(lambda: link.room == count, DEADLINE_S)
+async def has_space(link: Link, count: int) -> None:
+    await eventually(lambda: link.space == count, DEADLINE_S)
 
 
 async def one_more_beat(peer: Peer) -> None:
@@ -73,27 +73,27 @@ async def test_messages_go_round_exactly_when_dealt_one_by_one_too() -> None:
 async def test_nobody_gets_more_than_its_window() -> None:
     async with peer(worker(2)) as a, peer(worker(5)) as b, wired() as ours:
         small, large = await ours.dial(a, b)
-        assert ours.links.room == 7
+        assert ours.links.space == 7
         sent = messages_of(10)
         assert ours.links.deal(sent) == 7
         await arrived([a, b], 7)
         assert (len(a.messages), len(b.messages)) == (2, 5)
         assert [each for each in sent[:7] if each in a.messages + b.messages] == sent[:7]
-        assert ours.links.room == 0
+        assert ours.links.space == 0
         assert ours.links.deal(sent[7:]) == 0
         a.acknowledge(a.ids[0])
-        await eventually(lambda: small.room == 1, DEADLINE_S)
+        await eventually(lambda: small.space == 1, DEADLINE_S)
         assert ours.links.deal(sent[7:]) == 1
         await eventually(lambda: len(a.messages) == 3, DEADLINE_S)
         assert a.messages[2] == sent[7]
         assert ours.owner.acks == [a.ids[0]]
-        assert large.room == 0
+        assert large.space == 0
 
 
 async def test_without_workers_nothing_is_dealt() -> None:
     async with wired() as ours:
         assert ours.links.deal(messages_of(3)) == 0
-        assert ours.links.room == 0
+        assert ours.links.space == 0
 
 
 async def test_who_had_a_message_last_is_avoided() -> None:
@@ -122,20 +122,20 @@ async def test_avoided_or_not_the_only_worker_gets_it() -> None:
 async def test_a_window_shrinks_while_answers_fail_to_come_and_grows_again() -> None:
     async with peer(worker(8)) as a, wired() as ours:
         (link,) = await ours.dial(a)
-        rooms = []
+        modules = []
         for _ in range(5):
-            sent = messages_of(link.room)
+            sent = messages_of(link.space)
             ours.links.deal(sent)
             link.expired([message_id for message_id, _ in sent])
-            rooms.append(link.room)
-        assert rooms == [4, 2, 1, 1, 1]
+            modules.append(link.space)
+        assert modules == [4, 2, 1, 1, 1]
         await arrived([a], 8 + 4 + 2 + 1 + 1)
         for expected in (2, 4, 8, 8):
             a.messages.clear()
             ours.links.deal(messages_of(1))
             await arrived([a], 1)
             a.acknowledge(a.ids[0])
-            await has_room(link, expected)
+            await has_space(link, expected)
 
 
 async def test_one_late_answer_among_many_in_time_shrinks_nothing() -> None:
@@ -147,9 +147,9 @@ async def test_one_late_answer_among_many_in_time_shrinks_nothing() -> None:
             await arrived([a], 2)
             a.messages.clear()
             a.acknowledge(good)
-            await eventually(lambda: link.room == 7, DEADLINE_S)
+            await eventually(lambda: link.space == 7, DEADLINE_S)
             link.expired([late])
-            assert link.room == 8
+            assert link.space == 8
 
 
 async def test_an_answer_for_what_it_does_not_hold_is_foreign_and_frees_nothing() -> None:
@@ -159,7 +159,7 @@ async def test_an_answer_for_what_it_does_not_hold_is_foreign_and_frees_nothing(
         ours.links.deal(sent)
         a.acknowledge(*new_ids(2))
         await eventually(lambda: ours.owner.foreign == 2, DEADLINE_S)
-        assert link.room == 2
+        assert link.space == 2
         assert list(link.held) == [sent[0][0]]
 
 
@@ -169,7 +169,7 @@ async def test_an_answer_for_what_it_does_not_hold_is_foreign_and_frees_nothing(
 async def test_a_worker_that_greets_is_known_by_its_name_and_greeted_back() -> None:
     async with peer(worker(4, "w-7")) as a, wired(terms(name="north")) as ours:
         (link,) = await ours.dial(a)
-        assert (link.consumer, link.completes, link.room) == ("w-7", True, 4)
+        assert (link.consumer, link.completes, link.space) == ("w-7", True, 4)
         await eventually(lambda: a.frames, DEADLINE_S)
         assert a.frames[0] == (Command.HELLO, b'{"consumer_id":"north"}')
 
@@ -177,7 +177,7 @@ async def test_a_worker_that_greets_is_known_by_its_name_and_greeted_back() -> N
 async def test_a_worker_of_another_make_gets_messages_without_a_word() -> None:
     async with peer() as a, wired(terms(window=9)) as ours:
         (link,) = await ours.dial(a)
-        assert (link.consumer, link.completes, link.room) == (a.address, False, 9)
+        assert (link.consumer, link.completes, link.space) == (a.address, False, 9)
         sent = messages_of(2, b"\xff\x00 no JSON")
         ours.links.deal(sent)
         await eventually(lambda: a.messages == sent, DEADLINE_S)
@@ -208,7 +208,7 @@ async def test_with_a_token_only_those_who_prove_that_they_know_it_get_messages(
             told = await eventually(partial(error_told, each), DEADLINE_S)
             assert told.startswith(b"token_refused")
             assert not each.messages
-        assert ours.links.room == 1
+        assert ours.links.space == 1
         sent = [payload for each in (a, *strangers) for _, payload in each.frames]
         assert not any(b"s3cret" in payload for payload in sent)
 
@@ -233,7 +233,7 @@ async def test_a_worker_that_says_hello_and_never_proves_itself_is_given_up(
             Command.PROOF,
             Command.ERROR,
         ]
-        assert ours.links.room == 0
+        assert ours.links.space == 0
 
 
 async def test_a_dispatcher_without_a_token_leaves_a_worker_that_asks_for_one() -> None:
@@ -260,7 +260,7 @@ async def test_what_a_broken_link_held_is_told_and_it_is_dialled_again() -> None
         await eventually(lambda: ours.owner.losses, DEADLINE_S)
         assert ours.owner.losses == [[sent[0][0], sent[2][0]]]
         link = await ours.open(a)
-        assert (link.room, link.held) == (10, {})
+        assert (link.space, link.held) == (10, {})
 
 
 async def test_a_worker_that_comes_late_is_found() -> None:
@@ -323,7 +323,7 @@ async def test_one_that_greeted_and_falls_silent_is_given_up() -> None:
         await eventually(lambda: ours.owner.losses, DEADLINE_S)
         assert len(ours.owner.losses[0]) == 1
         assert (Command.HEARTBEAT, b"") in a.frames
-        assert link.room == 0
+        assert link.space == 0
 
 
 async def test_one_that_shows_signs_of_life_is_kept() -> None:
@@ -357,15 +357,15 @@ async def test_one_that_does_not_read_is_passed_over_until_it_does() -> None:
         payload = b"x" * (1024 * 1024)
         for _ in range(WRITE_BUFFER_BYTES_MAX // len(payload) + 8):
             full.send([(new_ids(1)[0], payload)])
-        await eventually(lambda: full.room == 0, DEADLINE_S)
+        await eventually(lambda: full.space == 0, DEADLINE_S)
         sent = messages_of(20)
         assert ours.links.deal(sent) == 20
         await eventually(lambda: good.messages == sent, DEADLINE_S)
-        assert free.room == 10_000 - 20
+        assert free.space == 10_000 - 20
         (connection,) = stuck.connections
         assert connection.transport is not None
         connection.transport.resume_reading()
-        await eventually(lambda: full.room > 0, DEADLINE_S)
+        await eventually(lambda: full.space > 0, DEADLINE_S)
 
 
 # Who is dialled -----------------------------------------------------------------------------
@@ -378,7 +378,7 @@ async def test_who_left_the_list_gets_no_more_and_may_finish_what_it_has() -> No
         ours.links.deal(sent)
         await arrived([a, b], 2)
         ours.keep(b.address)
-        assert leaving.room == 0
+        assert leaving.space == 0
         assert ours.links.deal(messages_of(4)) == 4
         await arrived([b], 5)
         assert len(a.messages) == 1
@@ -395,9 +395,9 @@ async def test_who_comes_back_before_it_is_gone_is_dealt_to_again() -> None:
         (link,) = await ours.dial(a)
         ours.links.deal(messages_of(1))
         ours.keep()
-        assert ours.links.room == 0
+        assert ours.links.space == 0
         ours.keep(a.address)
-        assert ours.links.room == 9
+        assert ours.links.space == 9
         assert ours.link(a) is link
 
 
@@ -429,7 +429,7 @@ async def test_a_second_greeting_sets_the_window_anew() -> None:
         (link,) = await ours.dial(a)
         ours.links.deal(messages_of(2))
         a.write(hello(worker(5, "renamed")))
-        await eventually(lambda: link.room == 3, DEADLINE_S)
+        await eventually(lambda: link.space == 3, DEADLINE_S)
         assert link.consumer == "renamed"
         assert sum(command == Command.HELLO for command, _ in a.frames) <= 1
 

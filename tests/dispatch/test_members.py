@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from angarium.dispatch.store import MEMBER_TTL_MS
 from angarium.runtime import keyspace as keys
-from tests.dispatch.kit import room
+from tests.dispatch.kit import module
 from tests.kit.clock import FakeClock
 
 
 async def test_members_are_listed_in_the_order_in_which_they_joined(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as ours:
+    async with module(any_redis_url, clock=clock) as ours:
         store = ours.store
         assert await store.consumers() == []
         assert await store.join_consumers("b:1") == ["b:1"]
@@ -26,7 +26,7 @@ async def test_members_are_listed_in_the_order_in_which_they_joined(any_redis_ur
 
 async def test_who_is_silent_for_too_long_is_taken_out(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as ours:
+    async with module(any_redis_url, clock=clock) as ours:
         store = ours.store
         await store.join_dispatchers("d1")
         await clock.advance(1)
@@ -42,7 +42,7 @@ async def test_who_is_silent_for_too_long_is_taken_out(any_redis_url: str) -> No
 
 
 async def test_a_member_whose_list_was_deleted_comes_back(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         store = ours.store
         await store.join_consumers("a:1")
         name = ours.runtime.keyspace.name(keys.CONSUMER_IDS, 0)

@@ -18,8 +18,8 @@ from tests.kit.eventually import eventually
 TIMEOUT_S = 2.0
 
 
-class Room(Links):
-    """Links that have as much room as they are told, and remember what they were dealt."""
+class Module(Links):
+    """Links that have as much space as they are told, and remember what they were dealt."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -45,13 +45,13 @@ def ready_on(links: Links, clock: FakeClock) -> Ready:
     steps=st.lists(
         st.one_of(
             st.tuples(st.just("add"), st.integers(0, 5)),
-            st.tuples(st.just("room"), st.integers(0, 7)),
+            st.tuples(st.just("space"), st.integers(0, 7)),
         ),
         max_size=30,
     )
 )
 def test_everything_is_dealt_once_and_in_order(steps: list[tuple[str, int]]) -> None:
-    links = Room()
+    links = Module()
     ready = ready_on(links, FakeClock())
     added: list[tuple[Message, Link | None]] = []
     for number, (step, count) in enumerate(steps):
@@ -67,7 +67,7 @@ def test_everything_is_dealt_once_and_in_order(steps: list[tuple[str, int]]) -> 
             assert ready.deal() == expected
         assert links.dealt == added[: len(links.dealt)]
         assert bool(ready) == (len(links.dealt) < len(added))
-        assert ready.room == MESSAGES_MAX - (len(added) - len(links.dealt))
+        assert ready.space == MESSAGES_MAX - (len(added) - len(links.dealt))
 
 
 async def test_who_is_avoided_stays_with_its_message_when_a_chunk_is_cut() -> None:
@@ -94,27 +94,27 @@ async def test_a_cut_chunk_goes_on_where_it_was_cut() -> None:
         assert ready.deal() == 0
         await eventually(lambda: a.messages == messages[:2], DEADLINE_S)
         a.acknowledge(messages[0][0])
-        await eventually(lambda: ours.links.room == 1, DEADLINE_S)
+        await eventually(lambda: ours.links.space == 1, DEADLINE_S)
         assert ready.deal() == 1
         await eventually(lambda: a.messages == messages[:3], DEADLINE_S)
         assert ready
 
 
 async def test_a_queue_whose_head_is_old_takes_no_more() -> None:
-    clock, links = FakeClock(), Room()
+    clock, links = FakeClock(), Module()
     ready = ready_on(links, clock)
     ready.add(numbered(1))
     await clock.advance(TIMEOUT_S * FULL_PART)
-    assert ready.room == MESSAGES_MAX - 1
+    assert ready.space == MESSAGES_MAX - 1
     await clock.advance(0.001)
-    assert ready.room == 0
+    assert ready.space == 0
     links.left = 1
     ready.deal()
-    assert ready.room == MESSAGES_MAX
+    assert ready.space == MESSAGES_MAX
 
 
 async def test_what_waited_too_long_is_given_back_and_nothing_newer() -> None:
-    clock, links = FakeClock(), Room()
+    clock, links = FakeClock(), Module()
     ready = ready_on(links, clock)
     ready.add(numbered(1, 2, 3))
     await clock.advance(0.6)
@@ -132,11 +132,11 @@ async def test_what_waited_too_long_is_given_back_and_nothing_newer() -> None:
 
 
 async def test_it_is_bounded_and_can_be_emptied() -> None:
-    ready = ready_on(Room(), FakeClock())
+    ready = ready_on(Module(), FakeClock())
     ready.add(numbered(*range(MESSAGES_MAX + 5)))
-    assert ready.room == 0
+    assert ready.space == 0
     ready.clear()
-    assert ready.room == MESSAGES_MAX
+    assert ready.space == MESSAGES_MAX
     assert not ready
     assert ready.deal() == 0
     ready.add([])

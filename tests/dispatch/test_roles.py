@@ -1,4 +1,4 @@
-"""Dispatcher and worker together: what a user of the room relies on, and what must not happen."""
+"""Dispatcher and worker together: what a user of the module relies on, and what must not happen."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_messages_go_round_robin_over_workers(redis_url: str) -> None:
     async with hall(redis_url) as ours:
         dispatcher = await ours.add_dispatcher()
         workers = [await ours.add_worker() for _ in range(3)]
-        await ours.until(lambda: sum(link.room > 0 for link in dispatcher.links.links) == 3)
+        await ours.until(lambda: sum(link.space > 0 for link in dispatcher.links.links) == 3)
         for n in range(30):
             await ours.publish(b'{"n":%d}' % n)
         results = await ours.processed(30)
@@ -92,7 +92,7 @@ async def test_no_acknowledgement_means_a_different_worker(redis_url: str) -> No
     async with RawWorker() as silent, hall(redis_url, ack_timeout_ms=400) as ours:
         dispatcher = await ours.add_dispatcher(consumers=(silent.address,))
         worker = await ours.add_worker()
-        await ours.until(lambda: sum(link.room > 0 for link in dispatcher.links.links) == 2)
+        await ours.until(lambda: sum(link.space > 0 for link in dispatcher.links.links) == 2)
         await ours.publish(*[b'{"n":%d}' % n for n in range(6)])
         results = await ours.processed(6)
         assert {each["consumer_id"] for each in results} == {worker.consumer}
@@ -537,7 +537,7 @@ async def test_a_leader_keeps_its_workers_through_an_error(redis_url: str) -> No
             return len(await ours.results()) > 1
 
         await eventually(flows, deadline_s=60)
-        assert dispatcher.links.room > 0
+        assert dispatcher.links.space > 0
         assert worker.ready
 
 

@@ -1,4 +1,4 @@
-"""Every transition of the room on a real server: what it does, each refusal, what it notes."""
+"""Every transition of the module on a real server: what it does, each refusal, what it notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from angarium.dispatch.results import RESULT_FIELDS_MAX, fields_of
 from angarium.dispatch.store import DispatchStore
 from angarium.redis.connection import Argument
 from angarium.runtime import keyspace as keys
-from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
+from tests.dispatch.kit import ACK_TIMEOUT_MS, Harness, module
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
 
@@ -25,7 +25,7 @@ NOBODY = new_ids(1, 3, 4)[0]
 
 async def test_accepted_messages_are_pending_and_noted(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as ours:
+    async with module(any_redis_url, clock=clock) as ours:
         messages = ours.messages(b"a", b"b\x00\xff", b"")
         assert await ours.accept(messages, sent=2) == 3
         held = await ours.held()
@@ -44,7 +44,7 @@ async def test_accepted_messages_are_pending_and_noted(any_redis_url: str) -> No
 
 
 async def test_a_batch_that_is_sent_again_changes_nothing(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         messages = ours.messages(b"a", b"a")
         assert await ours.accept(messages) == 2
         assert await ours.complete(messages[0][0]) == [True]
@@ -56,7 +56,7 @@ async def test_a_batch_that_is_sent_again_changes_nothing(any_redis_url: str) ->
 
 
 async def test_identical_payloads_are_different_messages(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         ids = await ours.accepted(b"same", b"same", b"same")
         assert len((await ours.held()).pending) == 3
         digests = await ours.store.accepted_digests(ours.partition, [ours.epoch])
@@ -65,7 +65,7 @@ async def test_identical_payloads_are_different_messages(any_redis_url: str) -> 
 
 
 async def test_an_old_term_changes_nothing(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         await ours.accepted(b"due", sent=0)
         await ours.add_to_inbox("payload", "x")
         old = ours.term
@@ -92,7 +92,7 @@ async def test_nobody_leads_before_there_is_a_term(any_redis_url: str) -> None:
 
 async def test_a_full_partition_refuses_new_ones(any_redis_url: str) -> None:
     limits = {"pending_messages_max": 3}
-    async with room(any_redis_url, dispatch=limits) as ours:
+    async with module(any_redis_url, dispatch=limits) as ours:
         first = await ours.accepted(b"1", b"2")
         more = ours.messages(b"3", b"4", b"5")
         assert await ours.accept(more) == 1
@@ -115,7 +115,7 @@ async def test_a_full_partition_refuses_new_ones(any_redis_url: str) -> None:
 async def test_a_full_partition_drops_the_oldest_if_told_to(any_redis_url: str) -> None:
     clock = FakeClock()
     limits = {"pending_messages_max": 3, "pending_full": "drop_oldest"}
-    async with room(any_redis_url, clock=clock, dispatch=limits) as ours:
+    async with module(any_redis_url, clock=clock, dispatch=limits) as ours:
         old = await ours.accepted(b"1", b"2")
         await clock.advance(1)
         new = await ours.accepted(b"3")
@@ -134,7 +134,7 @@ async def test_a_full_partition_drops_the_oldest_if_told_to(any_redis_url: str) 
 async def test_a_partition_over_its_limit_keeps_what_it_has(any_redis_url: str) -> None:
     """Retried letters come on top; to refuse new ones is not to drop old ones."""
     limits = {"pending_messages_max": 2, "deliveries_max": 1}
-    async with room(any_redis_url, dispatch=limits) as ours:
+    async with module(any_redis_url, dispatch=limits) as ours:
         letters = await dead_letters(ours, b"1", b"2")
         await ours.accepted(b"3", b"4")
         assert await ours.store.retry_dead(ours.partition, letters) == ["retried"] * 2
@@ -145,7 +145,7 @@ async def test_a_partition_over_its_limit_keeps_what_it_has(any_redis_url: str) 
 
 async def test_the_largest_batches_fit_into_a_script(redis_url: str) -> None:
     """A script that fails half-way would leave its first half behind."""
-    async with room(redis_url, limits={"batch_items_max": 100_000}) as ours:
+    async with module(redis_url, limits={"batch_items_max": 100_000}) as ours:
         count, store, partition = ours.store.items_max, ours.store, ours.partition
         ids = await ours.accepted(*[b"x"] * count, sent=0)
         claim = await store.claim(partition, ours.term, count)
@@ -165,7 +165,7 @@ async def test_the_largest_batches_fit_into_a_script(redis_url: str) -> None:
 
 
 async def test_what_no_frame_can_carry_is_dead_at_once(any_redis_url: str) -> None:
-    async with room(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
+    async with module(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
         messages = ours.messages(b"x" * 100, b"y" * 101, b"z")
         assert await ours.accept(messages, sent=2) == 3
         held = await ours.held()
@@ -180,7 +180,7 @@ async def test_what_no_frame_can_carry_is_dead_at_once(any_redis_url: str) -> No
 
 
 async def test_a_result_stands_in_the_stream_once(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         one, two = await ours.accepted(b"1", b"2", sent=1)
         results: list[tuple[bytes, list[Argument]]] = [
             (one, ["answer", 42, "raw", b"\x00\xff", "text", "zwölf"]),
@@ -208,14 +208,14 @@ async def test_a_result_stands_in_the_stream_once(any_redis_url: str) -> None:
 
 
 async def test_the_stream_keeps_about_as_many_as_it_is_told_to(redis_url: str) -> None:
-    async with room(redis_url, dispatch={"stream_entries_max": 50}) as ours:
+    async with module(redis_url, dispatch={"stream_entries_max": 50}) as ours:
         for _ in range(5):
             await ours.complete(*await ours.accepted(*[b"x"] * 100))
         assert 50 <= len((await ours.held()).results) < 300
 
 
 async def test_who_stored_the_result_itself_acknowledges(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         one, two, three = await ours.accepted(b"1", b"2", b"3", sent=2)
         assert await ours.acknowledge(one, NOBODY, one, three, consumer="node") == [
             True,
@@ -240,7 +240,7 @@ async def test_who_stored_the_result_itself_acknowledges(any_redis_url: str) -> 
 async def test_what_was_never_sent_is_due_at_once_and_counts_as_its_first_delivery(
     any_redis_url: str,
 ) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         ids = await ours.accepted(b"1", b"2", b"3", sent=1)
         assert await ours.claim() == sorted((each, 1) for each in ids[1:])
         assert await ours.claim() == []
@@ -252,7 +252,7 @@ async def test_without_an_answer_a_message_is_due_again_and_at_last_dead(
     any_redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
+    async with module(any_redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
         (message_id,) = await ours.accepted(b"poison")
         await clock.advance(PASSED_S - 0.001)
         assert await ours.claim() == []
@@ -279,7 +279,7 @@ async def test_without_an_answer_a_message_is_due_again_and_at_last_dead(
 
 async def test_the_longest_due_come_first_and_no_more_than_asked_for(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as ours:
+    async with module(any_redis_url, clock=clock) as ours:
         old = await ours.accepted(b"1", b"2")
         await clock.advance(0.5)
         new = await ours.accepted(b"3", b"4")
@@ -302,7 +302,7 @@ async def test_a_refused_message_waits_longer_each_time_and_keeps_the_reasons(
     any_redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock, dispatch={"deliveries_max": 4}) as ours:
+    async with module(any_redis_url, clock=clock, dispatch={"deliveries_max": 4}) as ours:
         (message_id,) = await ours.accepted(b"x")
         for delivery, wait_ms in ((2, 400), (3, 800), (4, 1_600)):
             assert await ours.reject(message_id, f"no {delivery}", 400) == "requeued"
@@ -329,7 +329,7 @@ async def test_a_refused_message_waits_longer_each_time_and_keeps_the_reasons(
 
 async def test_no_refusal_waits_longer_than_silence_would(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as ours:
+    async with module(any_redis_url, clock=clock) as ours:
         (message_id,) = await ours.accepted(b"x")
         assert await ours.reject(message_id, "no", 60_000) == "requeued"
         await clock.advance(PASSED_S)
@@ -338,7 +338,7 @@ async def test_no_refusal_waits_longer_than_silence_would(any_redis_url: str) ->
 
 async def test_refusals_and_silence_each_leave_one_line(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
+    async with module(any_redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
         (message_id,) = await ours.accepted(b"x")
         await ours.reject(message_id, "w1: ValueError: no", 100)
         await clock.advance(0.1)
@@ -352,7 +352,7 @@ async def test_refusals_and_silence_each_leave_one_line(any_redis_url: str) -> N
 
 
 async def test_given_back_is_due_at_once_and_counts_for_nothing(any_redis_url: str) -> None:
-    async with room(any_redis_url, dispatch={"deliveries_max": 2}) as ours:
+    async with module(any_redis_url, dispatch={"deliveries_max": 2}) as ours:
         (message_id,) = await ours.accepted(b"x")
         for _ in range(5):
             assert await ours.reject(message_id, "") == "requeued"
@@ -364,7 +364,7 @@ async def test_given_back_is_due_at_once_and_counts_for_nothing(any_redis_url: s
 
 
 async def test_ids_that_are_not_pending_are_unknown(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         (done,) = await ours.accepted(b"x")
         await ours.complete(done)
         for message_id in (NOBODY, done, b"nonsense", b""):
@@ -376,7 +376,7 @@ async def test_ids_that_are_not_pending_are_unknown(any_redis_url: str) -> None:
 
 
 async def test_a_message_whose_payload_is_gone_is_dead_with_the_reason(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         gone, whole = await ours.accepted(b"1", b"2", sent=0)
         name = ours.name(keys.MESSAGES_PAYLOADS)
         await ours.runtime.redis.call("HDEL", name, gone, key=name)
@@ -390,13 +390,13 @@ async def test_a_message_whose_payload_is_gone_is_dead_with_the_reason(any_redis
 
 async def test_what_no_longer_fits_a_frame_is_dead_when_it_is_due(any_redis_url: str) -> None:
     """A frame too large would end the connection of each worker that it is sent to."""
-    async with room(any_redis_url, limits={"frame_bytes_max": 1_000}) as ours:
+    async with module(any_redis_url, limits={"frame_bytes_max": 1_000}) as ours:
         large, small = await ours.accepted(b"x" * 500, b"y", sent=0)
         prefix, limits = ours.runtime.settings.prefix, {"frame_bytes_max": 137}
         async with sample_runtime(
             any_redis_url, clock=ours.runtime.clock, prefix=prefix, limits=limits
         ) as runtime:
-            lower = Room(runtime, DispatchStore(runtime), ours.partition, ours.term)
+            lower = Harness(runtime, DispatchStore(runtime), ours.partition, ours.term)
             assert await lower.claim() == [(small, 1)]
             (letter,) = await lower.store.dead_letters(ours.partition, 10)
             assert letter.reasons == ["too large, limits.frame_bytes_max is exceeded"]
@@ -412,7 +412,7 @@ async def test_what_no_longer_fits_a_frame_is_dead_when_it_is_due(any_redis_url:
 # Dead letters -------------------------------------------------------------------------------
 
 
-async def dead_letters(ours: Room, *payloads: bytes) -> list[str]:
+async def dead_letters(ours: Harness, *payloads: bytes) -> list[str]:
     """Entry ids of messages that were refused until they were dead."""
     for message_id in await ours.accepted(*payloads):
         assert await ours.reject(message_id, "no") == "dead"
@@ -422,7 +422,7 @@ async def dead_letters(ours: Room, *payloads: bytes) -> list[str]:
 async def test_a_dead_letter_that_is_retried_has_all_its_deliveries_again(
     any_redis_url: str,
 ) -> None:
-    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+    async with module(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
         first, second = await dead_letters(ours, b"1", b"2")
         store, partition = ours.store, ours.partition
         assert await store.retry_dead(partition, [first, "0-1", first]) == [
@@ -442,7 +442,7 @@ async def test_a_dead_letter_that_is_retried_has_all_its_deliveries_again(
 
 
 async def test_a_dead_letter_that_is_dropped_is_gone_and_noted(any_redis_url: str) -> None:
-    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+    async with module(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
         first, second = await dead_letters(ours, b"1", b"2")
         store, partition = ours.store, ours.partition
         assert await store.drop_dead(partition, [second, second]) == ["discarded", "unknown"]
@@ -459,7 +459,7 @@ async def test_a_dead_letter_that_is_dropped_is_gone_and_noted(any_redis_url: st
 async def test_an_entry_id_that_is_none_leaves_the_others_alone(
     any_redis_url: str, nonsense: str
 ) -> None:
-    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+    async with module(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
         first, second = await dead_letters(ours, b"1", b"2")
         store, partition = ours.store, ours.partition
         assert await store.retry_dead(partition, [first, nonsense]) == ["retried", "unknown"]
@@ -470,7 +470,7 @@ async def test_an_entry_id_that_is_none_leaves_the_others_alone(
 
 async def test_half_an_entry_id_means_no_letter(any_redis_url: str) -> None:
     """Redis reads a number alone as the first entry of that millisecond, whichever that is."""
-    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+    async with module(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
         (letter,) = await dead_letters(ours, b"1")
         half = letter.partition("-")[0]
         assert await ours.store.retry_dead(ours.partition, [half]) == ["unknown"]
@@ -479,7 +479,7 @@ async def test_half_an_entry_id_means_no_letter(any_redis_url: str) -> None:
 
 
 async def test_dead_letters_are_listed_page_by_page(any_redis_url: str) -> None:
-    async with room(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
+    async with module(any_redis_url, dispatch={"deliveries_max": 1}) as ours:
         await dead_letters(ours, *[b"%d" % n for n in range(5)])
         store, partition = ours.store, ours.partition
         first = await store.dead_letters(partition, 2)
@@ -491,7 +491,7 @@ async def test_dead_letters_are_listed_page_by_page(any_redis_url: str) -> None:
 
 
 async def test_marks_count_up_and_are_heard_among_the_messages(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         store = ours.store
         redis = ours.runtime.redis
         async with redis.subscribe(
@@ -511,7 +511,7 @@ async def test_marks_count_up_and_are_heard_among_the_messages(any_redis_url: st
 
 
 async def test_covering_moves_forward_only_and_forgets_the_digests(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         store, partition = ours.store, ours.partition
         assert await store.covered(partition) == 0
         for epoch in (4, 5, 6):
@@ -530,7 +530,7 @@ async def test_covering_moves_forward_only_and_forgets_the_digests(any_redis_url
 
 
 async def test_the_digests_of_several_batches_of_several_leaders_add_up(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         await ours.accepted(b"a", b"b", b"a")
         ours.term = await ours.take_over()
         await ours.accepted(b"a")
@@ -544,7 +544,7 @@ async def test_the_digests_of_several_batches_of_several_leaders_add_up(any_redi
 async def test_the_journal_accounts_for_every_message(any_redis_url: str) -> None:
     clock = FakeClock()
     limits = {"deliveries_max": 2, "pending_messages_max": 8}
-    async with room(any_redis_url, clock=clock, dispatch=limits) as ours:
+    async with module(any_redis_url, clock=clock, dispatch=limits) as ours:
         ids = await ours.accepted(*[b"%d" % n for n in range(6)])
         await ours.add_to_inbox("payload", "6")
         ((inbox, _),) = await ours.take_inbox()

@@ -9,14 +9,14 @@ import pytest
 from angarium.dispatch.identity import is_message_id, new_ids, partition_of_id
 from angarium.dispatch.store import ENQUEUE, DispatchStore
 from angarium.runtime.errors import LimitExceeded
-from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
+from tests.dispatch.kit import ACK_TIMEOUT_MS, Harness, module
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
 
 
 async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as ours:
+    async with module(any_redis_url, clock=clock) as ours:
         key = key_of(ours)
         enqueued = [await ours.store.enqueue(b"%d" % n, f"{key}{n}") for n in range(3)]
         mine = [
@@ -36,14 +36,14 @@ async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis
         assert await ours.take_inbox() == []
 
 
-def key_of(ours: Room) -> str:
+def key_of(ours: Harness) -> str:
     """The beginning of idempotency keys of which at least the first falls into the partition."""
     places = ours.runtime.keyspace
     return next(f"k{n}-" for n in range(100) if places.partition_of(f"k{n}-0") == ours.partition)
 
 
 async def test_an_idempotency_key_brings_in_one_message(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         key = key_of(ours) + "0"
         first = await ours.store.enqueue(b"1", key)
         again = await ours.store.enqueue(b"other bytes", key)
@@ -62,7 +62,7 @@ async def test_an_intake_whose_reply_was_lost_is_not_doubled(
     any_redis_url: str, keyed: bool
 ) -> None:
     """The call goes out again with the same bytes, also after the message was taken."""
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         assert ENQUEUE.repeatable
         calls: list[tuple[object, ...]] = []
         run = ours.runtime.run
@@ -109,7 +109,7 @@ async def test_an_intake_beyond_the_limits_is_refused(any_redis_url: str) -> Non
 
 
 async def test_anybody_may_add_to_the_inbox_with_fields_of_any_name(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         (own,) = new_ids(1, ours.partition, ours.store.partitions)
         await ours.add_to_inbox("payload", b"1")
         await ours.add_to_inbox("data", b"2\xff", "more", "ignored")
@@ -131,7 +131,7 @@ async def test_anybody_may_add_to_the_inbox_with_fields_of_any_name(any_redis_ur
 
 async def test_an_id_that_workers_could_not_answer_for_is_replaced(any_redis_url: str) -> None:
     """A worker refuses a frame without a UUID4, and finds the partition by the id's end."""
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         parts = ours.store.partitions
         (good,) = new_ids(1, ours.partition, parts)
         strange = [
@@ -161,7 +161,7 @@ async def test_an_id_that_workers_could_not_answer_for_is_replaced(any_redis_url
 
 
 async def test_an_id_that_is_pending_already_is_replaced(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         (pending,) = await ours.accepted(b"first")
         await ours.add_to_inbox("message_id", pending, "payload", b"second")
         ((other, payload),) = await ours.take_inbox()
@@ -170,7 +170,7 @@ async def test_an_id_that_is_pending_already_is_replaced(any_redis_url: str) -> 
 
 
 async def test_a_full_partition_leaves_the_inbox_where_it_is(any_redis_url: str) -> None:
-    async with room(any_redis_url, dispatch={"pending_messages_max": 2}) as ours:
+    async with module(any_redis_url, dispatch={"pending_messages_max": 2}) as ours:
         await ours.accepted(b"0")
         for n in range(3):
             await ours.add_to_inbox("payload", b"%d" % n)
@@ -183,7 +183,7 @@ async def test_a_full_partition_leaves_the_inbox_where_it_is(any_redis_url: str)
 
 
 async def test_an_inbox_entry_that_no_frame_can_carry_is_dead(any_redis_url: str) -> None:
-    async with room(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
+    async with module(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
         await ours.add_to_inbox("payload", b"x" * 101)
         await ours.add_to_inbox("payload", b"y")
         taken = await ours.take_inbox()
@@ -195,7 +195,7 @@ async def test_an_inbox_entry_that_no_frame_can_carry_is_dead(any_redis_url: str
 
 
 async def test_somebody_waits_for_the_inbox(any_redis_url: str) -> None:
-    async with room(any_redis_url) as ours:
+    async with module(any_redis_url) as ours:
         assert not await ours.store.wait_for_inbox(ours.partition, 1)
         await ours.add_to_inbox("payload", "x")
         assert await ours.store.wait_for_inbox(ours.partition, 10_000)

@@ -12,9 +12,9 @@ async def test_what_is_acknowledged_at_the_ack_port_leaves_the_window() -> None:
         one, two = await ours.dial(a, b)
         ids = new_ids(4)
         assert ours.links.deal([(each, b"x") for each in ids]) == 4
-        assert (one.room, two.room) == (0, 0)
+        assert (one.space, two.space) == (0, 0)
         ours.links.answered_elsewhere([ids[0], ids[2], ids[3], *new_ids(1)])
-        assert (one.room, two.room) == (2, 1)
+        assert (one.space, two.space) == (2, 1)
         assert list(two.held) == [ids[1]]
 
 
@@ -23,6 +23,6 @@ async def test_what_was_finished_out_of_sight_leaves_the_window_when_it_is_old()
         (link,) = await ours.dial(other)
         assert ours.links.deal([(each, b"x") for each in new_ids(3)]) == 2
         assert ours.links.forget(3_600) == 0
-        assert link.room == 0
+        assert link.space == 0
         assert ours.links.forget(-1) == 2
-        assert (link.room, link.held) == (2, {})
+        assert (link.space, link.held) == (2, {})

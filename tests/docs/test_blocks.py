@@ -33,8 +33,8 @@ SKIPPED_COMMANDS = {
 }
 RUN = {
     "docs/api.md", "docs/dashboard.md",
-    "docs/rooms/conversations.md", "docs/rooms/dispatch.md", "docs/rooms/pickup.md",
-    "docs/rooms/routing.md", "docs/rooms/transactions.md", "docs/security/tokens.md",
+    "docs/modules/conversations.md", "docs/modules/dispatch.md", "docs/modules/pickup.md",
+    "docs/modules/routing.md", "docs/modules/transactions.md", "docs/security/tokens.md",
 }  # fmt: skip
 # Python that is compiled only, by words in it.
 SKIPPED_PYTHON = {
@@ -150,18 +150,18 @@ async def test_the_page_of_the_dashboard(server: ServerProcess, tmp_path: Path) 
         await reader.type("angarium serve dispatcher")
         (block,) = of_page("docs/dashboard.md", "sh")
         printed = await typed(reader, block)
-        assert "rooms" in json.loads(printed[2])
+        assert "modules" in json.loads(printed[2])
 
 
 async def test_the_page_of_conversations(server: ServerProcess, tmp_path: Path) -> None:
     async with Reader(tmp_path, server) as reader:
-        reader.write("module.py", module_of("docs/rooms/conversations.md"))
+        reader.write("module.py", module_of("docs/modules/conversations.md"))
         await reader.python(
             "from angarium import Angarium\n"
             "with Angarium().sync_client as client:\n"
             "    client.conversations.request('anna', 'r1', origin='whatsapp')\n"
         )
-        (block,) = of_page("docs/rooms/conversations.md", "sh")
+        (block,) = of_page("docs/modules/conversations.md", "sh")
         printed = await typed(reader, block, ID="anna")
         assert "r1" in printed[1]
 
@@ -169,8 +169,8 @@ async def test_the_page_of_conversations(server: ServerProcess, tmp_path: Path) 
 async def test_the_page_of_dispatch(server: ServerProcess, tmp_path: Path) -> None:
     rules = {"ANGARIUM_DISPATCH__DELIVERIES_MAX": "1", "ANGARIUM_DISPATCH__RETRY_DELAY_MS": "1"}
     async with Reader(tmp_path, server, **rules) as reader:
-        reader.write("module.py", module_of("docs/rooms/dispatch.md"))
-        start, intake, dead = of_page("docs/rooms/dispatch.md", "sh")
+        reader.write("module.py", module_of("docs/modules/dispatch.md"))
+        start, intake, dead = of_page("docs/modules/dispatch.md", "sh")
         await reader.type("angarium serve api")
         assert "consumers" in (await typed(reader, start))[3]
         printed = await typed(reader, intake)
@@ -192,7 +192,7 @@ async def dead_letter(reader: Reader) -> str:
 
 async def test_the_page_of_pickup(server: ServerProcess, tmp_path: Path) -> None:
     async with Reader(tmp_path, server) as reader:
-        shell, script = of_page("docs/rooms/pickup.md", "sh", "python")
+        shell, script = of_page("docs/modules/pickup.md", "sh", "python")
         serve, *rest = shell.commands
         await reader.type(serve)
         # The page's loop waits for ever; here it ends with its first delivery.
@@ -214,8 +214,8 @@ async def test_the_page_of_pickup(server: ServerProcess, tmp_path: Path) -> None
 
 async def test_the_page_of_routing(server: ServerProcess, tmp_path: Path) -> None:
     async with Reader(tmp_path, server) as reader:
-        reader.write("module.py", module_of("docs/rooms/routing.md"))
-        serve, operate, _ = of_page("docs/rooms/routing.md", "sh")
+        reader.write("module.py", module_of("docs/modules/routing.md"))
+        serve, operate, _ = of_page("docs/modules/routing.md", "sh")
         await typed(reader, serve)
         await reader.python(
             "import urllib.request\n"
@@ -228,10 +228,10 @@ async def test_the_page_of_routing(server: ServerProcess, tmp_path: Path) -> Non
 
 async def test_the_page_of_transactions(server: ServerProcess, tmp_path: Path) -> None:
     async with Reader(tmp_path, server) as reader:
-        reader.write("module.py", module_of("docs/rooms/transactions.md"))
-        (pipeline,) = of_page("docs/rooms/transactions.md", "toml")
+        reader.write("module.py", module_of("docs/modules/transactions.md"))
+        (pipeline,) = of_page("docs/modules/transactions.md", "toml")
         reader.write("payment.toml", pipeline.text)
-        (block,) = of_page("docs/rooms/transactions.md", "sh")
+        (block,) = of_page("docs/modules/transactions.md", "sh")
         printed = await typed(reader, block)
         assert "success" in printed[2]
 

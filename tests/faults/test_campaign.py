@@ -1,4 +1,4 @@
-"""Every role at once, hurt by a seeded schedule: each room's books balance when it is over.
+"""Every role at once, hurt by a seeded schedule: each module's books balance when it is over.
 
 `CAMPAIGN_SEED=…` replays a schedule; without it each long run draws its own, and prints it.
 """
@@ -35,7 +35,7 @@ SHORT_PACE = Pace(users=6, senders=2, keys=8, pause_s=0.3)
 @pytest.mark.faults
 @pytest.mark.timeout(rounds(300, 2_400))
 @pytest.mark.parametrize("shape", SHAPES if LONG else ("single",))
-async def test_nothing_is_lost_doubled_or_out_of_order_in_any_room(
+async def test_nothing_is_lost_doubled_or_out_of_order_in_any_module(
     shape: Shape, tmp_path: Path
 ) -> None:
     faults, span_s = (FAULTS[shape], SPAN_S[shape]) if LONG else (SHORT_FAULTS, SHORT_SPAN_S)

@@ -18,7 +18,7 @@ import pytest
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import Reply
 from angarium.runtime.application import Angarium
-from tests.conversations.kit import DEADLINE_S, Client, Room, instance, task
+from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -135,13 +135,13 @@ async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: s
     probe = Probe()
     async with pair(redis_url, probe.app, message_ttl=600_000) as both:
         one, other = both
-        room = Room(one._runtime, FakeClock())
+        module = Harness(one._runtime, FakeClock())
         alone = [await probe.ask(one) for _ in range(200)]
         await one.request("long", "G", "whatsapp")
         await one.request("long", "L", "whatsapp")
         for start in range(0, LONG_CONVERSATION, 500):
             await asyncio.gather(
-                *(room.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
+                *(module.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
             )
         # Everything of the long one waits for its gate, and memories hold only its beginning.
         await eventually(lambda: len(one.queue) + len(other.queue) > 0, DEADLINE_S)

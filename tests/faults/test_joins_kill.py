@@ -95,7 +95,7 @@ async def counted(client: Client) -> dict[tuple[str, str], int]:
     for entry_id, fields in await Journal(client.runtime).read(0, entries_max=1_000_000):
         entry = decode_entry(entry_id, fields)
         for event in entry.events:
-            counts[f"{entry.room} {event.event}", event.subject] += 1
+            counts[f"{entry.module} {event.event}", event.subject] += 1
     return counts
 
 

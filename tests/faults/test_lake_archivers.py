@@ -25,7 +25,7 @@ from tests.faults.lake_processes import Driver
 from tests.faults.profile import LONG
 from tests.faults.test_lake_tables import LOCKS, lake_run
 from tests.kit.eventually import eventually
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 ROUNDS = 3
 TRANSACTIONS = 400  # before each kill
@@ -35,7 +35,7 @@ DEADLINE_S = 300.0
 class Both:
     """The two archivers, and how far they have come together."""
 
-    def __init__(self, here: Room, folder: Path) -> None:
+    def __init__(self, here: Harness, folder: Path) -> None:
         self._here = here
         settings = here.runtime.settings
         command = [str(Path(sys.executable).with_name("angarium")), "serve", "archiver"]
@@ -86,7 +86,7 @@ async def test_killed_archivers_of_lake_and_database_lose_and_double_nothing(
         "home": tmp_path / "home", "lake_url": str(tmp_path / "lake"), "lake": {"archive": True},
         "database_url": f"sqlite:///{tmp_path}/a.sqlite", "transactions": LOCKS,
     }  # fmt: skip
-    async with room(redis_url, **given) as here:
+    async with harness(redis_url, **given) as here:
         both = Both(here, tmp_path)
         both.lake.start()
         try:
@@ -103,7 +103,7 @@ async def test_killed_archivers_of_lake_and_database_lose_and_double_nothing(
         await check(here, both)
 
 
-async def check(here: Room, both: Both) -> None:
+async def check(here: Harness, both: Both) -> None:
     settings = here.runtime.settings
     assert await both.left() == 0
     lake = Counter(row[0] for row in ask(Lake.of(settings), "select id from transactions").rows)

@@ -22,7 +22,7 @@ from tests.faults.lake_processes import Cluster, Driver, cluster_environment, ki
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually
 from tests.kit.server import ServerProcess
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(rounds(400, 1_800))]
 KILLS = rounds(1, 5)  # of each of two kinds
@@ -41,7 +41,7 @@ LOCKS = {
 class Run:
     """Work for the driver, and how far it has come with it."""
 
-    def __init__(self, server: ServerProcess, here: Room, folder: Path, master: str) -> None:
+    def __init__(self, server: ServerProcess, here: Harness, folder: Path, master: str) -> None:
         self._here = here
         self._client = server.client()
         self._prefix = here.runtime.settings.prefix
@@ -138,7 +138,7 @@ async def survived(
 ) -> None:
     settings: dict[str, Any] = {"journal": {"bytes_max": 10**10}, "transactions": LOCKS}
     with ServerProcess() as server:
-        async with room(server.url, **settings) as here:
+        async with harness(server.url, **settings) as here:
             run = Run(server, here, folder, master)
             try:
                 run.driver.start()

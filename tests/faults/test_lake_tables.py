@@ -28,7 +28,7 @@ from tests.faults.lake_processes import Cluster, Driver, cluster_environment, ki
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually
 from tests.kit.server import ServerProcess
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(rounds(400, 1_800))]
 KILLS = rounds(1, 10)
@@ -51,7 +51,7 @@ COMPARED = ("events", "rejects", "messages", "stats_fine", "stats_medium", "stat
 class Streams:
     """Everything that a lake reads, written as the rooms write it, and by a room."""
 
-    def __init__(self, here: Room) -> None:
+    def __init__(self, here: Harness) -> None:
         self._here = here
         self._client: Any = redis.Redis.from_url(here.runtime.settings.redis_url)
         self._prefix = here.runtime.settings.prefix
@@ -181,7 +181,7 @@ async def survived(
         "home": folder / "home", "lake_url": str(folder / "lake"), "lake": {"archive": True},
         "transactions": LOCKS, "journal": {"bytes_max": 10**10},
     }  # fmt: skip
-    async with room(redis_url, **given) as here:
+    async with harness(redis_url, **given) as here:
         settings = here.runtime.settings
         await Journal(here.runtime).register("witness")  # keeps the journal for a second reading
         streams, lake = Streams(here), Lake.of(settings)
@@ -204,7 +204,7 @@ async def survived(
     return driver
 
 
-async def check(here: Room, streams: Streams, lake: Lake, folder: Path) -> None:
+async def check(here: Harness, streams: Streams, lake: Lake, folder: Path) -> None:
     other = await undisturbed(here.runtime.settings, folder)
     for name in COMPARED:
         ours, theirs = (rows_of(each, name) for each in (lake, other))

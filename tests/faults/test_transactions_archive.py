@@ -14,14 +14,14 @@ from tests.kit.eventually import eventually
 from tests.kit.postgres import PostgresProcess
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 TRANSACTIONS = rounds(3_000, 60_000)
 KILLS = rounds(2, 10)
 
 
-async def _complete_some(here: Room, count: int) -> None:
+async def _complete_some(here: Harness, count: int) -> None:
     await asyncio.gather(*(here.start() for _ in range(count)))
     while taken := await here.take(count=500):
         await asyncio.gather(*(here.store.complete(each, "success", b"{}", "") for each in taken))
@@ -34,7 +34,9 @@ async def test_two_archivers_kills_and_a_refusing_database(redis_server: ServerP
             "persisting_permission_lock1_period": 1,
             "persisting_permission_lock2_period": 2,
         }
-        async with room(redis_server.url, transactions=settings, database_url=database.url) as here:
+        async with harness(
+            redis_server.url, transactions=settings, database_url=database.url
+        ) as here:
             names = {
                 "ANGARIUM_REDIS_URL": here.runtime.settings.redis_url,
                 "ANGARIUM_PREFIX": here.runtime.settings.prefix,
@@ -73,7 +75,7 @@ async def test_two_archivers_kills_and_a_refusing_database(redis_server: ServerP
             await _check(here)
 
 
-async def _check(here: Room) -> None:
+async def _check(here: Harness) -> None:
     total = TRANSACTIONS // KILLS * KILLS + 500
     archive = Archive(here.runtime.settings.database_url)
     rows = await archive.listed(Status.SUCCESS, 2 * total)

@@ -19,7 +19,7 @@ from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 TRANSACTIONS = rounds(1_200, 20_000)
@@ -28,7 +28,7 @@ STARTERS = 50
 PATIENT = {"unavailable_timeout_ms": 60_000}
 
 
-def _environment(here: Room, told: Path | None = None) -> dict[str, str]:
+def _environment(here: Harness, told: Path | None = None) -> dict[str, str]:
     settings = here.runtime.settings
     return {
         "ANGARIUM_REDIS_URL": settings.redis_url,
@@ -73,7 +73,7 @@ async def receiving() -> AsyncIterator[Receiver]:
         await runner.cleanup()
 
 
-async def _start_all(here: Room, url: str, ids: list[str]) -> None:
+async def _start_all(here: Harness, url: str, ids: list[str]) -> None:
     async def starter(number: int) -> None:
         for count in range(TRANSACTIONS // STARTERS):
             while True:
@@ -90,12 +90,16 @@ async def _start_all(here: Room, url: str, ids: list[str]) -> None:
             group.create_task(starter(number))
 
 
-async def _completed(here: Room) -> int:
+async def _completed(here: Harness) -> int:
     return (await here.counters()).get("completed", 0)
 
 
 async def _hurt(
-    here: Room, server: ServerProcess, nodes: list[RoleProcess], fresh: AsyncExitStack, told: Path
+    here: Harness,
+    server: ServerProcess,
+    nodes: list[RoleProcess],
+    fresh: AsyncExitStack,
+    told: Path,
 ) -> None:
     """Kills spread over the run, at shares of the work done."""
     kinds = ["node"] * NODE_KILLS
@@ -124,7 +128,7 @@ async def test_nodes_and_redis_killed_under_load_lose_and_repeat_nothing_else(
     with ServerProcess(aof=True, fsync="always") as server:
         async with (
             receiving() as receiver,
-            room(server.url, durability="local", redis=PATIENT) as here,
+            harness(server.url, durability="local", redis=PATIENT) as here,
             RoleProcess(["serve", "webhooks"], _environment(here)),
             AsyncExitStack() as fresh,
         ):
@@ -152,7 +156,9 @@ async def test_nodes_and_redis_killed_under_load_lose_and_repeat_nothing_else(
             await _check(here, ids, receiver, told, took_s)
 
 
-async def _check(here: Room, ids: list[str], receiver: Receiver, told: Path, took_s: float) -> None:
+async def _check(
+    here: Harness, ids: list[str], receiver: Receiver, told: Path, took_s: float
+) -> None:
     events = await here.events()
     by_name = Counter(each.event for each in events)
     recovered = Counter(each.subject for each in events if each.event == "recovered")
@@ -185,7 +191,7 @@ async def _check(here: Room, ids: list[str], receiver: Receiver, told: Path, too
 
 
 async def test_orphans_are_taken_over_within_fifteen_seconds(redis_server: ServerProcess) -> None:
-    async with room(redis_server.url) as here:
+    async with harness(redis_server.url) as here:
         await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})
         async with (
             RoleProcess(["serve", "node"], _environment(here)) as first,
@@ -209,7 +215,7 @@ async def test_orphans_are_taken_over_within_fifteen_seconds(redis_server: Serve
 
 
 async def test_a_paused_node_can_not_write_when_it_wakes(redis_server: ServerProcess) -> None:
-    async with room(redis_server.url, transactions={"node_timeout_ms": 1_000}) as here:
+    async with harness(redis_server.url, transactions={"node_timeout_ms": 1_000}) as here:
         await here.define("p", {"type": "told", "parameters": {"pause_s": 0.2}})
         async with RoleProcess(["serve", "node"], _environment(here)) as sleepy:
             ids = [await here.start("p") for _ in range(20)]
@@ -231,7 +237,7 @@ async def test_a_paused_node_can_not_write_when_it_wakes(redis_server: ServerPro
 async def test_a_node_comes_back_after_redis_did() -> None:
     with ServerProcess(aof=True) as server:
         async with (
-            room(server.url, redis=PATIENT) as here,
+            harness(server.url, redis=PATIENT) as here,
             RoleProcess(["serve", "node"], _environment(here)) as node,
         ):
             for _ in range(rounds(2, 10)):
@@ -243,7 +249,7 @@ async def test_a_node_comes_back_after_redis_did() -> None:
 
 
 async def test_a_node_stops_though_a_thread_never_returns(redis_server: ServerProcess) -> None:
-    async with room(redis_server.url) as here:
+    async with harness(redis_server.url) as here:
         await here.define("p", {"type": "blocked", "parameters": {"pause_s": 600}})
         async with RoleProcess(["serve", "node"], _environment(here)) as node:
             id = await here.start("p")
@@ -258,7 +264,7 @@ async def test_a_silent_redis_is_not_taken_for_silent_nodes() -> None:
     """It stands still for longer than the nodes' time-out: afterwards nobody has died."""
     with ServerProcess() as server:
         async with (
-            room(server.url, transactions={"node_timeout_ms": 2_000}, redis=PATIENT) as here,
+            harness(server.url, transactions={"node_timeout_ms": 2_000}, redis=PATIENT) as here,
             AsyncExitStack() as nodes,
         ):
             await here.define("p", {"type": "told", "parameters": {"pause_s": 6}})

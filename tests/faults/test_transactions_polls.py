@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
-from tests.transactions.room import room
+from tests.transactions.harness import harness
 from tests.transactions.web import Asker, asker
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -27,7 +27,7 @@ async def _polled(ask: Asker, path: str) -> tuple[float, float, Any]:
 async def test_three_pollers_on_two_processes_before_during_and_after_the_end(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         env = {
             "ANGARIUM_REDIS_URL": redis_url,
             "ANGARIUM_PREFIX": here.runtime.settings.prefix,

@@ -76,7 +76,7 @@ async def _shown(ask: Asker, here: Site, id: str) -> None:
 
     async def noticed() -> bool:
         _, overview = await ask.ask("GET", "/v1/dashboard")
-        assert overview["rooms"][2]["facts"]["queued"] == 3
+        assert overview["modules"][2]["facts"]["queued"] == 3
         wanted = "3 transactions waiting for a node with step 'notify' (default)"
         return wanted in [each["text"] for each in overview["notices"]]
 

@@ -67,7 +67,7 @@ class PostgresFailed(Exception):
 class SharedMemory:
     """A few bytes by which PostgreSQL tells whether someone still uses its folder.
 
-    They outlive a killed process, and a machine has room for only some thousands of them.
+    They outlive a killed process, and a machine has module for only some thousands of them.
     """
 
     identifier: int | None

@@ -1,7 +1,7 @@
-"""The smallest room there could be: a batch-shaped transition and a fenced one.
+"""The smallest module there could be: a batch-shaped transition and a fenced one.
 
-The runtime's own tests and benchmarks need transitions to run; these stand in for a room's, and
-show what a room's store looks like.
+The runtime's own tests and benchmarks need transitions to run; these stand in for a module's, and
+show what a module's store looks like.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def sample_runtime(
 
 
 class SampleStore:
-    """Borrows two of the dispatch room's names; its keys live under the test's own prefix."""
+    """Borrows two of the dispatch module's names; its keys live under the test's own prefix."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

@@ -23,7 +23,7 @@ from angarium.transactions.model import Status, Transaction, transaction_of
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.lake.kit import rows_of, run_once
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,14 +35,14 @@ SOON: Mapping[str, Any] = {
 }
 
 
-async def _complete(here: Room, count: int) -> set[str]:
+async def _complete(here: Harness, count: int) -> set[str]:
     ids = {await here.start(owner="ann", external_id=f"x{n}", data={"n": n}) for n in range(count)}
     while taken := await here.take(count=100):
         await asyncio.gather(*(here.store.complete(each, "success", b"{}", "ok") for each in taken))
     return ids
 
 
-def _reader(here: Room) -> ArchiveReader:
+def _reader(here: Harness) -> ArchiveReader:
     kinds = {"string": StringType(), "bigint": LongType()}
     fields = [part.split() for part in SCHEMA.split(", ")]
     schema = StructType([StructField(name, kinds[kind]) for name, kind in fields])
@@ -56,12 +56,12 @@ def _rows(reader: ArchiveReader, start: Any, end: Any) -> Iterator[dict[str, Any
             yield from batch.to_pylist()
 
 
-async def _left(here: Room) -> int:
+async def _left(here: Harness) -> int:
     return int((await here.reading.watch(["default"], 1)).to_archive)
 
 
 async def test_the_state_is_what_the_room_itself_would_have_stored(redis_url: str) -> None:
-    async with room(redis_url, transactions=dict(SOON)) as here:
+    async with harness(redis_url, transactions=dict(SOON)) as here:
         ids = await _complete(here, 3)
         reader = _reader(here)
         start = reader.initialOffset()
@@ -92,7 +92,7 @@ def test_rare_fields_of_a_state_are_not_lost() -> None:
 async def test_transactions_leave_redis_for_a_table(
     spark: SparkSession, any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with room(any_redis_url, transactions=dict(SOON)) as here:
+    async with harness(any_redis_url, transactions=dict(SOON)) as here:
         ids = await _complete(here, 40)
         settings = here.runtime.settings
         reader = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "16")
@@ -108,7 +108,7 @@ async def test_transactions_leave_redis_for_a_table(
 async def test_a_batch_that_was_not_stored_is_given_again_and_then_is_the_same(
     redis_url: str,
 ) -> None:
-    async with room(redis_url, transactions=dict(SOON)) as here:
+    async with harness(redis_url, transactions=dict(SOON)) as here:
         ids = await _complete(here, 5)
         first = _reader(here)
         start = first.initialOffset()
@@ -129,7 +129,7 @@ async def test_a_batch_that_was_not_stored_is_given_again_and_then_is_the_same(
 
 
 async def test_only_who_has_the_role_is_given_work(redis_url: str) -> None:
-    async with room(redis_url, transactions={**SOON, "delay_before_archiving": 0}) as here:
+    async with harness(redis_url, transactions={**SOON, "delay_before_archiving": 0}) as here:
         await _complete(here, 3)
         readers = [_reader(here) for _ in range(2)]
         start = readers[0].initialOffset()
@@ -140,7 +140,7 @@ async def test_only_who_has_the_role_is_given_work(redis_url: str) -> None:
 
 
 async def test_the_checkpoint_of_another_keyspace_is_refused(redis_url: str) -> None:
-    async with room(redis_url, transactions=dict(SOON)) as here:
+    async with harness(redis_url, transactions=dict(SOON)) as here:
         reader = _reader(here)
         with pytest.raises(CheckpointMismatch, match="checkpointLocation of its own"):
             reader.latestOffset({"source": "archive:x:1", "ids": {}}, ReadAllAvailable())
@@ -152,7 +152,7 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
     database = f"sqlite:///{tmp_path}/a.sqlite"
     # Grace enough for a batch on a busy machine: who overstays it shares what it was given.
     locks = {**SOON, "persisting_permission_lock2_period": 8}
-    async with room(redis_url, transactions=locks, database_url=database) as here:
+    async with harness(redis_url, transactions=locks, database_url=database) as here:
         settings = here.runtime.settings
         reader = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "20")
         frame = reader.options(**options_of(settings, settings.redis_url)).load()
@@ -203,7 +203,7 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
         assert events["archived"] == len(ids)
 
 
-async def _complete_more(here: Room, count: int) -> set[str]:
+async def _complete_more(here: Harness, count: int) -> set[str]:
     ids = {await here.start() for _ in range(count)}
     while taken := await here.take(count=100):
         await asyncio.gather(*(here.store.complete(each, "success", b"{}", "") for each in taken))

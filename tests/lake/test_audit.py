@@ -22,7 +22,7 @@ from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
 from tests.lake.traffic import traffic
 from tests.pickup.rig import QUEUE
-from tests.transactions.room import STEPS, Room
+from tests.transactions.harness import STEPS, Harness
 
 # What a hand could delete, and which open lives are gone with it.
 TAKEN = {
@@ -112,7 +112,7 @@ async def test_a_message_in_the_database_is_not_missing(filled: Filled) -> None:
 async def test_what_ended_behind_the_lake_is_no_finding(redis_url: str, tmp_path: Path) -> None:
     """The lake is always a little behind: the newest entries of the journal explain the rest."""
     async with traffic(redis_url, tmp_path) as made:
-        room, lake = Room(made.runtime), Lake.of(made.settings)
+        room, lake = Harness(made.runtime), Lake.of(made.settings)
         await room.define("one", *STEPS["one"])
         ended, gone = await room.start(), await room.start()
         await store_by_hand(made.runtime, lake)
@@ -134,14 +134,14 @@ async def store_by_hand(runtime: Runtime, lake: Lake) -> None:
         position = position_of(entry.id)
         for number, each in enumerate(entry.events, entry.first_sequence):
             events.append(
-                {"partition": 0, "entry_id": entry.id, "sequence": number, "room": entry.room,
+                {"partition": 0, "entry_id": entry.id, "sequence": number, "room": entry.module,
                  "at_ms": entry.at_ms, "event": each.event, "subject": each.subject}
             )  # fmt: skip
             counts = {"events": 1, "accepts": 1, "announces": 0, "reopens": 0, "ends": 0}
             numbers = ("first_sequence", "last_sequence", "begin_sequence", "begin_last_sequence")
             if each.event == "started":
                 messages.append(
-                    {"partition": 0, "room": entry.room, "account": "transaction",
+                    {"partition": 0, "room": entry.module, "account": "transaction",
                      "subject": each.subject, "accepted_first_ms": entry.at_ms, **counts,
                      **dict.fromkeys(numbers, number)}
                 )  # fmt: skip

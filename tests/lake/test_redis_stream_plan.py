@@ -132,7 +132,7 @@ async def test_the_rows_are_what_the_rooms_wrote(redis_url: str) -> None:
         start = reader.initialOffset()
         rows = _read(reader, start, reader.latestOffset(start, ALL))
         expected = [
-            (each.id, each.first_sequence + n, each.room, each.at_ms, each.actor, event.event,
+            (each.id, each.first_sequence + n, each.module, each.at_ms, each.actor, event.event,
              event.subject, event.key, event.attempt, event.status)
             for each in entries
             for n, event in enumerate(each.events)

@@ -16,7 +16,7 @@ from angarium.lake.tables import Lake, LakeEmpty
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
 from tests.lake.traffic import Traffic, traffic
-from tests.transactions.room import STEPS, Room
+from tests.transactions.harness import STEPS, Harness
 
 
 def results(lake: Lake, count: int) -> None:
@@ -74,7 +74,7 @@ async def test_an_archived_transaction_is_started_anew_with_its_data(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with traffic(redis_url, tmp_path) as made:
-        room = Room(made.runtime)
+        room = Harness(made.runtime)
         await room.define("one", *STEPS["one"])
         lake = Lake.of(made.settings)
         state = {"id": "t1", "data": {"n": 7}, "output": None}

@@ -22,7 +22,7 @@ def test_too_little_memory_is_said_before_spark_starts() -> None:
         starting.heap_mib(700)
 
 
-def test_the_heap_leaves_room_for_python() -> None:
+def test_the_heap_leaves_space_for_python() -> None:
     assert starting.heap_mib(1_500) == 512
     assert starting.heap_mib(8_000) == 2_000
     assert starting.heap_mib(400_000) == 4_096

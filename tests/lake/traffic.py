@@ -25,7 +25,7 @@ from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
 from tests.pickup import rig as pickup_rig
 from tests.routing import kit as routing_kit
-from tests.transactions import room as transactions_room
+from tests.transactions import harness as transactions_room
 
 # A start of a day, so that windows are easy to name.
 NOW_MS = 1_760_000_000_000
@@ -48,7 +48,7 @@ class Traffic:
         return self.runtime.keyspace.name(key, partition, *parts)
 
     async def transactions(self, started: int = 6, completed: int = 3) -> list[str]:
-        room = transactions_room.Room(self.runtime)
+        room = transactions_room.Harness(self.runtime)
         for name, steps in transactions_room.STEPS.items():
             await room.define(name, *steps)
         ids = [
@@ -72,7 +72,7 @@ class Traffic:
         store = DispatchStore(self.runtime)
         partition = store.partitions - 1
         term = await dispatch_kit.take_term(self.runtime, store, partition)
-        room = dispatch_kit.Room(self.runtime, store, partition, term)
+        room = dispatch_kit.Harness(self.runtime, store, partition, term)
         done, refused = await room.accepted(b"1", b"2")
         await room.complete(done)
         for _ in range(10):
@@ -85,7 +85,7 @@ class Traffic:
         return [done.decode(), pending.decode(), waiting.message_id]
 
     async def conversations(self) -> None:
-        room = conversations_kit.Room(self.runtime, self.clock)
+        room = conversations_kit.Harness(self.runtime, self.clock)
         await room.request("q1", "talk")
         await room.request("q2", "talk")
         first = await room.reply("q1", "r1", "talk")

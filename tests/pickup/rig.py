@@ -126,7 +126,7 @@ class Rig:
         for partition in self.store.partitions:
             for entry_id, fields in await Journal(self.runtime).read(partition, entries_max=10_000):
                 entry = decode_entry(entry_id, fields)
-                if entry.room == "pickup":
+                if entry.module == "pickup":
                     found += entry.events
         return found
 

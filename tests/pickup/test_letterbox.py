@@ -1,4 +1,4 @@
-"""The door for other rooms: a letter is there once, whatever becomes of the first try."""
+"""The door for other modules: a letter is there once, whatever becomes of the first try."""
 
 from __future__ import annotations
 

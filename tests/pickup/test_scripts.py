@@ -1,4 +1,4 @@
-"""Every script of the room called: success, each refusal, and the event it notes."""
+"""Every script of the module called: success, each refusal, and the event it notes."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_messages_that_come_together_leave_in_one_notification(
         assert max(len(each.messages) for each in inbox.deliveries) <= 100
 
 
-async def test_what_is_removed_for_a_recipient_makes_room_in_the_window(
+async def test_what_is_removed_for_a_recipient_makes_space_in_the_window(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.pickup.gateway.LOOK_S", 3_600)

@@ -31,7 +31,7 @@ from angarium.conversations.errors import RequestUnknown
 from angarium.conversations.model import GONE, TRANSITIONS, MinMessageInfo
 from angarium.conversations.store import WAITING
 from angarium.runtime.runtime import Runtime
-from tests.conversations.kit import Room
+from tests.conversations.kit import Harness
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
@@ -131,28 +131,28 @@ class Conversations(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
         self.contexts: list[Any] = []
-        self.rooms: list[Room] = []
+        self.modules: list[Harness] = []
         self.prefix: dict[str, Any] = {}
         self.serial = 0
         self.books = Books()
         self.left: list[str] = []
         for senders in SENDERS:
-            self.rooms.append(self.start(senders))
+            self.modules.append(self.start(senders))
         for conversation in CONVERSATIONS:
             self.open_request(conversation, 0)
             self.open_request(conversation, 1)
 
-    def start(self, senders: Sequence[str] | None) -> Room:
+    def start(self, senders: Sequence[str] | None) -> Harness:
         self.serial += 1
         context = sample_runtime(self.url, actor=f"p{self.serial}", clock=self.clock, **self.prefix)
         runtime: Runtime = self.do(context.__aenter__())
         self.contexts.append(context)
         self.prefix = {"prefix": runtime.settings.prefix}
-        room: Room = self.do(self.open_room(runtime, senders))
-        return room
+        module: Harness = self.do(self.open_module(runtime, senders))
+        return module
 
-    async def open_room(self, runtime: Runtime, senders: Sequence[str] | None) -> Room:
-        return Room(runtime, self.clock, senders)
+    async def open_module(self, runtime: Runtime, senders: Sequence[str] | None) -> Harness:
+        return Harness(runtime, self.clock, senders)
 
     def do(self, awaitable: Any) -> Any:
         return self.loop.run_until_complete(awaitable)
@@ -173,7 +173,7 @@ class Conversations(RuleBasedStateMachine):
     def open_request(self, conversation: str, instance: int) -> None:
         number = len(self.books.requests)
         which = MinMessageInfo(f"r{number}", "", conversation)
-        status, position = self.do(self.rooms[instance].store.create_request(which, "o", 1, ""))
+        status, position = self.do(self.modules[instance].store.create_request(which, "o", 1, ""))
         assert status == "created"
         request = BookedRequest(which.request_id, conversation, position, self.now_ms + MESSAGE_TTL)
         earlier = [r.position for r in self.books.requests if r.conversation == conversation]
@@ -191,13 +191,13 @@ class Conversations(RuleBasedStateMachine):
         new = NewReply(
             request.conversation, request.id, response_id, 2, b"{}", held=held, need=need
         )
-        room = self.rooms[instance]
+        module = self.modules[instance]
         if request.closed or request.until_ms <= self.now_ms:
             with pytest.raises(RequestUnknown):
-                self.do(room.store.accept_reply(new))
+                self.do(module.store.accept_reply(new))
             self.seen["refused"] += 1
             return
-        accepted = self.do(room.store.accept_reply(new))
+        accepted = self.do(module.store.accept_reply(new))
         held = held and can_send(instance, need)
         assert accepted.held is held
         request.replies += 1
@@ -208,11 +208,11 @@ class Conversations(RuleBasedStateMachine):
             request.replies,
             self.now_ms + AWAITED_TTL,
             self.now_ms + PENDING_TTL,
-            room.runtime.actor if held else None,
+            module.runtime.actor if held else None,
             "PENDING" if held else "WAITING",
             need,
         )
-        assert (self.do(room.store.accept_reply(new))).duplicate
+        assert (self.do(module.store.accept_reply(new))).duplicate
 
     @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), needs=st.lists(NEED, max_size=3))
     def ask_and_answer(self, which: int, instance: int, held: bool, needs: list[str]) -> None:
@@ -227,7 +227,7 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE)
     def fetch_new(self, instance: int) -> None:
-        store = self.rooms[instance].store
+        store = self.modules[instance].store
         for partition in store.partitions:
             infos = self.do(store.pop_new(partition, 3))
             self.taken(instance, infos, self.do(store.take(infos)))
@@ -235,7 +235,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE, others=st.booleans())
     def fetch_waiting(self, instance: int, others: bool) -> None:
         """Perhaps with a look of the others in between, who must not spoil it."""
-        store = self.rooms[instance].store
+        store = self.modules[instance].store
         for partition in store.partitions:
             infos = self.do(store.pop_waiting(partition, 3))
             for info in infos:
@@ -249,14 +249,14 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE, pause_ms=st.sampled_from([0, 0, 0, 31_000]))
     def claim(self, instance: int, pause_ms: int) -> None:
         """Perhaps with a pause in between, in which the claim is lost to another."""
-        store = self.rooms[instance].store
+        store = self.modules[instance].store
         for partition in store.partitions:
             claim, infos = self.do(store.claim_awaited(partition, 4))
             for info in infos:
                 assert self.books.replies[info.response_id].due_ms <= self.now_ms
             if pause_ms and infos:
                 self.clock.jump(pause_ms)
-                other = self.rooms[(instance + 1) % INSTANCES].store
+                other = self.modules[(instance + 1) % INSTANCES].store
                 second, again = self.do(other.claim_awaited(partition, 4))
                 self.taken((instance + 1) % INSTANCES, again, self.do(other.take(again, second)))
             self.taken(instance, infos, self.do(store.take(infos, claim)))
@@ -278,7 +278,7 @@ class Conversations(RuleBasedStateMachine):
                 assert outcome.taken.reply.awaited_retries == reply.retries
                 self.seen["waited"] += reply.waits
                 reply.waits = False
-                reply.holder = self.rooms[instance].runtime.actor
+                reply.holder = self.modules[instance].runtime.actor
                 reply.status = "PENDING"
                 reply.due_ms = min(self.now_ms + PENDING_TTL, reply.until_ms)
             elif outcome.status == "no_sender":
@@ -297,13 +297,13 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE, which=WHICH)
     def check(self, instance: int, which: int) -> None:
-        room = self.rooms[instance]
+        module = self.modules[instance]
         replies = list(self.books.replies.values())[-12:]
         if not replies:
             return
         reply = replies[which % len(replies)]
-        expected, first = self.books.verdict(reply, room.runtime.actor, self.now_ms)
-        found = self.do(room.store.check_reply(reply.info, only_mine=True))
+        expected, first = self.books.verdict(reply, module.runtime.actor, self.now_ms)
+        found = self.do(module.store.check_reply(reply.info, only_mine=True))
         assert found.status == expected
         if found.status == "wait_response":
             assert found.first_response_id == first
@@ -313,10 +313,10 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE)
     def check_all_held(self, instance: int) -> None:
         self.fetch_new(instance)
-        actor = self.rooms[instance].runtime.actor
+        actor = self.modules[instance].runtime.actor
         for reply in self.held(actor):
             expected, _ = self.books.verdict(reply, actor, self.now_ms)
-            found = self.do(self.rooms[instance].store.check_reply(reply.info, only_mine=True))
+            found = self.do(self.modules[instance].store.check_reply(reply.info, only_mine=True))
             assert found.status == expected
             self.seen[expected] += 1
             self.bury(reply.info.conversation_id)
@@ -324,28 +324,28 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE, which=WHICH, way=st.sampled_from(["ack", "lost", "unasked", "crash"]))
     def send(self, instance: int, which: int, way: str) -> None:
         """One of ours that may go leaves; what comes after that varies."""
-        room = self.rooms[instance]
+        module = self.modules[instance]
         ours = [
             r
-            for r in self.held(room.runtime.actor)
-            if self.books.verdict(r, room.runtime.actor, self.now_ms)[0] == "send"
+            for r in self.held(module.runtime.actor)
+            if self.books.verdict(r, module.runtime.actor, self.now_ms)[0] == "send"
         ]
         if not ours:
             return
         reply = ours[which % len(ours)]
-        assert self.do(room.store.check_reply(reply.info, only_mine=True)).status == "send"
+        assert self.do(module.store.check_reply(reply.info, only_mine=True)).status == "send"
         self.bury(reply.info.conversation_id)
         self.left.append(reply.info.response_id)
         self.seen[f"sent {way}"] += 1
         if way == "crash":
             self.crash(instance)
         elif way == "unasked":
-            assert self.do(room.store.finish(reply.info, "unasked"))[0] == "delivered"
+            assert self.do(module.store.finish(reply.info, "unasked"))[0] == "delivered"
             reply.ended = True
             self.woken(reply.info.conversation_id)
         else:
             ack = f"ack-{reply.info.response_id}"
-            assert self.do(room.store.report_sent(reply.info, ack)) == "sent"
+            assert self.do(module.store.report_sent(reply.info, ack)) == "sent"
             reply.status = "SENT"
             reply.until_ms = reply.due_ms = self.now_ms + SENT_TTL
             if way == "ack":
@@ -361,7 +361,7 @@ class Conversations(RuleBasedStateMachine):
             self.send(instance, which, way)
 
     def acknowledge(self, ack: str, reply: BookedReply) -> None:
-        store = self.rooms[0].store
+        store = self.modules[0].store
         assert self.do(store.find_ack(ack, None)) == reply.info
         assert self.do(store.finish(reply.info, "acknowledged", ack))[0] == "delivered"
         assert self.do(store.find_ack(ack, None)) is None
@@ -387,15 +387,15 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE, which=WHICH)
     def fail_for_now(self, instance: int, which: int) -> None:
-        room = self.rooms[instance]
-        ours = [r for r in self.held(room.runtime.actor) if r.until_ms > self.now_ms]
+        module = self.modules[instance]
+        ours = [r for r in self.held(module.runtime.actor) if r.until_ms > self.now_ms]
         if not ours:
             return
         reply = ours[which % len(ours)]
-        self.do(room.manager.set_awaited_by_request_id(
+        self.do(module.manager.set_awaited_by_request_id(
             reply.info.conversation_id, reply.info.request_id))  # fmt: skip
         for each in self.live_group(reply):
-            mine = each.holder in (None, room.runtime.actor) or each.due_ms <= self.now_ms
+            mine = each.holder in (None, module.runtime.actor) or each.due_ms <= self.now_ms
             if each.status in ("PENDING", "WAITING") and mine:
                 each.status, each.holder = "AWAITED", None
                 each.due_ms = self.now_ms  # retries are counted by the scripts; not before now
@@ -405,12 +405,12 @@ class Conversations(RuleBasedStateMachine):
     def fail_for_good(self, instance: int, which: int) -> None:
         if which % 3:
             return  # not so often that nothing is left
-        ours = self.held(self.rooms[instance].runtime.actor)
+        ours = self.held(self.modules[instance].runtime.actor)
         if not ours:
             return
         reply = ours[which % len(ours)]
         group = [r for r in self.in_flight() if r.request is reply.request]
-        self.do(self.rooms[instance].manager.cancel_group(reply.info, "fatal"))
+        self.do(self.modules[instance].manager.cancel_group(reply.info, "fatal"))
         reply.request.closed = True
         for each in group:
             each.ended = True
@@ -425,7 +425,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(instance=INSTANCE)
     def crash(self, instance: int) -> None:
         """A new process takes its place; what the old one held is held by nobody alive."""
-        self.rooms[instance] = self.start(SENDERS[instance])
+        self.modules[instance] = self.start(SENDERS[instance])
 
     @rule(ms=st.sampled_from([1, 200, 1_000, 4_999, 5_000, 9_999, 30_000, 300_000]))
     def wait(self, ms: int) -> None:
@@ -468,9 +468,9 @@ class Conversations(RuleBasedStateMachine):
 
     @invariant()
     def states_change_only_as_drawn(self) -> None:
-        if not hasattr(self, "rooms"):
+        if not hasattr(self, "modules"):
             return
-        store = self.rooms[0].store
+        store = self.modules[0].store
         before: dict[str, str] = getattr(self, "statuses", {})
         self.statuses: dict[str, str] = {}
         for response_id, reply in self.books.replies.items():
@@ -488,7 +488,7 @@ class Conversations(RuleBasedStateMachine):
             self.statuses[response_id] = status
 
     def teardown(self) -> None:
-        if not hasattr(self, "rooms"):
+        if not hasattr(self, "modules"):
             return
         self.drain()
         self.account()
@@ -498,11 +498,11 @@ class Conversations(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """One healthy process is enough, and no reply outlasts its time."""
-        room = self.start(None)
-        store = room.store
+        module = self.start(None)
+        store = module.store
         for _ in range(60):
             self.clock.jump(31_000)
-            taken = self.do(room.manager.get_awaited_messages(1_000))
+            taken = self.do(module.manager.get_awaited_messages(1_000))
             for each in sorted(taken, key=lambda one: one.score):
                 verdict = self.do(store.check_reply(each.info, only_mine=True)).status
                 # Behind one whose back-off lasts longer, it is taken again when its claim ends.
@@ -517,7 +517,7 @@ class Conversations(RuleBasedStateMachine):
 
     def account(self) -> None:
         events: dict[str, Counter[str]] = {}
-        for event, subject in self.do(self.rooms[0].events()):
+        for event, subject in self.do(self.modules[0].events()):
             events.setdefault(subject, Counter())[event] += 1
         ends = ("delivered", "expired", "cancelled")
         for response_id in self.books.replies:

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.dispatch.kit import ACK_TIMEOUT_MS, Room, room
+from tests.dispatch.kit import ACK_TIMEOUT_MS, Harness, module
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 
@@ -78,7 +78,7 @@ class Lifecycle(RuleBasedStateMachine):
     def begin(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.context = room(
+        self.context = module(
             self.url,
             clock=self.clock,
             limits={"frame_bytes_max": 37 + PAYLOAD_MAX},
@@ -89,8 +89,8 @@ class Lifecycle(RuleBasedStateMachine):
                 "ack_timeout_ms": ACK_TIMEOUT_MS,
             },
         )
-        self.room: Room = self.do(self.context.__aenter__())
-        self.terms = [self.room.term, 0]
+        self.module: Harness = self.do(self.context.__aenter__())
+        self.terms = [self.module.term, 0]
         self.ids = 0
         self.messages: dict[bytes, Message] = {}
         self.results: list[bytes] = []
@@ -143,7 +143,7 @@ class Lifecycle(RuleBasedStateMachine):
     def next_id(self) -> bytes:
         """Ids count up, so that a failure replays: who comes first among equals is by id."""
         self.ids += 1
-        last = self.ids * self.room.store.partitions + self.room.partition
+        last = self.ids * self.module.store.partitions + self.module.partition
         return b"%08x-0000-4000-8000-00000000%04x" % (self.ids, last)
 
     def known(self, picks: list[int]) -> list[bytes]:
@@ -155,38 +155,38 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(leader=st.integers(0, 1))
     def take_over(self, leader: int) -> None:
-        self.terms[leader] = self.do(self.room.take_over())
+        self.terms[leader] = self.do(self.module.take_over())
 
     @rule(leader=LEADERS, payloads=PAYLOADS, sent=st.integers(0, 3), lost=st.booleans())
     def accept(self, leader: int | None, payloads: list[bytes], sent: int, lost: bool) -> None:
         batch = [(self.next_id(), payload) for payload in payloads]
         term = self.term_of(leader)
-        reply = self.do(self.room.accept(batch, term=term, sent=sent))
+        reply = self.do(self.module.accept(batch, term=term, sent=sent))
         if not self.leads(leader):
             assert reply is None
             return
-        room = len(batch)
+        module = len(batch)
         if self.policy == "refuse_new":
-            room = max(0, min(room, PENDING_MAX - len(self.pending())))
-        assert reply == room
+            module = max(0, min(module, PENDING_MAX - len(self.pending())))
+        assert reply == module
         for number, (message_id, payload) in enumerate(batch):
-            if number < room:
+            if number < module:
                 self.enter(message_id, payload, number < sent, "accepted")
             else:
                 self.messages[message_id] = Message(payload, "refused", noted=["refused"])
                 Lifecycle.seen["refused"] += 1
-        for message_id, payload in batch[:room]:
+        for message_id, payload in batch[:module]:
             if len(payload) > PAYLOAD_MAX:
                 self.bury(message_id, "dead", TOO_LARGE)
         if self.policy == "drop_oldest":
             for message_id in self.pending()[: max(0, len(self.pending()) - PENDING_MAX)]:
                 self.bury(message_id, "dropped", FULL)
         if lost:
-            assert self.do(self.room.accept(batch, term=term, sent=sent)) == len(batch)
+            assert self.do(self.module.accept(batch, term=term, sent=sent)) == len(batch)
 
     @rule(leader=LEADERS, count=st.integers(1, 5))
     def claim(self, leader: int | None, count: int) -> None:
-        store, partition = self.room.store, self.room.partition
+        store, partition = self.module.store, self.module.partition
         claim = self.do(store.claim(partition, self.term_of(leader), count))
         if not self.leads(leader):
             assert claim is None
@@ -228,12 +228,12 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(payload=st.sampled_from([b"same", b"x" * (PAYLOAD_MAX + 1)]))
     def add_to_inbox(self, payload: bytes) -> None:
         message_id = self.next_id()
-        self.do(self.room.add_to_inbox("message_id", message_id, "anything", payload))
+        self.do(self.module.add_to_inbox("message_id", message_id, "anything", payload))
         self.inbox.append((message_id, payload))
 
     @rule(leader=LEADERS, count=st.integers(1, 4), sent=st.integers(0, 3))
     def take_inbox(self, leader: int | None, count: int, sent: int) -> None:
-        store, partition = self.room.store, self.room.partition
+        store, partition = self.module.store, self.module.partition
         taken = self.do(store.take_inbox(partition, self.term_of(leader), count, sent))
         if not self.leads(leader):
             assert taken is None
@@ -258,7 +258,7 @@ class Lifecycle(RuleBasedStateMachine):
             (self.complete if ours else self.acknowledge)(worker, ids)
 
     def complete(self, worker: str, ids: list[bytes]) -> None:
-        replies = self.do(self.room.complete(*ids, consumer=worker))
+        replies = self.do(self.module.complete(*ids, consumer=worker))
         for message_id, completed in zip(ids, replies, strict=True):
             message = self.messages.get(message_id)
             assert completed == (message is not None and message.state == "pending")
@@ -269,7 +269,7 @@ class Lifecycle(RuleBasedStateMachine):
                 Lifecycle.seen["duplicate"] += 1
 
     def acknowledge(self, worker: str, ids: list[bytes]) -> None:
-        replies = self.do(self.room.acknowledge(*ids, consumer=worker))
+        replies = self.do(self.module.acknowledge(*ids, consumer=worker))
         for message_id, acknowledged in zip(ids, replies, strict=True):
             message = self.messages.get(message_id)
             assert acknowledged == (message is not None and message.state == "pending")
@@ -280,7 +280,7 @@ class Lifecycle(RuleBasedStateMachine):
     def reject(self, worker: str, pick: int, given_back: bool, delay_ms: int) -> None:
         (message_id,) = self.known([pick])
         reason = "" if given_back else f"{worker}: no"
-        status = self.do(self.room.reject(message_id, reason, delay_ms))
+        status = self.do(self.module.reject(message_id, reason, delay_ms))
         message = self.messages.get(message_id)
         if message is None or message.state != "pending":
             assert status == "unknown"
@@ -308,7 +308,7 @@ class Lifecycle(RuleBasedStateMachine):
     # What people do -----------------------------------------------------------------------
 
     def letter(self, pick: int) -> tuple[bytes, str]:
-        found = self.do(self.room.store.dead_letters(self.room.partition, 1_000))
+        found = self.do(self.module.store.dead_letters(self.module.partition, 1_000))
         assert [each.message_id.encode() for each in found] == self.letters
         for each in found:
             message = self.messages[each.message_id.encode()]
@@ -323,7 +323,7 @@ class Lifecycle(RuleBasedStateMachine):
         (self.retry if again else self.drop)(*self.letter(pick))
 
     def retry(self, message_id: bytes, entry_id: str) -> None:
-        store, partition = self.room.store, self.room.partition
+        store, partition = self.module.store, self.module.partition
         twice = [entry_id, entry_id]
         assert self.do(store.retry_dead(partition, twice)) == ["retried", "unknown"]
         self.letters.remove(message_id)
@@ -331,7 +331,7 @@ class Lifecycle(RuleBasedStateMachine):
         Lifecycle.seen["retried"] += 1
 
     def drop(self, message_id: bytes, entry_id: str) -> None:
-        store, partition = self.room.store, self.room.partition
+        store, partition = self.module.store, self.module.partition
         assert self.do(store.drop_dead(partition, [entry_id])) == ["discarded"]
         assert self.do(store.retry_dead(partition, [entry_id])) == ["unknown"]
         self.letters.remove(message_id)
@@ -342,9 +342,9 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def redis_holds_what_the_model_says(self) -> None:
-        if not hasattr(self, "room"):
+        if not hasattr(self, "module"):
             return
-        held = self.do(self.room.held())
+        held = self.do(self.module.held())
         pending = {each: self.messages[each] for each in self.pending()}
         assert held.pending == {each: message.score for each, message in pending.items()}
         assert held.payloads == {each: message.payload for each, message in pending.items()}
@@ -356,13 +356,13 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def each_message_is_in_one_place(self) -> None:
-        if not hasattr(self, "room"):
+        if not hasattr(self, "module"):
             return
         places = Counter([*self.pending(), *self.results, *self.letters])
         assert not places or max(places.values()) == 1
 
     def teardown(self) -> None:
-        if not hasattr(self, "room"):
+        if not hasattr(self, "module"):
             return
         try:
             self.check_journal()
@@ -372,7 +372,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def check_journal(self) -> None:
         noted: dict[bytes, list[str]] = {}
-        for event in self.do(self.room.events()):
+        for event in self.do(self.module.events()):
             noted.setdefault(event.subject.encode(), []).append(event.event)
         assert noted == {each: message.noted for each, message in self.messages.items()}
         for message in self.messages.values():

@@ -19,7 +19,7 @@ from tests.faults.profile import LONG, rounds
 from tests.kit.clock import FakeClock
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 
 NODES = ("n0", "n1", "n2")
 # Old code, new code and both: every step has two nodes, and none has all.
@@ -45,8 +45,10 @@ class Lives(RuleBasedStateMachine):
     def begin(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.context = room(self.url, clock=self.clock, transactions={"delay_before_archiving": 60})
-        self.here: Room = self.do(self.context.__aenter__())
+        self.context = harness(
+            self.url, clock=self.clock, transactions={"delay_before_archiving": 60}
+        )
+        self.here: Harness = self.do(self.context.__aenter__())
         self.do(self.here.define("child", {"type": "echo"}))
         self.do(self.here.define("sum", {"type": "add"}, {"type": "echo"}))
         self.do(self.here.define("brief", {"type": "add"}, timeout_ms=5_000))

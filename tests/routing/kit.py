@@ -1,4 +1,4 @@
-"""The room's store on a server of the tests, envelopes, and a witness for the counts."""
+"""The module's store on a server of the tests, envelopes, and a witness for the counts."""
 
 from __future__ import annotations
 

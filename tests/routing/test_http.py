@@ -1,4 +1,4 @@
-"""The room's operations of the API, on a real API role."""
+"""The module's operations of the API, on a real API role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each script of the room called by itself: what it does, and each of its refusals."""
+"""Each script of the module called by itself: what it does, and each of its refusals."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ async def test_keys_of_several_partitions_have_their_own_owners(any_redis_url: s
 
 
 def test_the_store_is_what_these_tests_call() -> None:
-    """Every script of the room stands in one of the two stores."""
+    """Every script of the module stands in one of the two stores."""
     from pathlib import Path
 
     import angarium.routing

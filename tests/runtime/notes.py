@@ -1,4 +1,4 @@
-"""A room with one table, for the tests of the database."""
+"""A module with one table, for the tests of the database."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def test_new_revisions_are_added_to_tables_that_hold_rows(url: str, tmp_pa
         assert await owners(database) == ["anna", "bob"]
 
 
-async def test_rooms_are_migrated_apart(url: str, versions: Path, tmp_path: Path) -> None:
+async def test_modules_are_migrated_apart(url: str, versions: Path, tmp_path: Path) -> None:
     create = 'op.create_table("other", sa.Column("n", sa.Integer))'
     other = write_versions(tmp_path / "other", create)
     async with opened(url) as database:

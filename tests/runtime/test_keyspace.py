@@ -50,7 +50,7 @@ def test_the_letter_at_the_end_of_a_transaction_key_is_its_type() -> None:
     letters = {"H": "hash", "L": "list", "Z": "zset"}
     for key in KEYS:
         last = key.name.partition(":")[0][-1]
-        if key.room == "transactions" and last in letters:
+        if key.module == "transactions" and last in letters:
             assert key.type == letters[last], key.name
 
 
@@ -175,7 +175,7 @@ def test_a_name_leads_back_to_its_key_partition_and_id(
     found = space.explain(name)
     assert found is not None
     # Ids stand right behind the prefix of the conversations, and may spell another's key.
-    assume(found.key is key or key.room in ("conversations", "routing"))
+    assume(found.key is key or key.module in ("conversations", "routing"))
     if found.key is key:
         assert found == (key, partition, *(parts_of(key, identifier) or (None,)))
 

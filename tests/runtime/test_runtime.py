@@ -1,4 +1,4 @@
-"""The runtime as rooms see it: agreement on the layout, durability that is what it says."""
+"""The runtime as modules see it: agreement on the layout, durability that is what it says."""
 
 from __future__ import annotations
 

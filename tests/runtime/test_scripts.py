@@ -96,7 +96,7 @@ async def test_a_batch_is_one_call_and_one_journal_entry(redis_url: str) -> None
             ("accepted", "a"),
             ("accepted", "b"),
         ]
-        assert entry.room == "sample"
+        assert entry.module == "sample"
         assert entry.actor == runtime.actor
 
 

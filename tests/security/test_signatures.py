@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from angarium.transactions.webhooks import Webhooks
 from tests.kit.eventually import eventually
-from tests.transactions.room import room, running_node
+from tests.transactions.harness import harness, running_node
 
 PATIENCE_S = 60.0
 TOLERANCE_S = 300
@@ -80,7 +80,7 @@ async def calls(redis_url: str) -> list[Call]:
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
     try:
         async with (
-            room(redis_url, transactions=SETTINGS, allow_private_addresses=True) as here,
+            harness(redis_url, transactions=SETTINGS, allow_private_addresses=True) as here,
             running_node(here.runtime),
         ):
             webhooks = Webhooks(here.runtime)

@@ -112,10 +112,10 @@ async def test_connections_over_the_limit_of_the_api_are_told_so(
         for _, writer in held:
             writer.transport.abort()
 
-        async def room() -> bool:
+        async def module() -> bool:
             return status_of(await said(port, request("GET /healthz"))) == 200
 
-        await eventually(room, PATIENCE_S)
+        await eventually(module, PATIENCE_S)
 
 
 async def test_a_handshake_with_the_gateway_that_never_ends_takes_no_place(

@@ -1,4 +1,4 @@
-"""The role `api` inside one process: requests that are under way, and the faces of the rooms."""
+"""The role `api` inside one process: requests that are under way, and the faces of the modules."""
 
 from __future__ import annotations
 

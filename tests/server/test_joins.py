@@ -1,4 +1,4 @@
-"""Where rooms meet: replies go to pickup once, and their removal there is their ACK."""
+"""Where modules meet: replies go to pickup once, and their removal there is their ACK."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ PATIENCE_S = 30.0
 PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
 
 
-async def events(runtime: Runtime, room: str) -> list[tuple[str, str, str | None]]:
+async def events(runtime: Runtime, module: str) -> list[tuple[str, str, str | None]]:
     """Event, subject and status, in the order of the journal of each partition."""
     journal, found = Journal(runtime), []
     for partition in range(runtime.settings.partitions):
         for entry_id, fields in await journal.read(partition, entries_max=100_000):
             entry = decode_entry(entry_id, fields)
-            if entry.room == room:
+            if entry.module == module:
                 found += [(each.event, each.subject, each.status) for each in entry.events]
     return found
 

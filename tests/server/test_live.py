@@ -44,7 +44,7 @@ async def test_a_stream_tells_again_and_again_and_survives_a_redis_that_was_away
                     for _ in range(2):
                         name, overview = await anext(stream)
                         assert name == "overview"
-                        assert {"rooms", "rates", "processes", "journal"} <= set(overview)
+                        assert {"modules", "rates", "processes", "journal"} <= set(overview)
                     server.kill()
                     while name == "overview":
                         name, problem = await anext(stream)

@@ -1,4 +1,4 @@
-"""Every operation of every room, asked whatever its page allows and more: no answer is a fault."""
+"""Every operation of every module, called with what its page allows and more, never fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def operations_at(url: str) -> list[Any]:
 
 
 @pytest.mark.timeout(rounds(240, 3_600))
-def test_no_operation_of_any_room_answers_with_a_fault(redis_url: str) -> None:
+def test_no_operation_of_any_module_answers_with_a_fault(redis_url: str) -> None:
     # With a gateway: queues can't be emptied before one has counted what the database holds.
     args = ["serve", "api", "gateway"]
     with RoleProcess(args, environment(redis_url), ready_lines=2, deadline_s=90) as role:

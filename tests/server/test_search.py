@@ -1,4 +1,4 @@
-"""Any id, in every room: what a search finds, and what it says where there is nothing."""
+"""Any id, in every module: what a search finds, and what it says where there is nothing."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def play(runtime: Runtime, client: Client) -> str:
 
 
 def kinds(answer: SearchAnswer) -> set[tuple[str, str]]:
-    return {(each.room, each.kind) for each in answer.found}
+    return {(each.module, each.kind) for each in answer.found}
 
 
 def events(answer: SearchAnswer) -> set[tuple[str, str]]:
-    return {(each.room, each.event) for each in answer.history}
+    return {(each.module, each.event) for each in answer.history}
 
 
 async def test_one_story_is_found_by_any_of_its_ids(

@@ -39,8 +39,8 @@ def story(messages: int = 2) -> list[Row]:
 
 def audit(rows: Iterable[Row], published: int = 2) -> Audit:
     ledger = Ledger()
-    for at, (room, event, subject, more) in enumerate(rows):
-        ledger.read(Entry(f"{at}-0", room, at, "a", at, [Event(event, subject, **more)]))
+    for at, (module, event, subject, more) in enumerate(rows):
+        ledger.read(Entry(f"{at}-0", module, at, "a", at, [Event(event, subject, **more)]))
     return ledger.verdict(published, 2)
 
 
@@ -117,8 +117,8 @@ def test_a_reply_that_was_made_too_late_to_go_first_is_in_order() -> None:
 
 def test_what_a_recipient_saw_is_compared_with_its_queue() -> None:
     ledger = Ledger()
-    for at, (room, event, subject, more) in enumerate(story()):
-        ledger.read(Entry(f"{at}-0", room, at, "a", at, [Event(event, subject, **more)]))
+    for at, (module, event, subject, more) in enumerate(story()):
+        ledger.read(Entry(f"{at}-0", module, at, "a", at, [Event(event, subject, **more)]))
     queue = ["lr0a", "lr0b", "lr1a", "lr1b"]
     assert ledger.seen_out_of_order("default:anna", queue) == 0
     assert ledger.seen_out_of_order("default:anna", ["lr0b", "lr0a", "lr1a", "lr1b"]) == 1

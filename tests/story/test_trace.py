@@ -1,4 +1,4 @@
-"""One message through all rooms, in role processes of their own, is one trace at a collector."""
+"""One message through all modules, in role processes of their own, is one trace at a collector."""
 
 from __future__ import annotations
 

@@ -13,32 +13,32 @@ from angarium.transactions.archiver import Archiver
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import Status
 from tests.kit.postgres import PostgresProcess
-from tests.transactions.room import Room, room
+from tests.transactions.harness import Harness, harness
 from tests.transactions.web import api
 
 NOW = {"delay_before_archiving": 0}
 
 
-async def _completed(here: Room, count: int, **more: Any) -> list[str]:
+async def _completed(here: Harness, count: int, **more: Any) -> list[str]:
     ids = [await here.start(owner="ann", **more) for _ in range(count)]
     for taken in await here.take(count=count):
         await here.store.complete(taken, "success", b'{"n":1}', "")
     return ids
 
 
-async def _rows(here: Room) -> list[str]:
+async def _rows(here: Harness) -> list[str]:
     found = await here.client.archive.listed(Status.SUCCESS, 1_000)
     return sorted(each.id for each in found)
 
 
-async def _pass(here: Room, archiver: Archiver) -> None:
+async def _pass(here: Harness, archiver: Archiver) -> None:
     for partition in here.store.places.partitions:
         await archiver.run_once(partition)
         await archiver.run_once(partition)
 
 
 async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str) -> None:
-    async with room(any_redis_url, transactions=NOW, http={"port": 0}) as here:
+    async with harness(any_redis_url, transactions=NOW, http={"port": 0}) as here:
         ids = await _completed(here, 20)
         (named,) = await _completed(here, 1, external_id="x")
         archiver = Archiver(here.runtime, here.client.archive)
@@ -81,7 +81,7 @@ class Refusing(Archive):
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_database_that_refuses_deletes_nothing(redis_url: str, after: bool) -> None:
-    async with room(redis_url, transactions=NOW) as here:
+    async with harness(redis_url, transactions=NOW) as here:
         ids = await _completed(here, 5)
         refusing = Refusing(here.runtime.settings.database_url, after)
         archiver = Archiver(here.runtime, refusing)
@@ -98,7 +98,7 @@ async def test_a_database_that_refuses_deletes_nothing(redis_url: str, after: bo
 
 async def test_what_was_stored_but_not_told_is_stored_once(redis_url: str) -> None:
     """The archiver dies between the database's answer and Redis hearing of it."""
-    async with room(redis_url, transactions=NOW) as here:
+    async with harness(redis_url, transactions=NOW) as here:
         ids = await _completed(here, 5)
         dead = Archiver(here.runtime, here.client.archive)
         await dead.run_once(0)
@@ -111,7 +111,7 @@ async def test_what_was_stored_but_not_told_is_stored_once(redis_url: str) -> No
 async def test_the_service_archives_by_itself_and_reports_at_the_end(redis_url: str) -> None:
     from tests.kit.eventually import eventually
 
-    async with room(redis_url, transactions=NOW) as here:
+    async with harness(redis_url, transactions=NOW) as here:
         archiver = Archiver(here.runtime, Archive(here.runtime.settings.database_url))
         await archiver.start()
         ids = await _completed(here, 1_200)
@@ -127,7 +127,7 @@ async def test_the_service_archives_by_itself_and_reports_at_the_end(redis_url: 
 
 async def test_the_archive_can_be_postgresql(redis_url: str, tmp_path: Path) -> None:
     with PostgresProcess() as server:
-        async with room(redis_url, transactions=NOW, database_url=server.url) as here:
+        async with harness(redis_url, transactions=NOW, database_url=server.url) as here:
             ids = await _completed(here, 30)
             await _pass(here, Archiver(here.runtime, here.client.archive))
             assert await _rows(here) == sorted(ids)

@@ -1,4 +1,4 @@
-"""The room over HTTP: both faces, long polls, event streams, and what they refuse."""
+"""The module over HTTP: both faces, long polls, event streams, and what they refuse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from angarium.transactions.archiver import Archiver
 from tests.kit.eventually import eventually
-from tests.transactions.room import Room, room, running_node
+from tests.transactions.harness import Harness, harness, running_node
 from tests.transactions.web import Asker, api
 
 HTTP: dict[str, Any] = {"http": {"port": 0}}
@@ -23,7 +23,7 @@ async def _start(ask: Asker, pipeline: str = "one", **more: Any) -> str:
 
 
 async def test_a_transaction_is_started_seen_and_awaited(any_redis_url: str) -> None:
-    async with room(any_redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(any_redis_url, **HTTP) as here, api(here.runtime) as ask:
         id = await _start(ask, "two", data={"sum": 1}, owner="ann", external_id="é/1")
         status, body = await ask.ask("GET", f"/v1/transactions/{id}")
         assert (status, body["status"]) == (200, "queued")
@@ -39,7 +39,7 @@ async def test_a_transaction_is_started_seen_and_awaited(any_redis_url: str) -> 
 
 
 async def test_many_are_started_at_once_and_each_refusal_is_its_own(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         batch = [{"pipeline": "one"}, {"pipeline": "missing"}, {"pipeline": "one"}]
         status, body = await ask.ask("POST", "/v1/transactions/batch", {"transactions": batch})
         first, second, third = body["transactions"]
@@ -52,7 +52,7 @@ async def test_many_are_started_at_once_and_each_refusal_is_its_own(redis_url: s
 
 
 async def test_a_transaction_is_listed_switched_and_cancelled(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         id = await _start(ask)
         _, body = await ask.ask("GET", "/v1/transactions?status=queued&pipeline=one&limit=5")
         assert [each["id"] for each in body["transactions"]] == [id]
@@ -112,14 +112,14 @@ async def test_a_transaction_is_listed_switched_and_cancelled(redis_url: str) ->
 async def test_bad_input_gets_its_problem(
     redis_url: str, method: str, path: str, body: Any, status: int, code: str
 ) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         answer = await ask.ask(method, path, body)
         assert (answer[0], answer[1]["code"]) == (status, code), answer
         assert await here.take() == []
 
 
 async def test_pipelines_statistics_and_watch_are_served(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         definition = {"name": "new", "steps": [{"type": "echo", "parameters": {"a": [1]}}]}
         stored = await ask.ask("PUT", "/v1/pipelines/new", definition)
         assert stored == (200, {"name": "new", "version": 1})
@@ -145,7 +145,7 @@ async def test_pipelines_statistics_and_watch_are_served(redis_url: str) -> None
 
 
 async def test_existing_clients_start_and_ask(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         metadata = {"owner": "ann", "externalId": "x", "unknown": 1}
         body = {"metadata": metadata, "data": {"sum": 1}}
         _, started = await ask.ask("PUT", "/datp/1.0/tx/start/two", body)
@@ -173,7 +173,7 @@ async def test_existing_clients_start_and_ask(redis_url: str) -> None:
 @pytest.mark.parametrize("asked", [{"reply": "longpoll"}, {"poll": "long"}])
 async def test_a_start_can_wait_for_the_end(redis_url: str, asked: dict[str, str]) -> None:
     async with (
-        room(redis_url, **HTTP) as here, api(here.runtime) as ask, running_node(here.runtime),
+        harness(redis_url, **HTTP) as here, api(here.runtime) as ask, running_node(here.runtime),
     ):  # fmt: skip
         body = {"metadata": asked, "data": {"sum": 1}}
         _, found = await ask.ask("PUT", "/datp/1.0/tx/start/two", body)
@@ -184,7 +184,7 @@ async def test_a_start_can_wait_for_the_end(redis_url: str, asked: dict[str, str
 # Long polls
 
 
-async def _complete(here: Room) -> None:
+async def _complete(here: Harness) -> None:
     for taken in await here.take():
         await here.store.complete(taken, "success", b'{"ok":true}', "")
 
@@ -192,7 +192,7 @@ async def _complete(here: Room) -> None:
 async def test_polls_before_during_and_after_the_end_are_all_answered(any_redis_url: str) -> None:
     """Three pollers on two API processes' worth of watchers: each in its own service."""
     async with (
-        room(any_redis_url, **HTTP) as here, api(here.runtime) as one, api(here.runtime) as two,
+        harness(any_redis_url, **HTTP) as here, api(here.runtime) as one, api(here.runtime) as two,
     ):  # fmt: skip
         for round in range(5):
             id = await _start(one)
@@ -213,7 +213,7 @@ async def test_polls_before_during_and_after_the_end_are_all_answered(any_redis_
 
 async def test_a_poll_whose_time_is_over_gets_what_there_is(redis_url: str) -> None:
     settings = {"longpoll_timeout_ms": 50}
-    async with room(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as ask:
         id = await _start(ask)
         _, body = await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
         assert body["metadata"]["status"] == "running"
@@ -222,7 +222,7 @@ async def test_a_poll_whose_time_is_over_gets_what_there_is(redis_url: str) -> N
 
 async def test_too_many_polls_are_refused(redis_url: str) -> None:
     limits = {"transaction_longpolls_items_max": 1}
-    async with room(redis_url, limits=limits, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, limits=limits, **HTTP) as here, api(here.runtime) as ask:
         id = await _start(ask)
         path = f"/v1/transactions/{id}?wait_s="
         polls = [asyncio.ensure_future(ask.ask("GET", f"{path}30")) for _ in range(2)]
@@ -234,7 +234,7 @@ async def test_too_many_polls_are_refused(redis_url: str) -> None:
 
 
 async def test_a_poll_that_asked_for_it_takes_the_webhook_off_the_list(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         metadata = {"webhook": "https://example.org/", "pollReplyCancelsWebhook": True}
         _, started = await ask.ask("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
         id = started["metadata"]["txId"]
@@ -253,7 +253,7 @@ async def test_a_poll_that_asked_for_it_takes_the_webhook_off_the_list(redis_url
 
 
 async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url: str) -> None:
-    async with room(any_redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(any_redis_url, **HTTP) as here, api(here.runtime) as ask:
         await here.define("p", {"type": "progress", "parameters": {"wait": True}})
         id = await _start(ask, "p")
         heard: list[tuple[str, Any]] = []
@@ -281,7 +281,7 @@ async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url
 
 
 async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         metadata = {
             "externalId": "mine", "webhook": "https://example.org/",
             "pollReplyCancelsWebhook": True,
@@ -299,7 +299,7 @@ async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str
 
 async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> None:
     settings = {"delay_before_archiving": 0}
-    async with room(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as ask:
         id = await _start(ask)
         await _complete(here)
         archiver = Archiver(here.runtime, here.client.archive)
@@ -315,7 +315,7 @@ async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> 
 
 
 async def test_no_event_of_a_stream_is_swallowed_by_another(redis_url: str) -> None:
-    async with room(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
         id = await _start(ask, "two")
         heard: list[str] = []
 

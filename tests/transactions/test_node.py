@@ -10,10 +10,10 @@ import pytest
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
-from tests.transactions.room import Room, room, running_node
+from tests.transactions.harness import Harness, harness, running_node
 
 
-async def _run(here: Room, steps: list[dict[str, Any]], data: Any = None, **more: Any) -> Any:
+async def _run(here: Harness, steps: list[dict[str, Any]], data: Any = None, **more: Any) -> Any:
     await here.define("p", *steps, **more)
     return await here.ended(await here.start("p", data))
 
@@ -23,7 +23,7 @@ def _output(transaction: Any) -> Any:
 
 
 async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here, running_node(here.runtime):
+    async with harness(any_redis_url) as here, running_node(here.runtime):
         ended = await here.ended(await here.start("two", {"sum": 5}))
         assert ended.status == "success"
         assert _output(ended) == {"sum": 16}
@@ -44,7 +44,7 @@ async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
 async def test_whatever_a_step_does_ends_its_transaction_and_not_the_node(
     redis_url: str, step: str, status: str, note: str
 ) -> None:
-    async with room(redis_url) as here, running_node(here.runtime) as node:
+    async with harness(redis_url) as here, running_node(here.runtime) as node:
         ended = await _run(here, [{"type": step}, {"type": "echo"}])
         assert ended.status == status
         assert note in (ended.note or "")
@@ -53,19 +53,19 @@ async def test_whatever_a_step_does_ends_its_transaction_and_not_the_node(
 
 
 async def test_a_failed_step_keeps_its_output(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         assert _output(await _run(here, [{"type": "fail"}])) == {"why": "test"}
 
 
 async def test_a_plain_function_runs_in_a_thread(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         assert _output(await _run(here, [{"type": "plain"}])) == {"thread": True}
 
 
 @pytest.mark.parametrize("step", ["for_ever", "stubborn", "blocked"])
 async def test_a_step_that_does_not_return_times_out(redis_url: str, step: str) -> None:
     parameters = {"pause_s": 1.5}
-    async with room(redis_url) as here, running_node(here.runtime) as node:
+    async with harness(redis_url) as here, running_node(here.runtime) as node:
         steps = [{"type": step, "timeout_ms": 50, "parameters": parameters}]
         ended = await _run(here, steps)
         assert ended.status == "timeout"
@@ -75,7 +75,7 @@ async def test_a_step_that_does_not_return_times_out(redis_url: str, step: str) 
 
 
 async def test_a_transaction_times_out_in_a_step_and_asleep(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "for_ever"}], timeout_ms=200)
         assert ended.status == "timeout"
         await here.define("q", {"type": "wait_for_switch"}, timeout_ms=200)
@@ -84,7 +84,7 @@ async def test_a_transaction_times_out_in_a_step_and_asleep(redis_url: str) -> N
 
 
 async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here, running_node(here.runtime):
+    async with harness(any_redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "sleep_once"}])
         assert _output(ended) == {"retry": 1}
         names = await here.event_names(ended.id)
@@ -92,7 +92,7 @@ async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str
 
 
 async def test_a_switch_wakes_a_sleeper_once(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here, running_node(here.runtime):
+    async with harness(any_redis_url) as here, running_node(here.runtime):
         await here.define("p", {"type": "wait_for_switch"})
         id = await here.start("p")
         await here.reaches(id, "sleeping")
@@ -104,7 +104,7 @@ async def test_a_switch_wakes_a_sleeper_once(any_redis_url: str) -> None:
 
 
 async def test_a_fan_out_waits_for_all_children(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here, running_node(here.runtime):
+    async with harness(any_redis_url) as here, running_node(here.runtime):
         await here.define("child", {"type": "double"})
         await here.define(
             "fan", {"pipeline": "child", "for_each": "items"}, {"type": "echo"},
@@ -122,7 +122,7 @@ async def test_a_fan_out_waits_for_all_children(any_redis_url: str) -> None:
 
 
 async def test_a_child_that_fails_fails_its_parent(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         await here.define("child", {"type": "fail"})
         ended = await _run(here, [{"pipeline": "child"}])
         assert ended.status == "failed"
@@ -131,7 +131,7 @@ async def test_a_child_that_fails_fails_its_parent(redis_url: str) -> None:
 
 
 async def test_a_single_child_gives_its_output_and_no_items_need_no_child(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         await here.define("child", {"type": "double"})
         assert _output(await _run(here, [{"pipeline": "child"}], {"value": 4})) == {"value": 8}
         await here.define("none", {"pipeline": "child", "for_each": "items"})
@@ -142,7 +142,7 @@ async def test_a_single_child_gives_its_output_and_no_items_need_no_child(redis_
 
 
 async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.define("child", {"type": "double"}, node_group="other")
         await here.define("p", {"pipeline": "child"})
         id = await here.start("p", {"value": 1})
@@ -157,7 +157,7 @@ async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) 
 
 
 async def test_old_transactions_finish_on_the_version_they_started_with(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         assert await here.define("p", {"type": "add"}) == 1
         old = await here.start("p", {"sum": 0})
         assert await here.define("p", {"type": "add", "parameters": {"n": 100}}) == 2
@@ -171,7 +171,7 @@ async def test_old_transactions_finish_on_the_version_they_started_with(redis_ur
 async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str) -> None:
     """Once is enough, wherever its node is: the notice may come before the node has it in hand."""
     settings = {"node_timeout_ms": 1_000}
-    async with room(any_redis_url, transactions=settings) as here, running_node(here.runtime):
+    async with harness(any_redis_url, transactions=settings) as here, running_node(here.runtime):
         await here.define("p", {"type": "for_ever"})
         for _ in range(5):
             id = await here.start("p")
@@ -184,7 +184,7 @@ async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
     redis_url: str,
 ) -> None:
     settings = {"node_grace_ms": 50, "node_concurrency": 3}
-    async with room(redis_url, transactions=settings) as here:
+    async with harness(redis_url, transactions=settings) as here:
         await here.define("p", {"type": "for_ever"})
         ids = [await here.start("p") for _ in range(5)]
         async with running_node(here.runtime):
@@ -198,7 +198,7 @@ async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
 
 
 async def test_a_progress_report_is_kept_and_told(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "progress"}])
         assert msgspec.json.decode(ended.progress) == {"percent": 50}
         assert "progressed" in await here.event_names(ended.id)
@@ -216,7 +216,7 @@ async def test_the_step_key_is_the_same_when_a_step_runs_again(redis_url: str) -
         keys.append(step.key)
         return step.succeeded() if step.retry else step.retry_later(seconds=0)
 
-    async with room(redis_url) as here, running_node(here.runtime, app):
+    async with harness(redis_url) as here, running_node(here.runtime, app):
         await here.define("p", {"type": "keyed"}, {"type": "keyed"})
         id = await here.start("p")
         await here.ended(id)
@@ -224,27 +224,27 @@ async def test_the_step_key_is_the_same_when_a_step_runs_again(redis_url: str) -
 
 
 async def test_a_plain_function_reports_progress_too(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "plain_progress"}])
         assert (ended.status, msgspec.json.decode(ended.progress)) == ("success", {"percent": 50})
 
 
 async def test_a_report_that_is_too_large_is_the_steps_error(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "huge_progress"}])
         assert ended.status == "internal-error"
         assert "transaction_data_bytes_max" in (ended.note or "")
 
 
 async def test_a_step_that_does_not_hear_its_cancellation_has_timed_out(redis_url: str) -> None:
-    async with room(redis_url) as here, running_node(here.runtime):
+    async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "deaf", "timeout_ms": 50}, {"type": "echo"}])
         assert ended.status == "timeout"
 
 
 async def test_threads_that_never_return_do_not_keep_others_waiting(redis_url: str) -> None:
     async with (
-        room(redis_url, transactions={"node_threads": 2}) as here,
+        harness(redis_url, transactions={"node_threads": 2}) as here,
         running_node(here.runtime),
     ):
         stuck = {"type": "blocked", "timeout_ms": 50, "parameters": {"pause_s": 5}}
@@ -256,7 +256,7 @@ async def test_threads_that_never_return_do_not_keep_others_waiting(redis_url: s
 
 async def test_a_step_waits_for_a_thread_without_losing_its_time(redis_url: str) -> None:
     async with (
-        room(redis_url, transactions={"node_threads": 1}) as here,
+        harness(redis_url, transactions={"node_threads": 1}) as here,
         running_node(here.runtime),
     ):
         slow = {"type": "blocked", "timeout_ms": 2_000, "parameters": {"pause_s": 0.5}}
@@ -270,7 +270,7 @@ async def test_an_end_that_redis_refuses_comes_back_and_harms_nobody() -> None:
     with ServerProcess() as server:
         witness, settings = server.client(), {"node_timeout_ms": 1_000}
         async with (
-            room(server.url, transactions=settings) as here,
+            harness(server.url, transactions=settings) as here,
             running_node(here.runtime) as node,
         ):
             await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})

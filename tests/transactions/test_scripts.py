@@ -1,4 +1,4 @@
-"""Every script of the room, called directly: what it does, each refusal, and its repeat."""
+"""Every script of the module, called directly: what it does, each refusal, and its repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from angarium.transactions.model import Start, Taken
 from angarium.transactions.store import Able, Held, life
 from angarium.transactions.store.life import ENQUEUE
 from tests.kit.clock import FakeClock
-from tests.transactions.room import STEP_TYPES, room
+from tests.transactions.harness import STEP_TYPES, harness
 
 HOOK = "https://example.org/hook"
 
@@ -29,7 +29,7 @@ HOOK = "https://example.org/hook"
 
 
 async def test_a_start_saves_queues_and_tells(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         id = await here.start("one", {"a": 1}, owner="ann", external_id="x")
         found = await here.state(id)
         assert (found.status, found.owner, found.external_id) == ("queued", "ann", "x")
@@ -40,7 +40,7 @@ async def test_a_start_saves_queues_and_tells(any_redis_url: str) -> None:
 
 
 async def test_a_refused_start_does_not_burn_its_external_id(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         with pytest.raises(PipelineUnknown):
             await here.start("missing", external_id="x")
         with pytest.raises(PipelineUnknown):
@@ -55,7 +55,7 @@ async def test_a_refused_start_does_not_burn_its_external_id(any_redis_url: str)
 async def test_a_repeated_external_id_answers_with_the_first_transaction(
     any_redis_url: str,
 ) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         first = await here.store.start(Start("one", owner="ann", external_id="x"))
         again = await here.store.start(Start("two", owner="ann", external_id="x"))
         other = await here.store.start(Start("one", owner="bob", external_id="x"))
@@ -67,7 +67,7 @@ async def test_a_repeated_external_id_answers_with_the_first_transaction(
 async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothing(
     any_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         first = await here.store.start(Start("one", external_id="x"))
         # As after a lost reply: the same call once more, when the state is no longer in Redis.
         monkeypatch.setattr(life, "new_transaction_id", lambda *_: first.transaction_id)
@@ -80,7 +80,7 @@ async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothin
 
 
 async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         name, places = here.runtime.keyspace.name, here.store.places
         state = name(keys.STATE, 0, "tx")
         names = [
@@ -99,7 +99,7 @@ async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
 
 
 async def test_admin_goes_before_out_and_out_before_in(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         new, going_on, admin = [await here.start() for _ in range(3)]
         name = here.runtime.keyspace.name
         for key, id in ((keys.QUEUE_OUT, going_on), (keys.QUEUE_ADMIN, admin)):
@@ -112,7 +112,7 @@ async def test_admin_goes_before_out_and_out_before_in(redis_url: str) -> None:
 async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         queue = here.runtime.keyspace.name(keys.QUEUE_ADMIN, 0, "default")
         cancelled, good = await here.start(), await here.start()
         await here.store.cancel(cancelled)
@@ -124,7 +124,7 @@ async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
 
 
 async def test_only_the_groups_asked_for_are_served(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.define("p", {"type": "echo"}, node_group="g2")
         id = await here.start("p")
         assert await here.take() == []
@@ -143,7 +143,7 @@ async def test_only_the_groups_asked_for_are_served(redis_url: str) -> None:
 )  # fmt: skip
 async def test_a_running_transaction_completes(any_redis_url: str, status: str, event: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         taken = await here.taken()
         assert await here.store.complete(taken, status, b'{"x":1}', "so") == ("completed")
         found = await here.state(taken.id)
@@ -156,7 +156,7 @@ async def test_a_running_transaction_completes(any_redis_url: str, status: str, 
 
 
 async def test_a_completion_is_refused_by_name(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         complete, queued = here.store.complete, await here.start()
         ghost = Taken("ghost", "1", b"1", "default|one|default", "1", b"", 1)
         assert await complete(ghost, "success") == "no_state"
@@ -172,7 +172,7 @@ async def test_a_completion_is_refused_by_name(redis_url: str) -> None:
 
 
 async def test_two_outcomes_in_one_batch_end_a_transaction_once(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         taken = await here.taken()
         answers = await asyncio.gather(
             here.store.complete(taken, "timeout"), here.store.complete(taken, "success")
@@ -183,14 +183,14 @@ async def test_two_outcomes_in_one_batch_end_a_transaction_once(redis_url: str) 
 
 async def test_a_completion_makes_the_webhook_due(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         taken = await here.taken(webhook=HOOK)
         await here.store.complete(taken, "success", b"", "")
         assert await here.score(keys.WEBHOOKS, taken.id) == clock.now_ms()
 
 
 async def test_each_change_is_published(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         ends, events = here.client.notify_channel, here.client.events_channel
         async with here.runtime.redis.subscribe(ends, events) as subscription:
             await subscription.subscribed.wait()
@@ -210,7 +210,7 @@ async def test_each_change_is_published(redis_url: str) -> None:
 
 
 async def test_a_checkpoint_is_found_by_the_next_run(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         taken = await here.taken("two")
         assert await here.store.checkpoint(taken.id, "1", 1, b'1 0 {"n":1}') == "saved"
         assert await here.store.checkpoint(taken.id, "1", 1, b'1 0 {"n":1}') == "saved"
@@ -221,7 +221,7 @@ async def test_a_checkpoint_is_found_by_the_next_run(any_redis_url: str) -> None
 
 
 async def test_what_is_not_ours_any_more_is_refused_by_name(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         store, queued = here.store, await here.start()
         calls: list[Any] = [
             lambda id, run: store.checkpoint(id, run, 1, b"1 0 x"),
@@ -244,7 +244,7 @@ async def test_what_is_not_ours_any_more_is_refused_by_name(redis_url: str) -> N
 
 
 async def test_a_mark_of_cancellation_is_seen_at_every_transition(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         taken = await here.taken("two")
         assert await here.store.cancel(taken.id) == "cancelling"
         assert await here.store.cancel(taken.id) == "cancelling"
@@ -258,7 +258,7 @@ async def test_a_mark_of_cancellation_is_seen_at_every_transition(redis_url: str
 
 
 async def test_a_progress_report_makes_the_webhook_due_only_if_asked_for(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         silent = await here.taken(webhook=HOOK)
         assert await here.store.report_progress(silent.id, "1", b'{"p":1}') == "reported"
         assert await here.score(keys.WEBHOOKS, silent.id) is None
@@ -272,7 +272,7 @@ async def test_a_progress_report_makes_the_webhook_due_only_if_asked_for(redis_u
 
 async def test_a_sleeper_is_woken_by_its_time_once(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         taken = await here.taken()
         assert await here.store.sleep(taken.id, "1", b"0 1 ", 5_000, None) == "sleeping"
         assert await here.store.sleep(taken.id, "1", b"0 1 ", 5_000, None) == "sleeping"
@@ -288,7 +288,7 @@ async def test_a_sleeper_is_woken_by_its_time_once(any_redis_url: str) -> None:
 
 async def test_nobody_sleeps_past_the_transactions_time_out(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         await here.define("p", {"type": "echo"}, timeout_ms=1_000)
         await here.start("p")
         (taken,) = await here.take()
@@ -301,7 +301,7 @@ async def test_nobody_sleeps_past_the_transactions_time_out(redis_url: str) -> N
 
 
 async def test_a_switch_set_before_going_to_sleep_is_not_missed(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         taken = await here.taken()
         assert await here.store.set_switch(taken.id, "go", "1") == "set"
         assert await here.store.set_switch(taken.id, "go", "2") == "set"
@@ -317,7 +317,7 @@ async def test_a_switch_set_before_going_to_sleep_is_not_missed(any_redis_url: s
 
 
 async def test_a_switch_is_refused_by_name(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         with pytest.raises(TransactionUnknown):
             await here.store.set_switch("ghost", "go", "1")
         taken = await here.taken()
@@ -330,7 +330,7 @@ async def test_a_switch_is_refused_by_name(redis_url: str) -> None:
 
 
 async def test_what_waits_is_cancelled_at_once(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         asleep = await here.taken()
         await here.store.sleep(asleep.id, "1", b"", None, "go")
         queued = await here.start()
@@ -346,7 +346,7 @@ async def test_what_waits_is_cancelled_at_once(any_redis_url: str) -> None:
 
 
 async def test_a_cancelled_parent_takes_its_children_with_it(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         parent = await here.taken()
         assert await here.store.call_children(parent.id, "1", 0, b"", "one", [b"1", b"2"]) == (
             "called"
@@ -363,7 +363,7 @@ async def test_a_cancelled_parent_takes_its_children_with_it(any_redis_url: str)
 
 
 async def test_a_parent_goes_on_when_the_last_child_has_ended(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         parent = await here.taken()
         call = here.store.call_children
         assert await call(parent.id, "1", 3, b"3 0 {}", "missing", [b"1"]) == "unknown_pipeline"
@@ -387,7 +387,7 @@ async def test_a_parent_goes_on_when_the_last_child_has_ended(any_redis_url: str
 
 async def test_a_silent_nodes_transactions_go_back_to_their_queue(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         taken = await here.taken("two")
         await here.store.checkpoint(taken.id, "1", 1, b"1 0 7")
         assert await here.recover() == 0
@@ -404,7 +404,7 @@ async def test_a_silent_nodes_transactions_go_back_to_their_queue(any_redis_url:
 
 async def test_a_node_that_gives_signs_of_life_keeps_its_work(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         await here.taken()
         for _ in range(5):
             await clock.advance(5)
@@ -418,7 +418,7 @@ async def test_a_node_that_gives_signs_of_life_keeps_its_work(any_redis_url: str
 
 async def test_what_a_lost_reply_gave_to_a_node_comes_back(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         for _ in range(2):
             await here.start()
         known, unknown = await here.take(node="n1")
@@ -432,7 +432,7 @@ async def test_what_a_lost_reply_gave_to_a_node_comes_back(any_redis_url: str) -
 
 async def test_one_that_lost_sight_of_redis_judges_nobody_but_itself(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         await here.start()
         await here.start()
         (others,) = await here.take(node="n1", count=1)
@@ -446,7 +446,7 @@ async def test_one_that_lost_sight_of_redis_judges_nobody_but_itself(redis_url: 
 async def test_what_was_taken_after_the_node_looked_is_not_its_orphan(redis_url: str) -> None:
     """The call was sent, then Redis stood still: what it finds is older than what was looked at."""
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         as_of_ms = await here.store.touch_node(0, "n1")
         await here.taken()
         await clock.advance(20)
@@ -455,7 +455,7 @@ async def test_what_was_taken_after_the_node_looked_is_not_its_orphan(redis_url:
 
 async def test_orphans_are_found_though_the_clock_went_back(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         taken = await here.taken()
         clock.jump(-3_600_000)
         assert await here.recover() == 0
@@ -466,7 +466,7 @@ async def test_orphans_are_found_though_the_clock_went_back(redis_url: str) -> N
 
 async def test_a_node_that_missed_the_notice_learns_what_to_cancel(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         taken = await here.taken()
         await here.store.cancel(taken.id)
         await clock.advance(8.1)
@@ -482,7 +482,7 @@ async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
     any_redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         taken = await here.taken(webhook=HOOK, poll_cancels_webhook=True)
         kept = await here.taken(webhook=HOOK)
         for each in (taken, kept):
@@ -516,7 +516,7 @@ async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
 
 
 async def test_a_long_note_is_not_cut_in_the_middle_of_a_letter(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         for note in ("ä" * 300, "x" + "ä" * 300, "x" * 199 + "€", "🙂" * 80, "plain" * 80):
             taken = await here.taken()
             await here.store.complete(taken, "failed", b"", note)
@@ -527,7 +527,7 @@ async def test_a_long_note_is_not_cut_in_the_middle_of_a_letter(redis_url: str) 
 
 
 async def test_owners_can_not_reach_each_others_external_ids(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         first = await here.start(owner="a", external_id="b:c")
         second = await here.start(owner="a:b", external_id="c")
         assert first != second
@@ -536,7 +536,7 @@ async def test_owners_can_not_reach_each_others_external_ids(redis_url: str) -> 
 
 
 async def test_an_administrators_transaction_goes_before_others(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         for _ in range(20):
             await here.start()
         admin = await here.start(admin=True)
@@ -546,7 +546,7 @@ async def test_an_administrators_transaction_goes_before_others(any_redis_url: s
 
 
 async def test_switches_have_a_limit(redis_url: str) -> None:
-    async with room(redis_url, limits={"transaction_switches_items_max": 2}) as here:
+    async with harness(redis_url, limits={"transaction_switches_items_max": 2}) as here:
         id = await here.start()
         for name in ("a", "b", "a"):
             assert await here.store.set_switch(id, name, "1") == "set"

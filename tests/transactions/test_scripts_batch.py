@@ -10,14 +10,14 @@ import pytest
 from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import PipelineUnknown
 from angarium.transactions.model import Start, Started
-from tests.transactions.room import room
+from tests.transactions.harness import harness
 
 HOOK = "https://example.org/hook"
 
 
 @pytest.mark.parametrize("more", [{}, {"metadata": b'{"a":1}'}, {"webhook": HOOK}])
 async def test_an_end_leaves_no_frame_behind(redis_url: str, more: dict[str, Any]) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         first = await here.taken("two", **more)
         await here.store.checkpoint(first.id, first.run, 1, b'1 0 {"n":1}')
         assert await here.store.return_to_queue(first.id, first.run) == "returned"
@@ -30,7 +30,7 @@ async def test_an_end_leaves_no_frame_behind(redis_url: str, more: dict[str, Any
 
 
 async def test_what_came_from_the_administrators_queue_goes_back_to_it(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         taken = await here.taken(admin=True)
         await here.start()
         assert await here.store.return_to_queue(taken.id, taken.run) == "returned"
@@ -50,7 +50,7 @@ async def test_plain_starts_and_others_share_a_batch(any_redis_url: str) -> None
         Start("two", b'{"n":5}', version=1),
         Start("two", version=9),
     ]
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         answers = await asyncio.gather(
             *(here.store.start(each) for each in starts), return_exceptions=True
         )

@@ -10,14 +10,14 @@ from angarium.transactions.store import WebhookResult
 from angarium.transactions.store.handout import Hand
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
-from tests.transactions.room import room
+from tests.transactions.harness import harness
 
 HOOK = "https://example.org/hook"
 
 
 async def test_nothing_leaves_redis_before_it_is_said_to_be_stored(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         ids = await here.completed(3)
         assert (await here.handout.to_archive(0, "a", [], 10)).transactions == []
         await clock.advance(1_200)
@@ -34,7 +34,7 @@ async def test_nothing_leaves_redis_before_it_is_said_to_be_stored(redis_url: st
 
 
 async def test_only_ended_transactions_can_be_said_to_be_stored(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         id = await here.start()
         await here.handout.to_archive(0, "a", [id], 0)
         assert (await here.state(id)).status == "queued"
@@ -42,7 +42,7 @@ async def test_only_ended_transactions_can_be_said_to_be_stored(redis_url: str) 
 
 async def test_a_transaction_with_its_webhook_due_is_not_archived_away(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock, transactions={"delay_before_archiving": 0}) as here:
+    async with harness(redis_url, clock=clock, transactions={"delay_before_archiving": 0}) as here:
         (id,) = await here.completed(webhook=HOOK)
         assert (await here.handout.to_archive(0, "a", [], 10)).transactions == []
         due = await here.handout.webhooks(0, "w", [], 10)
@@ -55,7 +55,7 @@ async def test_a_webhook_is_handed_out_with_its_next_attempt_written_down(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         (id,) = await here.completed(webhook=HOOK)
         pauses = []
         for attempt in range(1, 9):
@@ -75,7 +75,7 @@ async def test_a_webhook_is_handed_out_with_its_next_attempt_written_down(
 
 
 async def test_a_delivered_webhook_goes_and_a_newer_report_stays(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         taken = await here.taken(webhook=HOOK, progress_reports=True)
         await here.store.report_progress(taken.id, "1", b"1")
         (first,) = (await here.handout.webhooks(0, "w", [], 10)).webhooks
@@ -94,7 +94,7 @@ async def test_a_url_that_keeps_failing_is_left_alone_and_the_administrator_told
     redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         ids = await here.completed(12, webhook=HOOK)
         due = await here.handout.webhooks(0, "w", [], 12)
         results = [WebhookResult(each.transaction.id, each.version, "no") for each in due.webhooks]
@@ -116,7 +116,7 @@ async def test_a_url_that_keeps_failing_is_left_alone_and_the_administrator_told
 
 async def test_the_last_attempt_that_fails_is_told_to_the_administrator(redis_url: str) -> None:
     settings = {"max_webhook_retries": 1}
-    async with room(redis_url, transactions=settings) as here:
+    async with harness(redis_url, transactions=settings) as here:
         (id,) = await here.completed(webhook=HOOK)
         (webhook,) = (await here.handout.webhooks(0, "w", [], 10)).webhooks
         failed = [WebhookResult(id, webhook.version, "status 500")]
@@ -126,7 +126,7 @@ async def test_the_last_attempt_that_fails_is_told_to_the_administrator(redis_ur
 
 
 async def test_an_archivers_reply_is_bounded_in_bytes(redis_url: str) -> None:
-    async with room(redis_url, transactions={"delay_before_archiving": 0}) as here:
+    async with harness(redis_url, transactions={"delay_before_archiving": 0}) as here:
         output = b'"' + b"x" * 1_000_000 + b'"'
         for _ in range(30):
             await here.store.complete(await here.taken(), "success", output, "")
@@ -139,7 +139,7 @@ async def test_an_archivers_reply_is_bounded_in_bytes(redis_url: str) -> None:
 
 async def test_a_role_with_nothing_in_hand_needs_no_grace(redis_url: str) -> None:
     locks = {"persisting_permission_lock1_period": 1, "persisting_permission_lock2_period": 60}
-    async with room(redis_url, transactions=locks) as here:
+    async with harness(redis_url, transactions=locks) as here:
 
         async def archive(node: str, hand: Hand = "") -> str:
             return (await here.handout.to_archive(0, node, [], 1, hand)).grant.value

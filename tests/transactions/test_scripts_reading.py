@@ -11,13 +11,13 @@ from angarium.transactions.errors import (
 from angarium.transactions.model import Status
 from angarium.transactions.statistics import Level
 from tests.kit.clock import FakeClock
-from tests.transactions.room import room
+from tests.transactions.harness import harness
 
 HOOK = "https://example.org/hook"
 
 
 async def test_a_version_never_changes(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         assert await here.define("p", {"type": "echo"}) == 1
         assert await here.define("p", {"type": "echo"}) == 1
         assert await here.define("p", {"type": "add"}) == 2
@@ -33,7 +33,7 @@ async def test_a_version_never_changes(any_redis_url: str) -> None:
 
 
 async def test_transactions_are_listed_by_status_and_filtered(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         asleep = await here.taken(owner="ann")
         await here.store.sleep(asleep.id, "1", b"", None, "go")
         (done,) = await here.completed()
@@ -54,7 +54,7 @@ async def test_transactions_are_listed_by_status_and_filtered(any_redis_url: str
 
 async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         await here.start(owner="ann")
         await here.start("two", {"sum": 1}, owner="bob")
         for taken in await here.take():
@@ -82,7 +82,7 @@ async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_ur
 
 async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         elder = await here.taken()
         await clock.advance(60)
         await here.start()

@@ -15,31 +15,31 @@ from angarium.transactions.store import Able
 from angarium.transactions.store.life import Haul
 from angarium.transactions.store.reading import AwaitedStep, Watch
 from tests.kit.clock import FakeClock
-from tests.transactions.room import STEP_TYPES, Room, room
+from tests.transactions.harness import STEP_TYPES, Harness, harness
 
 ECHO, ADD, NONE = (step_words(each) for each in (["echo"], ["add"], []))
 
 
-async def _dequeue(here: Room, types: str, count: int = 10, partition: int = 0) -> Haul:
+async def _dequeue(here: Harness, types: str, count: int = 10, partition: int = 0) -> Haul:
     return await here.store.dequeue(partition, "n1", ["default"], count, Able(types))
 
 
-async def _look(here: Room, types: str = NONE) -> list[Haul]:
+async def _look(here: Harness, types: str = NONE) -> list[Haul]:
     """A node with these step types looks at every queue."""
     parts = here.store.places.partitions
     return [await _dequeue(here, types, partition=partition) for partition in parts]
 
 
-async def _watch(here: Room) -> Watch:
+async def _watch(here: Harness) -> Watch:
     return await here.reading.watch(["default"], 1)
 
 
-async def _expire(here: Room) -> int:
+async def _expire(here: Harness) -> int:
     parts = here.store.places.partitions
     return sum([await here.store.expire_waiting(partition) for partition in parts])
 
 
-async def _set(here: Room, *command: Any) -> Any:
+async def _set(here: Harness, *command: Any) -> Any:
     return await here.runtime.redis.call(*command, key=command[1])
 
 
@@ -47,7 +47,7 @@ async def _set(here: Room, *command: Any) -> Any:
 
 
 async def test_a_node_is_given_only_what_it_can_go_on_with(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         ids = [await here.start(name, {"sum": 1}) for name in ("one", "two", "one")]
         taken = await here.take(step_types=ADD)
         assert [each.id for each in taken] == [ids[1]]
@@ -62,7 +62,7 @@ async def test_a_node_is_given_only_what_it_can_go_on_with(any_redis_url: str) -
 
 
 async def test_an_entry_that_must_wait_is_looked_at_once(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.start()
         assert await _dequeue(here, NONE) == Haul([], 0, waiting=1)
         assert await _dequeue(here, NONE) == Haul([], 0, waiting=0)
@@ -73,7 +73,7 @@ async def test_those_that_wait_are_taken_in_their_order_and_before_the_queue(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         ids = [await here.start() for _ in range(5)]
         for _ in range(2):  # all in the same millisecond
             await _dequeue(here, NONE, count=2)
@@ -87,7 +87,7 @@ async def test_those_that_wait_are_taken_in_their_order_and_before_the_queue(
 async def test_admin_goes_before_out_and_out_before_in_also_among_those_that_wait(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         going_on = await here.taken()
         await here.store.sleep(going_on.id, going_on.run, b"0 1 ", 0, None)
         await here.wake()
@@ -99,7 +99,7 @@ async def test_admin_goes_before_out_and_out_before_in_also_among_those_that_wai
 
 
 async def test_the_step_that_counts_is_the_next_one(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.define("p", {"type": "echo"}, {"type": "add"})
         taken = await here.taken("p")
         await here.store.checkpoint(taken.id, taken.run, 1, b"1 0 {}")
@@ -110,14 +110,14 @@ async def test_the_step_that_counts_is_the_next_one(redis_url: str) -> None:
 
 
 async def test_a_step_that_is_a_pipeline_needs_no_function(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.define("p", {"pipeline": "one"})
         id = await here.start("p")
         assert [each.id for each in (await _dequeue(here, NONE)).taken] == [id]
 
 
 async def test_a_definition_stored_by_0_1_0_is_read_once(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         hash = here.runtime.keyspace.name(keys.PIPELINE, 0, "p")
         await here.define("p", {"type": "echo"}, {"pipeline": "one"}, {"type": "add"})
         await _set(here, "HDEL", hash, "steps:1")
@@ -130,7 +130,7 @@ async def test_a_definition_stored_by_0_1_0_is_read_once(redis_url: str) -> None
 async def test_what_has_no_readable_definition_is_taken_so_that_a_node_says_so(
     redis_url: str, definition: str | None
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         hash = here.runtime.keyspace.name(keys.PIPELINE, 0, "one")
         id = await here.start()
         await _set(here, "HDEL", hash, "steps:1", "definition:1")
@@ -141,7 +141,7 @@ async def test_what_has_no_readable_definition_is_taken_so_that_a_node_says_so(
 
 async def test_what_is_to_end_anyway_needs_no_step(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         cancelled = await here.taken()
         assert await here.store.cancel(cancelled.id) == "cancelling"
         await here.store.return_to_queue(cancelled.id, cancelled.run)
@@ -156,7 +156,7 @@ async def test_what_is_to_end_anyway_needs_no_step(redis_url: str) -> None:
 
 
 async def test_only_nodes_of_the_group_are_given_what_waits(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.define("p", {"type": "echo"}, node_group="g2")
         id = await here.start("p")
         await here.take(group="g2", step_types=NONE)
@@ -165,7 +165,7 @@ async def test_only_nodes_of_the_group_are_given_what_waits(redis_url: str) -> N
 
 
 async def test_step_types_are_compared_whole(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.start()
         for types in (step_words(["ech", "echoes", "an echo"]), " "):
             await _dequeue(here, types)
@@ -175,7 +175,7 @@ async def test_step_types_are_compared_whole(redis_url: str) -> None:
 
 async def test_what_ended_or_went_while_it_waited_is_refused_by_name(redis_url: str) -> None:
     """As an API of 0.1.0 does it, which knows nothing of those that wait."""
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         ended, gone = await here.start(), await here.start()
         await _dequeue(here, NONE)
         await _set(here, "HSET", here.store.places.state(0, ended), "status", "cancelled")
@@ -186,7 +186,7 @@ async def test_what_ended_or_went_while_it_waited_is_refused_by_name(redis_url: 
 
 
 async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         for _ in range(3):
             await here.start()
         async with here.runtime.redis.subscribe(here.store.places.channels[1]) as subscription:
@@ -204,7 +204,7 @@ async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: st
 async def test_a_node_says_when_it_needs_no_look_at_steps_or_at_those_that_wait(
     redis_url: str,
 ) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         dequeue = here.store.dequeue
         first = await here.start()
         await _dequeue(here, NONE)
@@ -223,7 +223,7 @@ async def test_a_node_says_when_it_needs_no_look_at_steps_or_at_those_that_wait(
 
 
 async def test_a_run_is_handed_over_at_its_next_step(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         taken = await here.taken("two")
         hand_over = here.store.hand_over
         for _ in range(2):  # the reply was lost: sent again
@@ -238,7 +238,7 @@ async def test_a_run_is_handed_over_at_its_next_step(any_redis_url: str) -> None
 
 
 async def test_a_run_that_did_nothing_is_handed_over_as_it_was(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         taken = await here.taken(admin=True)
         assert await here.store.hand_over(taken.id, taken.run, 0, b"", "echo") == "waits"
         assert await here.event_names(taken.id) == ["started", "taken", "step_awaited"]
@@ -248,7 +248,7 @@ async def test_a_run_that_did_nothing_is_handed_over_as_it_was(redis_url: str) -
 
 
 async def test_children_of_a_finished_step_are_not_handed_over(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.define("p", {"pipeline": "one"}, {"type": "add"})
         parent = await here.taken("p")
         await here.store.call_children(parent.id, parent.run, 0, b"", "one", [b"1"])
@@ -262,7 +262,7 @@ async def test_children_of_a_finished_step_are_not_handed_over(redis_url: str) -
 
 
 async def test_a_hand_over_is_refused_by_name(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         hand_over, queued = here.store.hand_over, await here.start()
         assert await hand_over("ghost", "1", 0, b"", "echo") == "no_state"
         (taken,) = await here.take()
@@ -278,7 +278,7 @@ async def test_a_hand_over_is_refused_by_name(redis_url: str) -> None:
 
 
 async def test_cancelling_what_waits_for_a_step_leaves_no_entry(any_redis_url: str) -> None:
-    async with room(any_redis_url) as here:
+    async with harness(any_redis_url) as here:
         first, second = await here.start(), await here.start()
         await _look(here)
         assert await here.store.cancel(first) == "cancelled"
@@ -292,7 +292,7 @@ async def test_cancelling_what_waits_for_a_step_leaves_no_entry(any_redis_url: s
 
 async def test_what_waits_past_its_time_ends_once_as_timeout(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         await here.define("quick", {"type": "echo"}, timeout_ms=1_000)
         late = await here.start("quick", webhook="https://example.org/")
         early = await here.start()
@@ -313,7 +313,7 @@ async def test_what_waits_past_its_time_ends_once_as_timeout(any_redis_url: str)
 
 async def test_a_parent_goes_on_when_its_child_waited_in_vain(redis_url: str) -> None:
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         await here.define("quick", {"type": "add"}, timeout_ms=1_000)
         await here.define("p", {"pipeline": "quick"})
         parent = await here.taken("p")
@@ -331,7 +331,7 @@ async def test_entries_whose_state_went_otherwise_are_forgotten_at_their_time(
 ) -> None:
     """As an API of 0.1.0 leaves them."""
     clock = FakeClock()
-    async with room(redis_url, clock=clock) as here:
+    async with harness(redis_url, clock=clock) as here:
         await here.define("quick", {"type": "echo"}, timeout_ms=1_000)
         ended, gone = await here.start("quick"), await here.start("quick")
         await _dequeue(here, NONE)
@@ -350,7 +350,7 @@ async def test_entries_whose_state_went_otherwise_are_forgotten_at_their_time(
 
 async def test_what_waits_for_a_step_is_counted_and_listed(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with room(any_redis_url, clock=clock) as here:
+    async with harness(any_redis_url, clock=clock) as here:
         ids = [await here.start(name) for name in ("one", "one", "two")]
         await _look(here)
         await clock.advance(3)
@@ -372,7 +372,7 @@ async def test_what_waits_for_a_step_is_counted_and_listed(any_redis_url: str) -
 
 
 async def test_a_taken_transaction_has_the_same_reply_from_both_places(redis_url: str) -> None:
-    async with room(redis_url) as here:
+    async with harness(redis_url) as here:
         await here.start("one", {"a": 1}, webhook="https://example.org/")
         await _dequeue(here, NONE)
         (waited,) = (await _dequeue(here, STEP_TYPES)).taken

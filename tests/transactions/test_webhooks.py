@@ -24,7 +24,7 @@ from angarium.transactions import webhooks
 from angarium.transactions.signatures import KeyInvalid, ed25519_signer, headers_of, hmac_signer
 from angarium.transactions.webhooks import Webhooks
 from tests.kit.eventually import eventually
-from tests.transactions.room import Room, room, running_node
+from tests.transactions.harness import Harness, harness, running_node
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789").decode()
 QUICK: dict[str, Any] = {
@@ -91,7 +91,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def sending(here: Room) -> AsyncIterator[Webhooks]:
+async def sending(here: Harness) -> AsyncIterator[Webhooks]:
     service = Webhooks(here.runtime)
     await service.start()
     try:
@@ -100,7 +100,7 @@ async def sending(here: Room) -> AsyncIterator[Webhooks]:
         await service.stop(10)
 
 
-async def _hooked(here: Room, url: str, count: int = 1, **more: Any) -> list[str]:
+async def _hooked(here: Harness, url: str, count: int = 1, **more: Any) -> list[str]:
     ids = [await here.start(webhook=url, **more) for _ in range(count)]
     for taken in await here.take(count=count):
         await here.store.complete(taken, "success", b'{"ok":1}', "")
@@ -115,7 +115,7 @@ async def test_the_end_of_a_transaction_is_told_signed_and_once(any_redis_url: s
     }
     async with (
         receiver() as there,
-        room(any_redis_url, allow_private_addresses=True, transactions=settings) as here,
+        harness(any_redis_url, allow_private_addresses=True, transactions=settings) as here,
         running_node(here.runtime),
         sending(here),
     ):
@@ -143,7 +143,7 @@ async def test_the_end_of_a_transaction_is_told_signed_and_once(any_redis_url: s
 async def test_progress_is_told_before_the_end_if_asked_for(redis_url: str) -> None:
     async with (
         receiver() as there,
-        room(redis_url, allow_private_addresses=True) as here,
+        harness(redis_url, allow_private_addresses=True) as here,
         running_node(here.runtime),
         sending(here),
     ):
@@ -164,7 +164,7 @@ async def test_a_receiver_that_misbehaves_costs_its_attempts_and_nothing_else(
 ) -> None:
     async with (
         receiver() as there,
-        room(redis_url, allow_private_addresses=True, transactions=QUICK) as here,
+        harness(redis_url, allow_private_addresses=True, transactions=QUICK) as here,
         sending(here) as service,
     ):
         url = there.url(path) if path != "refused" else "http://127.0.0.1:9/"
@@ -191,7 +191,7 @@ async def test_a_receiver_that_misbehaves_costs_its_attempts_and_nothing_else(
 async def test_an_answer_without_end_is_cut_off(redis_url: str) -> None:
     async with (
         receiver() as there,
-        room(redis_url, allow_private_addresses=True) as here,
+        harness(redis_url, allow_private_addresses=True) as here,
         sending(here) as service,
     ):
         (id,) = await _hooked(here, there.url("endless"))
@@ -205,7 +205,7 @@ async def test_an_answer_without_end_is_cut_off(redis_url: str) -> None:
 
 
 async def test_a_private_address_is_not_asked_unless_allowed(redis_url: str) -> None:
-    async with receiver() as there, room(redis_url, transactions=QUICK) as here, sending(here):
+    async with receiver() as there, harness(redis_url, transactions=QUICK) as here, sending(here):
         url = there.url("good").replace("127.0.0.1", "localhost")  # a name: seen when resolved
         (id,) = await _hooked(here, url)
 
@@ -226,7 +226,7 @@ async def test_the_administrator_is_told_by_webhook_log_and_metric(redis_url: st
             "webhook_admin_url": there.url("admin"),
         }
         async with (
-            room(redis_url, allow_private_addresses=True, transactions=settings) as here,
+            harness(redis_url, allow_private_addresses=True, transactions=settings) as here,
             sending(here),
         ):
             before = webhooks.NOTICES.labels("given_up")._value.get()
@@ -242,7 +242,7 @@ async def test_the_administrator_is_told_by_webhook_log_and_metric(redis_url: st
 
 
 async def test_a_process_without_the_role_sends_nothing(redis_url: str) -> None:
-    async with receiver() as there, room(redis_url, allow_private_addresses=True) as here:
+    async with receiver() as there, harness(redis_url, allow_private_addresses=True) as here:
         await here.handout.webhooks(0, "another", [], 0)  # has the role now
         async with sending(here):
             (id,) = await _hooked(here, there.url("good"))
@@ -252,7 +252,7 @@ async def test_a_process_without_the_role_sends_nothing(redis_url: str) -> None:
 
 
 async def test_a_process_that_stops_leaves_the_role_to_the_next(redis_url: str) -> None:
-    async with receiver() as there, room(redis_url, allow_private_addresses=True) as here:
+    async with receiver() as there, harness(redis_url, allow_private_addresses=True) as here:
         for actor in ("first", "second", "third"):
             here.runtime.actor = actor
             async with sending(here):

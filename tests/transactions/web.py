@@ -1,4 +1,4 @@
-"""An API in this process with this room's face, and a client that asks it."""
+"""An API in this process with this module's face, and a client that asks it."""
 
 from __future__ import annotations
 

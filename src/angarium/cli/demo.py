@@ -29,7 +29,7 @@ def demo(
         bool, typer.Option("--json", help="One JSON line at the end, no pictures.")
     ] = False,
 ) -> int:
-    """Play a support chat through every room, kill some of it, and draw up the balance."""
+    """Play a support chat through every module, kill some of it, and draw up the balance."""
     import uvloop
 
     result = uvloop.run(_play(users, kills, lake, as_json))

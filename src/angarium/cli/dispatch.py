@@ -1,4 +1,4 @@
-"""`angarium dispatch …`: the room for operators, its status and its dead letters."""
+"""`angarium dispatch …`: the module for operators, its status and its dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_LETTERS_MAX = 60
 
 
 def dispatch_commands() -> typer.Typer:
-    commands = typer.Typer(help="Look at the dispatch room.", rich_markup_mode=None)
+    commands = typer.Typer(help="Look at the dispatch module.", rich_markup_mode=None)
     commands.command()(status)
     dead = typer.Typer(help="Messages that were given up.", rich_markup_mode=None)
     dead.command("list")(list_dead)

@@ -1,4 +1,4 @@
-"""`angarium find ID`: where any id is in each room, and its whole history."""
+"""`angarium find ID`: where any id is in each module, and its whole history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def find(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> int:
-    """Find an id in every room, in the journal and in the lake."""
+    """Find an id in every module, in the journal and in the lake."""
     import msgspec
     import uvloop
 
@@ -26,7 +26,7 @@ def find(
         return 0
     for found in answer.found:
         state = msgspec.json.encode(found.state).decode()
-        print(f"{found.room}: {found.kind} {state[:300]}")
+        print(f"{found.module}: {found.kind} {state[:300]}")
     if answer.trace_id is not None:
         print(f"trace: {answer.trace_id}")
     for related in answer.related:
@@ -59,4 +59,4 @@ def _line(event: HistoryEvent) -> str:
         for name in ("key", "owner", "pipeline", "node", "attempt", "status", "detail")
         if (value := getattr(event, name)) is not None
     ]
-    return f"{at}  {event.room:<13} {event.event:<16} {event.subject}  {' '.join(more)}"
+    return f"{at}  {event.module:<13} {event.event:<16} {event.subject}  {' '.join(more)}"

@@ -169,7 +169,7 @@ def replay(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Send rows of the lake back into their room, each once. Shows them unless --send."""
+    """Send rows of the lake back into their module, each once. Shows them unless --send."""
     from angarium.lake.replay import plan
     from angarium.lake.tables import Lake
     from angarium.runtime.settings import load
@@ -199,7 +199,7 @@ def compact(as_json: Json = False) -> int:
     if not names:
         raise LakeEmpty(
             f"nothing is in {lake.url} yet; run `angarium lake run --once` once something has "
-            "happened in the rooms"
+            "happened in the modules"
         )
     found: dict[str, tuple[int, int]] = {}
     with progress(quiet=as_json) as tell:
@@ -214,7 +214,7 @@ def compact(as_json: Json = False) -> int:
     return 0
 
 
-# How a room takes a row
+# How a module takes a row
 
 
 async def _send(runtime: Runtime, chosen: Plan, quiet: bool) -> int:
@@ -283,8 +283,8 @@ def _show_audit(found: Audit) -> None:
         if name in ALWAYS_SHOWN or any(row[place] for row in sums.values())
     ]
     rows = [
-        (room, account, *(row[place] for place in shown))
-        for (room, account), row in sorted(sums.items())
+        (module, account, *(row[place] for place in shown))
+        for (module, account), row in sorted(sums.items())
     ]
     if rows:
         _print_table(["room", "", *(names[place].replace("_", " ") for place in shown)], rows)

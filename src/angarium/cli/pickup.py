@@ -32,7 +32,7 @@ def show(
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> int:
-    """Say what waits for a connection, or how the room stands."""
+    """Say what waits for a connection, or how the module stands."""
     if connection is None:
         overview: Overview = _run(lambda inspection: inspection.overview())
         _print_json(overview) if as_json else _print_overview(overview)
@@ -81,8 +81,8 @@ async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
     from angarium.cli.runtime import opened
     from angarium.pickup.inspection import inspection
 
-    async with opened() as runtime, inspection(runtime) as room:
-        return await ask(room)
+    async with opened() as runtime, inspection(runtime) as module:
+        return await ask(module)
 
 
 def _print_overview(overview: Overview) -> None:

@@ -14,12 +14,12 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from angarium.server.dashboard.overview import Overview, RoomFigures
+    from angarium.server.dashboard.overview import ModuleMetrics, Overview
 
 # Roles report every 3 s; two reports make a rate.
 BETWEEN_S = 3.2
 INTERVAL_S_MIN = 0.2
-# Room -> the joints whose rates say most, with what happens there.
+# Module -> the joints whose rates say most, with what happens there.
 SHOWN = {
     "dispatch": (("accepted", "in"), ("completed", "done"), ("redelivered", "again")),
     "routing": (("accepted", "in"), ("delivered", "done")),
@@ -38,7 +38,7 @@ def top(
         float, typer.Option("--interval", min=INTERVAL_S_MIN, help="Seconds between two looks.")
     ] = 1.0,
 ) -> int:
-    """Watch the building: what waits in each room, how fast it moves, what needs an eye."""
+    """Watch the building: what waits in each module, how fast it moves, what needs an eye."""
     import uvloop
 
     stays = not once and (as_json or sys.stdout.isatty())
@@ -101,16 +101,18 @@ def _print_once(sample: Overview) -> None:
 
         Console().print(_screen(sample))
         return
-    for room in sample.rooms:
+    for module in sample.modules:
         rates = " ".join(
-            f"{event}_per_s={sample.rates[f'{room.name}.{event}']:g}"
-            for event, _ in SHOWN[room.name]
+            f"{event}_per_s={sample.rates[f'{module.name}.{event}']:g}"
+            for event, _ in SHOWN[module.name]
         )
-        oldest = "" if room.oldest_ms is None else f" oldest_ms={room.oldest_ms}"
-        print(f"{room.name} waiting={room.waiting}{oldest} processes={room.processes} {rates}")
+        oldest = "" if module.oldest_ms is None else f" oldest_ms={module.oldest_ms}"
+        print(
+            f"{module.name} waiting={module.waiting}{oldest} processes={module.processes} {rates}"
+        )
     print(f"journal events={sample.journal.events} entries={sample.journal.entries}")
     for notice in sample.notices:
-        print(f"{notice.level} {notice.room}: {notice.text}; {notice.hint}")
+        print(f"{notice.level} {notice.module}: {notice.text}; {notice.hint}")
 
 
 def _screen(sample: Overview) -> RenderableType:
@@ -121,35 +123,36 @@ def _screen(sample: Overview) -> RenderableType:
     title.append(f"{len(sample.processes)} roles, journal {sample.journal.events:,} events", "dim")
     for reader, behind_ms in sample.journal.behind_ms.items():
         title.append(f", {reader} {behind_ms / 1000:.1f} s behind", "dim")
-    parts: list[RenderableType] = [title, Text(), _rooms(sample), Text()]
+    parts: list[RenderableType] = [title, Text(), _modules(sample), Text()]
     for notice in sample.notices:
         colour = "red" if notice.level == "trouble" else "yellow"
         parts.append(Text.assemble((f"{notice.text}: ", colour), (notice.hint, "dim")))
     return Group(*parts, _processes(sample))
 
 
-def _rooms(sample: Overview) -> RenderableType:
+def _modules(sample: Overview) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("Room")
+    table.add_column("Module")
     for heading in ("Waiting", "Oldest", "Dead", "Processes"):
         table.add_column(heading, justify="right")
     table.add_column("Per second")
-    for room in sample.rooms:
-        style = "" if room.processes else "dim"
-        dead = Text(f"{room.dead:,}", "yellow" if room.dead else style)
+    for module in sample.modules:
+        style = "" if module.processes else "dim"
+        dead = Text(f"{module.dead:,}", "yellow" if module.dead else style)
         table.add_row(
-            Text(room.name, f"bold {style}"), f"{room.waiting:,}", _age(room.oldest_ms), dead,
-            str(room.processes), _rates(sample, room), style=style,
+            Text(module.name, f"bold {style}"), f"{module.waiting:,}", _age(module.oldest_ms), dead,
+            str(module.processes), _rates(sample, module), style=style,
         )  # fmt: skip
     return table
 
 
-def _rates(sample: Overview, room: RoomFigures) -> str:
+def _rates(sample: Overview, module: ModuleMetrics) -> str:
     return "  ".join(
-        f"{word} {sample.rates[f'{room.name}.{event}']:,.1f}" for event, word in SHOWN[room.name]
+        f"{word} {sample.rates[f'{module.name}.{event}']:,.1f}"
+        for event, word in SHOWN[module.name]
     )
 
 

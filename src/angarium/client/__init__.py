@@ -1,4 +1,4 @@
-"""Angarium from a program: one client for each room, with a loop or without.
+"""Angarium from a program: one client for each module, with a loop or without.
 
     async with Client() as client:                 with SyncClient() as client:
         await client.publish({"order": 1})             client.publish({"order": 1})

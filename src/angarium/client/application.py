@@ -1,8 +1,8 @@
 """The application object with its clients: what `from angarium import Angarium` gives.
 
-`runtime.application` collects the functions and knows no room; this adds the way to the rooms. In a
-role's process the clients stand on the runtime of that process and are open. Anywhere else they
-are entered first: `async with app.client as client`, or `with app.sync_client as client`.
+`runtime.application` collects the functions and knows no module; this adds the modules' clients.
+In a role's process the clients stand on the runtime of that process and are open. Anywhere else
+they are entered first: `async with app.client as client`, or `with app.sync_client as client`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""One object with a client for each room, on one connection to Redis.
+"""One object with a client for each module, on one connection to Redis.
 
 Inside a role's process it stands on the runtime of that process; anywhere else it is entered as a
-context and opens its own. A room's part is imported when it is first used. Nothing is decided here:
-each part checks what it is given as its room's HTTP face does, and calls the room's store.
+context and opens its own. A module's part is imported when it is first used. Nothing is decided
+here: each part checks what it is given as its module's HTTP face does, and calls the module's
+store.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from angarium.runtime.runtime import Runtime
 if TYPE_CHECKING:
     from angarium.client.conversations import ConversationsClient
     from angarium.client.dispatch import DispatchClient
-    from angarium.client.pickup import PickupRoomClient
+    from angarium.client.pickup import PickupClients
     from angarium.client.routing import RoutingClient
     from angarium.client.transactions import TransactionsClient
     from angarium.runtime.settings import Settings
 
 
-ROOMS = ("dispatch", "routing", "transactions", "conversations", "pickup")
+MODULES = ("dispatch", "routing", "transactions", "conversations", "pickup")
 
 
 class NotOpened(AngariumError):
@@ -100,14 +101,14 @@ class Client:
         return ConversationsClient(self.runtime)
 
     @cached_property
-    def pickup(self) -> PickupRoomClient:
-        from angarium.client.pickup import PickupRoomClient
+    def pickup(self) -> PickupClients:
+        from angarium.client.pickup import PickupClients
 
-        return PickupRoomClient(self.runtime)
+        return PickupClients(self.runtime)
 
     async def close(self) -> None:
         """Give back what its parts had opened for themselves, which is the database."""
-        for name in ROOMS:
+        for name in MODULES:
             part = self.__dict__.pop(name, None)
             if part is not None and hasattr(part, "close"):
                 await part.close()

@@ -22,7 +22,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
 
 
-class PickupRoomClient:
+class PickupClients:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
         self._box = Letterbox(runtime)

@@ -82,7 +82,7 @@ class SyncClient:
         return _Part(self, "pickup")
 
     def part(self, name: str) -> Any:
-        """A room's client, made in the loop: it takes part in the batches of that loop."""
+        """A module's client, made in the loop: it takes part in the batches of that loop."""
 
         loop = self._loop()
 
@@ -103,7 +103,7 @@ class SyncClient:
 
 
 class _Part:
-    """A room's client: each of its methods, to be waited for."""
+    """A module's client: each of its methods, to be waited for."""
 
     def __init__(self, client: SyncClient, name: str) -> None:
         self._client = client

@@ -33,7 +33,7 @@ class Turn:
 
 
 class AwaitedAgent:
-    """`room` tells how many more the memory queue takes; `enqueue` gets what was claimed."""
+    """`module` tells how many more the memory queue takes; `enqueue` gets what was claimed."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class AwaitedAgent:
         store: ConversationStore,
         settings: ConversationsSettings,
         clock: Clock,
-        room: Callable[[], int],
+        module: Callable[[], int],
         enqueue: Callable[[Sequence[Taken]], None],
     ) -> None:
         self._manager = manager
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._room = room
+        self._module = module
         self._enqueue = enqueue
         self._woken = asyncio.Event()
         self._begun = False
@@ -75,7 +75,7 @@ class AwaitedAgent:
         expired = 0
         for partition in self._store.partitions:
             expired += await self._store.expire_requests(partition, REQUESTS_MAX)
-        bite = min(self._settings.awaited_messages_by_turn, self._room())
+        bite = min(self._settings.awaited_messages_by_turn, self._module())
         claimed, taken = 0, list[Taken]()
         if bite > 0:
             claimed, taken = await self._manager.claim_awaited_messages(bite)

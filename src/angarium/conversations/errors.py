@@ -1,7 +1,7 @@
 """What can go wrong in a conversation, named by what happened.
 
     InputInvalid
-    └── IdRefused              empty, too long, or it would spell another key of the room
+    └── IdRefused              empty, too long, or it would spell another key of the module
     NotFound
     ├── RequestUnknown         never opened, or its time is over
     ├── ReplyUnknown           no such reply is in flight

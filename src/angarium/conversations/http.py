@@ -1,4 +1,4 @@
-"""The room over HTTP: open a request, post a reply, acknowledge, look at a conversation.
+"""The module over HTTP: open a request, post a reply, acknowledge, look at a conversation.
 
 The process that answers does not send: a reply it takes in is handed to the next process of the
 role `conversations` that asks.

@@ -71,7 +71,7 @@ def check(settings: Settings, app: Angarium) -> None:
 def build(
     runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
 ) -> ConversationsInstance:
-    """`senders` are ways out that other rooms offer, by name; they are joined in the server."""
+    """`senders` are ways out that other modules offer, by name; they are joined in the server."""
     return ConversationsInstance(runtime, app, senders)
 
 
@@ -124,7 +124,7 @@ class ConversationsInstance(Service):
         )
         self.manager = MessageSyncManager(self.store, settings, self.queue.wake)
         self.agent = AwaitedAgent(
-            self.manager, self.store, settings, self.clock, self._room, self._enqueue
+            self.manager, self.store, settings, self.clock, self._module, self._enqueue
         )
         self._figures = Figures(runtime, ROLE)
         self._senders: Senders | None = None
@@ -165,7 +165,7 @@ class ConversationsInstance(Service):
         A process whose memory is full, or that lacks the reply's sender, leaves it to others.
         """
         responded = wall_clock_ms() if response_timestamp is None else response_timestamp
-        task, held = encode_task(task_item), self._room() > 0
+        task, held = encode_task(task_item), self._module() > 0
         new = NewReply(
             conversation_id, request_id, response_id, responded, task, corr, held,
             need=need_of(task_item.message_options),
@@ -234,7 +234,7 @@ class ConversationsInstance(Service):
 
     # Getting replies
 
-    def _room(self) -> int:
+    def _module(self) -> int:
         """How many more may come in; none when this process is on its way out.
 
         In bytes it is over the limit by what one call brings, at most: a single reply that is
@@ -247,7 +247,7 @@ class ConversationsInstance(Service):
     async def _fetch_new(self) -> _Pass:
         again = False
         for partition in self.store.partitions:
-            most = min(FETCH_MAX, self._room())
+            most = min(FETCH_MAX, self._module())
             if most <= 0:
                 break
             infos = await self.store.pop_new(partition, most)
@@ -260,7 +260,7 @@ class ConversationsInstance(Service):
         """What others could not send, and this process can."""
         again = False
         for partition in self.store.partitions:
-            most = min(FETCH_MAX, self._room())
+            most = min(FETCH_MAX, self._module())
             if most <= 0:
                 break
             infos = await self.store.pop_waiting(partition, most)

@@ -1,6 +1,6 @@
-"""What people page through in this room: conversations in which something waits.
+"""What people page through in this module: conversations in which something waits.
 
-Beside `store.py` the only file of the room that knows key names. It only reads, a page at a time.
+Beside `store.py` the only file of the module that knows key names. It only reads, a page at a time.
 """
 
 from __future__ import annotations

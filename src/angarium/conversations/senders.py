@@ -1,9 +1,9 @@
-"""How a reply leaves: by a function of the user's, by an HTTP callback, or by another room.
+"""How a reply leaves: by a function of the user's, by an HTTP callback, or by another module.
 
 A sender gets a `Reply` and answers with the id under which the client will acknowledge it, or
 None when no ACK is to come: then it is delivered. Which one a reply goes to is told by the reply
 itself (`sender`, or a `callbackUrl`), else by its origin, else it is the one named `default`.
-Other rooms offer callables of the same shape, which the server joins by name.
+Other modules offer callables of the same shape, which the server joins by name.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Senders:
     def __init__(
         self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, Sender]
     ) -> None:
-        """What the application registers goes before what other rooms offer under that name."""
+        """What the application registers goes before what other modules offer under that name."""
         self._caller = Caller(threads_max)
         self._senders: dict[str, Sender] = {HTTP_SENDER: HttpSender(outbound), **joined}
         for name, handler in app.handlers("reply_sender").items():

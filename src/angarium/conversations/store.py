@@ -1,4 +1,4 @@
-"""The room's transitions: the only place that knows its keys and calls its scripts.
+"""The module's transitions: the only place that knows its keys and calls its scripts.
 
 Everything of a conversation lives in the partition of its id. What the scripts answer becomes a
 value or an error here, in one place. No decisions are made here.
@@ -165,7 +165,7 @@ class ConversationStore:
                 raise IdRefused(f"conversation id {conversation_id!r} would spell {spelled}")
 
     def _reserved_words(self) -> frozenset[str]:
-        """What stands first behind the room's prefix in any key's name.
+        """What stands first behind the module's prefix in any key's name.
 
         An id without a colon can spell another key only by being one of these.
         """

@@ -1,1 +1,1 @@
-"""The story: a support chat, played through every room with real processes, some of them killed."""
+"""The demo: a support chat through every module, with real processes, some of them killed."""

@@ -27,7 +27,7 @@ PROBLEM_LETTERS_MAX = 300
 
 
 class Filed(msgspec.Struct, frozen=True):
-    """What the lake's own audit says of every room."""
+    """What the lake's own audit says of every module."""
 
     events: int
     wrong: int
@@ -79,13 +79,13 @@ def _read_back(settings: Settings) -> Ledger:
 
     ledger = Ledger()
     sql = (
-        "select at_ms, room, actor, event, subject, key, detail from events "
+        "select at_ms, module, actor, event, subject, key, detail from events "
         "order by partition, sequence"
     )
     with connect(Lake.of(settings), ("events",)) as connection:
-        for at_ms, room, actor, event, subject, key, detail in run(connection, sql).rows:
+        for at_ms, module, actor, event, subject, key, detail in run(connection, sql).rows:
             one = Event(event, subject, key=key, detail=detail)
-            ledger.read(Entry("", room, at_ms, actor, 0, [one]))
+            ledger.read(Entry("", module, at_ms, actor, 0, [one]))
     return ledger
 
 

@@ -1,6 +1,6 @@
 """What the journal says of the story: who was accepted, answered, delivered, and in which order.
 
-Events come in as the journal has them; nothing is asked of the rooms. `verdict` is the balance: a
+Events come in as the journal has them; nothing is asked of the modules. `verdict` is the balance: a
 message is delivered when each of its replies was removed from pickup by its recipient, once. A
 reply is out of order if one that stands behind it came to the recipient's queue first, although it
 had been accepted when the turn of that one was given. The turn of a reply is given when a process
@@ -45,7 +45,7 @@ class Audit(msgspec.Struct, frozen=True):
     latency_ms: dict[str, Percentiles]
     examples: list[str] = []
     wrong_in_lake: int | None = None
-    """What the lake's own audit found in all rooms; None where it was not asked."""
+    """What the lake's own audit found in all modules; None where it was not asked."""
 
     @property
     def clean(self) -> bool:
@@ -87,8 +87,8 @@ class Ledger:
     def read(self, entry: Entry) -> None:
         for event in entry.events:
             self._number += 1
-            self.counts[entry.room, event.event] += 1
-            match entry.room, event.event:
+            self.counts[entry.module, event.event] += 1
+            match entry.module, event.event:
                 case "dispatch", "accepted":
                     self._accepted(event, entry.at_ms)
                 case "conversations", "requested":

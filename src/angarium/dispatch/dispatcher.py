@@ -222,7 +222,7 @@ class Dispatcher(Service, LinkOwner):
                 self._ring.cover(min(self._covered.values()))
         elif word == b"done":
             self.links.answered_elsewhere(rest.split(b" "))
-            self.has_room()
+            self.has_space()
         elif word == b"free":
             self.partitions[int(rest)].wake()
 
@@ -270,7 +270,7 @@ class Dispatcher(Service, LinkOwner):
 
     async def _mark_once(self) -> None:
         if self.links.forget(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000):
-            self.has_room()
+            self.has_space()
         if not any(each.leading for each in self.partitions):
             return
         await self._store.mark_epoch()
@@ -302,7 +302,7 @@ class Dispatcher(Service, LinkOwner):
             answer = link.answer if link.greeted else _unheard
             for message_id in ids:
                 self._answers.acknowledge(message_id, link.consumer, answer)
-        self.has_room()
+        self.has_space()
 
     def rejected(self, link: Link, rejected: Rejected) -> None:
         if rejected.message_id not in link.held:
@@ -313,13 +313,13 @@ class Dispatcher(Service, LinkOwner):
         link.leaving = link.leaving or not rejected.reason
         reason = rejected.reason and f"{link.consumer}: {rejected.reason}"
         self._answers.reject(rejected.message_id, reason, self._dispatch.retry_delay_ms)
-        self.has_room()
+        self.has_space()
 
     def _brought(self, ids: Sequence[bytes]) -> None:
         """Acknowledged at our ACK port: by one of our own links, or by another dispatcher's,
         which has to hear of it, or its window would stay full."""
         self._answers.tell_others(self.links.answered_elsewhere(ids))
-        self.has_room()
+        self.has_space()
 
     def lost(self, link: Link, held: Sequence[bytes]) -> None:
         # A worker of another make may still store what it has and acknowledge elsewhere; it has
@@ -332,7 +332,7 @@ class Dispatcher(Service, LinkOwner):
         if self.partitions[partition].leading:
             self.partitions[partition].look_for_due()
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         for each in self.partitions:
             if each.leading:
                 each.flush()

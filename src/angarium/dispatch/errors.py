@@ -1,4 +1,4 @@
-"""Errors of the dispatch room.
+"""Errors of the dispatch module.
 
 AngariumError
 ├── FrameInvalid           bytes on a worker connection that break the protocol: it is closed

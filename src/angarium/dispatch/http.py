@@ -1,4 +1,4 @@
-"""The room over HTTP: the durable intake, what waits and who leads, the dead letters.
+"""The module over HTTP: the durable intake, what waits and who leads, the dead letters.
 
 A message that is answered with 202 is in Redis, at the durability that is set, and reaches a
 worker even when no dispatcher runs now. Its payload is kept byte by byte as it stood in the body;

@@ -1,7 +1,7 @@
 """The dispatcher's connections to workers: dialled, greeted, dealt to in turn, watched.
 
-A link has room while it has shown itself, holds fewer messages than its window and reads what it
-is sent. Messages are dealt round robin over the links with room. What a link held when it broke,
+A link has space while it has shown itself, holds fewer messages than its window and reads what it
+is sent. Messages are dealt round robin over the links with space. What a link held when it broke,
 and what it refused, is handed to the owner; what became of a message in Redis is not known here.
 """
 
@@ -66,7 +66,7 @@ class LinkOwner:
     def acknowledged(self, link: Link, ids: Sequence[bytes]) -> None: ...
     def rejected(self, link: Link, rejected: Rejected) -> None: ...
     def lost(self, link: Link, held: Sequence[bytes]) -> None: ...
-    def has_room(self) -> None: ...
+    def has_space(self) -> None: ...
 
 
 class Link(asyncio.Protocol):
@@ -107,7 +107,7 @@ class Link(asyncio.Protocol):
         self._log = log.logger("angarium.dispatch", consumer=address)
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """Messages it can be sent now."""
         if self._paused or self.retired or self.leaving:
             return 0
@@ -196,7 +196,7 @@ class Link(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._owner.has_room()
+        self._owner.has_space()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
@@ -226,7 +226,7 @@ class Link(asyncio.Protocol):
 
     def _open(self, window: int) -> None:
         self._window = self._allowed = window
-        self._owner.has_room()
+        self._owner.has_space()
 
     def _no_hello(self) -> None:
         """A worker of another make: plain frames, and no sign of life to wait for."""
@@ -288,24 +288,24 @@ class Links:
         self._dialling: dict[str, asyncio.Task[None]] = {}
 
     @property
-    def room(self) -> int:
-        return sum(link.room for link in self._links)
+    def space(self) -> int:
+        return sum(link.space for link in self._links)
 
     @property
     def links(self) -> Sequence[Link]:
         return self._links
 
     def deal(self, messages: Sequence[Message], avoid: Sequence[Link | None] = ()) -> int:
-        """Send as many as have room, in order, each to the next link; how many that were.
+        """Send as many as have space, in order, each to the next link; how many that were.
 
         `avoid` names for each message the link that had it last: another one gets it, unless
         there is no other.
         """
-        links = [link for link in self._links if link.room > 0]
+        links = [link for link in self._links if link.space > 0]
         if not links:
             return 0
         share = -(-len(messages) // len(links))
-        if not avoid and min(link.room for link in links) >= share:
+        if not avoid and min(link.space for link in links) >= share:
             turn = self._turn % len(links)
             for i, link in enumerate((*links[turn:], *links[:turn])):
                 if part := messages[i :: len(links)]:
@@ -317,27 +317,27 @@ class Links:
     def _deal_singly(
         self, messages: Sequence[Message], avoid: Sequence[Link | None], links: list[Link]
     ) -> int:
-        room = {link: link.room for link in links}
+        space = {link: link.space for link in links}
         parts: dict[Link, list[Message]] = {link: [] for link in links}
         dealt = 0
         for i, message in enumerate(messages):
             last = avoid[i] if avoid else None
-            link = self._next(links, room, last) or self._next(links, room, None)
+            link = self._next(links, space, last) or self._next(links, space, None)
             if link is None:
                 break
             parts[link].append(message)
-            room[link] -= 1
+            space[link] -= 1
             dealt += 1
         for link, part in parts.items():
             if part:
                 link.send(part)
         return dealt
 
-    def _next(self, links: list[Link], room: dict[Link, int], avoid: Link | None) -> Link | None:
+    def _next(self, links: list[Link], space: dict[Link, int], avoid: Link | None) -> Link | None:
         for _ in links:
             link = links[self._turn % len(links)]
             self._turn += 1
-            if link is not avoid and room[link] > 0:
+            if link is not avoid and space[link] > 0:
                 return link
         return None
 
@@ -349,7 +349,7 @@ class Links:
         return next((link for link in self._links if message_id in link.held), None)
 
     def answered_elsewhere(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Acknowledged at an ACK port: whoever was sent them has room for others. Returns those
+        """Acknowledged at an ACK port: whoever was sent them has space for others. Returns those
         that no link of ours holds."""
         others = []
         for message_id in ids:
@@ -376,7 +376,7 @@ class Links:
         if link.retired and not link.held:
             link.close()
         elif was_retired and not link.retired:
-            self._owner.has_room()
+            self._owner.has_space()
 
     async def _keep_dialling(self, address: str) -> None:
         backoff = Backoff(base_s=0.05, ceiling_s=2.0)

@@ -130,7 +130,7 @@ class Partition:
         return self._backlog
 
     def flush(self) -> None:
-        """Workers have room. A leader that was paused finds its trust gone and sends nothing:
+        """Workers have space. A leader that was paused finds its trust gone and sends nothing:
         what it held is due in Redis before long."""
         if self._ready and self._lease.trusted:
             self._counts.sent += self._ready.deal()
@@ -373,7 +373,7 @@ class Partition:
 
     def _sendable(self, count: int) -> int:
         """How many of the next messages we send ourselves. What waits in Redis comes first."""
-        return 0 if self._backlog else min(count, self._ready.room)
+        return 0 if self._backlog else min(count, self._ready.space)
 
     def _take_in(self, messages: Sequence[MessageBytes], sent: int, began_ns: int) -> None:
         """Freshly accepted: the first `sent` are ours to send, the others are due in Redis."""
@@ -392,12 +392,12 @@ class Partition:
     # Redelivering -----------------------------------------------------------------------------
 
     async def claim_once(self) -> Pass:
-        """Send what is due, as far as workers have room for it."""
-        room = min(self._links.room, self._store.items_max)
-        if not self.leading or not self._lease.trusted or self._ready or room <= 0:
+        """Send what is due, as far as workers have space for it."""
+        space = min(self._links.space, self._store.items_max)
+        if not self.leading or not self._lease.trusted or self._ready or space <= 0:
             return Pass()
         leadership = self._leadership
-        claim = await self._store.claim(self.number, self._lease.term, room)
+        claim = await self._store.claim(self.number, self._lease.term, space)
         if leadership != self._leadership or not self.leading:
             return Pass()
         if claim is None:

@@ -1,4 +1,4 @@
-"""Accepted messages that this leader sends itself, as soon as a worker has room.
+"""Accepted messages that this leader sends itself, as soon as a worker has space.
 
 In Redis they count as sent from the moment they were accepted, so they may wait here for a part of
 the time-out only: a queue that moves slower takes no more, and what waited too long is given back.
@@ -33,7 +33,7 @@ class Ready:
         return self._count > 0
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         if self._chunks and self._clock.monotonic() - self._chunks[0][0] > self._full_s:
             return 0
         return max(0, MESSAGES_MAX - self._count)
@@ -44,7 +44,7 @@ class Ready:
             self._count += len(messages)
 
     def deal(self) -> int:
-        """Send as many as workers have room for, oldest first; how many that were."""
+        """Send as many as workers have space for, oldest first; how many that were."""
         sent = 0
         while self._chunks:
             stamp, messages, avoid = self._chunks.popleft()

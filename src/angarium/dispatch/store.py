@@ -1,4 +1,4 @@
-"""The room's state in Redis: every transition, and the only place that knows its keys.
+"""The module's state in Redis: every transition, and the only place that knows its keys.
 
 Batches go in, statuses come out; nothing is decided here. Calls of the leader carry its term and
 answer None when a newer term exists: then nothing was written, and the caller leads no more.
@@ -38,7 +38,7 @@ JOIN_MEMBERS = load_script("angarium.dispatch", "join_members")
 LEAVE_MEMBERS = load_script("angarium.dispatch", "leave_members")
 LIST_MEMBERS = load_script("angarium.dispatch", "list_members")
 
-# A sender that tries again does so within hours; a day leaves room for a weekend's repair crew.
+# A sender that tries again does so within hours; a day leaves time for a weekend's repair crew.
 ONCE_MS = 24 * 3600 * 1000
 # A message without a key is known by its id for as long as a call whose reply was lost may be
 # sent again by ourselves.
@@ -200,7 +200,7 @@ class DispatchStore:
     async def take_inbox(
         self, partition: int, term: int, count: int, sent: int
     ) -> list[MessageBytes] | None:
-        """Entries of the durable intake that are pending now; [] when there are none or no room."""
+        """Entries of the durable intake that are pending now; [] if there are none, or no space."""
         names = [
             self._term[partition],
             self._pending[partition],

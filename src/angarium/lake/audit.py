@@ -156,9 +156,9 @@ async def _ended_since(runtime: Runtime, positions: dict[int, int]) -> set[tuple
                 except EntryUnreadable:
                     continue  # it will be among the rejects
                 ended |= {
-                    (entry.room, each.subject)
+                    (entry.module, each.subject)
                     for each in entry.events
-                    if (entry.room, each.event) in _ENDS
+                    if (entry.module, each.event) in _ENDS
                 }
     return ended
 

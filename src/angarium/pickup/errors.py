@@ -1,4 +1,4 @@
-"""What can go wrong in the pickup room alone, and the JSON-RPC code of every error.
+"""What can go wrong in the pickup module alone, and the JSON-RPC code of every error.
 
 The codes from -32768 to -32600 are JSON-RPC's own; those of the gateway are from -32099 to
 -32000, one for each kind of error, so that a client can tell what to do without reading text.

@@ -1,4 +1,4 @@
-"""The pickup room's part of the API: queues, live sessions, emptying a queue."""
+"""The pickup module's part of the API: queues, live sessions, emptying a queue."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def face(runtime: Runtime, app: Angarium) -> Face:
         "pickup",
         (
             Operation(
-                "GET", "/v1/pickup", "pickup_overview", "How the pickup room stands.", overview,
+                "GET", "/v1/pickup", "pickup_overview", "How the pickup module stands.", overview,
                 answers={200: Overview},
             ),
             Operation(

@@ -1,4 +1,4 @@
-"""The room as an operator sees it: one queue, the whole, and emptying a queue.
+"""The module as an operator sees it: one queue, the whole, and emptying a queue.
 
 Used by the command line and the API; it opens the database for itself and moves nothing.
 """
@@ -39,7 +39,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """The whole room."""
+    """The whole module."""
 
     gateways: list[GatewayFigures]
     queues: int

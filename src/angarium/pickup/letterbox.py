@@ -1,4 +1,4 @@
-"""The door for other rooms: a message put in under an id of the sender's choice is there once.
+"""The door for other modules: a message put in under an id of the sender's choice is there once.
 
 A sender that does not know whether its message arrived puts it in again; nothing is doubled, even
 if the first one was read and removed meanwhile. Clients of the gateway, who have no such id, use

@@ -1,6 +1,6 @@
-"""What people page through in this room: queues with mail, and live sessions.
+"""What people page through in this module: queues with mail, and live sessions.
 
-Beside `store.py` the only file of the room that knows key names. It only reads, a page at a time.
+Beside `store.py` the only file of the module that knows key names. It only reads, a page at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nouns of the room: a queue's name, a message as it is kept and as it is told. Pure.
+"""The nouns of the module: a queue's name, a message as it is kept and as it is told. Pure.
 
 A message is kept as one string: `sequence received_ms dids\\npayload`, the payload being the very
 bytes that came in.

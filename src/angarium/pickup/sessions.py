@@ -261,7 +261,7 @@ class Sessions:
             self.wake(queue)
 
     def acknowledged(self, queue: str, ids: Sequence[str] = ()) -> None:
-        """Something was removed: it is not told any more, and a full window has room again."""
+        """Something was removed: it is not told any more, and a full window has space again."""
         session = self._by_queue.get(queue)
         if session is None:
             return

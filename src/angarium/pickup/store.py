@@ -1,4 +1,4 @@
-"""The room in Redis: every script of it called, every key of it named, and nothing decided.
+"""The module in Redis: every script of it called, every key of it named, and nothing decided.
 
 Calls that come in numbers are gathered into batches; they return futures, so that a caller who
 has thousands under way needs no task for each. What a script answers is turned into values here,
@@ -107,7 +107,7 @@ class GatewayFigures:
 
 
 @dataclass(frozen=True)
-class RoomFigures:
+class ModuleMetrics:
     """All partitions together."""
 
     gateways: list[GatewayFigures]
@@ -272,7 +272,7 @@ class PickupStore:
             oldest_ms=int(float(oldest)) // 1000 if oldest else None,
         )
 
-    async def overview(self) -> RoomFigures:
+    async def overview(self) -> ModuleMetrics:
         queues = moving = pushes = 0
         sessions: dict[str, int] = {}
         dead: set[str] = set()
@@ -303,7 +303,7 @@ class PickupStore:
         listed = [
             GatewayFigures(name, sessions[name], name not in dead) for name in sorted(sessions)
         ]
-        return RoomFigures(listed, queues, moving, pushes)
+        return ModuleMetrics(listed, queues, moving, pushes)
 
     # Sessions
 

@@ -123,18 +123,18 @@ class Deliverer(Service):
             await self._outbound.close()
 
     async def take_once(self) -> Pass:
-        """Borrow as much as there is room for; from all partitions, or where a hint pointed."""
+        """Borrow as much as there is space for; from all partitions, or where a hint pointed."""
         again = False
         for number in range(len(self._hot)):
-            room = self._deliveries_max - self._in_hand
-            room_bytes = min(TAKE_BYTES_MAX, self._bytes_max - self._bytes_in_hand)
-            if room <= 0 or room_bytes <= 0:
-                return Pass()  # whoever makes room wakes us
+            space = self._deliveries_max - self._in_hand
+            space_bytes = min(TAKE_BYTES_MAX, self._bytes_max - self._bytes_in_hand)
+            if space <= 0 or space_bytes <= 0:
+                return Pass()  # whoever makes space wakes us
             if not self._hot[number]:
                 continue
-            loans = await self._store.take(number, room, room_bytes)
+            loans = await self._store.take(number, space, space_bytes)
             taken_bytes = sum(len(loan.item) for loan in loans)
-            self._hot[number] = more = len(loans) == room or taken_bytes >= room_bytes
+            self._hot[number] = more = len(loans) == space or taken_bytes >= space_bytes
             again = again or more
             self._in_hand += len(loans)
             self._bytes_in_hand += taken_bytes

@@ -1,4 +1,4 @@
-"""Errors of the routing room.
+"""Errors of the routing module.
 
 InputInvalid
 ├── EnvelopeInvalid      not a DIDComm envelope, or one without a recipient

@@ -1,4 +1,4 @@
-"""The routing room's part of the API: who owns a key, which instances there are, dead letters."""
+"""The routing module's part of the API: who owns a key, which instances there are, dead letters."""
 
 from __future__ import annotations
 
@@ -191,11 +191,11 @@ def read_letter(raw: bytes, kind: type[Letter]) -> Letter:
 
 
 def face(runtime: Runtime, app: Angarium) -> Face:
-    room = RoutingFace(runtime)
-    return Face("routing", (*_about_keys(room), *_about_deliveries(room)))
+    module = RoutingFace(runtime)
+    return Face("routing", (*_about_keys(module), *_about_deliveries(module)))
 
 
-def _about_keys(room: RoutingFace) -> tuple[Operation, ...]:
+def _about_keys(module: RoutingFace) -> tuple[Operation, ...]:
     key = Parameter("recip_key", "path", description="A recipient key, or several with commas.")
     return (
         Operation(
@@ -203,7 +203,7 @@ def _about_keys(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/keys/{recip_key:path}",
             "show_recipient_key",
             "Who owns a recipient key, and what waits for it",
-            room.show,
+            module.show,
             answers={200: KeyShown},
             parameters=(key,),
         ),
@@ -212,7 +212,7 @@ def _about_keys(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/instances",
             "list_routing_instances",
             "Every instance with its keys and the time since it was last heard of",
-            room.instances,
+            module.instances,
             answers={200: InstancesShown},
         ),
         Operation(
@@ -220,14 +220,14 @@ def _about_keys(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/rebalance",
             "rebalance_recipient_keys",
             "Move keys without mail to instances that own fewer",
-            room.rebalance,
+            module.rebalance,
             answers={200: Rebalanced},
             scope="write",
         ),
     )
 
 
-def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
+def _about_deliveries(module: RoutingFace) -> tuple[Operation, ...]:
     letter = Parameter("id", "path", {"type": "string", "minLength": 1}, "As the list has it.")
     return (
         Operation(
@@ -235,7 +235,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/deliveries",
             "queue_delivery",
             "Queue a message for the deliverer",
-            room.deliver,
+            module.deliver,
             body=NewDelivery,
             answers={202: Queued},
             parameters=[TRACE],
@@ -246,7 +246,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/dead",
             "list_dead_deliveries",
             "The oldest messages that could not be delivered, with the reasons",
-            room.dead,
+            module.dead,
             answers={200: DeadLetters},
         ),
         Operation(
@@ -254,7 +254,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/dead-inbound",
             "list_dead_inbound",
             "The oldest messages that no instance could handle, with the reasons",
-            room.dead_inbound,
+            module.dead_inbound,
             answers={200: DeadInbounds},
         ),
         Operation(
@@ -262,7 +262,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/dead-inbound/{id}/revive",
             "revive_dead_inbound",
             "Give one message that no instance could handle to its key's instance again",
-            room.revive_inbound,
+            module.revive_inbound,
             answers={200: RevivedLetter},
             parameters=(letter,),
             scope="write",
@@ -272,7 +272,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/dead-inbound/revive",
             "revive_all_dead_inbound",
             "Give messages that no instance could handle to their keys' instances again",
-            room.revive_all_inbound,
+            module.revive_all_inbound,
             answers={200: Revived},
             scope="write",
         ),
@@ -281,7 +281,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/dead/{id}/revive",
             "revive_dead_delivery",
             "Queue one dead delivery again",
-            room.revive_one,
+            module.revive_one,
             answers={200: RevivedLetter},
             parameters=(letter,),
             scope="write",
@@ -291,7 +291,7 @@ def _about_deliveries(room: RoutingFace) -> tuple[Operation, ...]:
             "/v1/routing/dead/revive",
             "revive_dead_deliveries",
             "Queue dead deliveries again, the oldest first",
-            room.revive,
+            module.revive,
             answers={200: Revived},
             scope="write",
         ),

@@ -1,4 +1,4 @@
-"""The room's rules out of the settings: what its roles share."""
+"""The module's rules out of the settings: what its roles share."""
 
 from __future__ import annotations
 

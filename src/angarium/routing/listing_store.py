@@ -1,6 +1,6 @@
-"""What people page through in this room: recipient keys with their owners, and queue lengths.
+"""What people page through in this module: recipient keys with their owners, and queue lengths.
 
-Beside `store.py` and `outbound_store.py` the only file of the room that knows key names. It only
+Beside `store.py` and `outbound_store.py` the only file of the module that knows key names. It only
 reads, and a page costs the same whether there are ten keys or a million.
 """
 

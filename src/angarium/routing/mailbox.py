@@ -177,7 +177,7 @@ class Mailbox(Service):
     # Reading ---------------------------------------------------------------------------------
 
     async def read_once(self) -> Pass:
-        """Take mail wherever there may be some, as long as there is room for it."""
+        """Take mail wherever there may be some, as long as there is space for it."""
         again, lost_track = False, self._lost_track
         self._lost_track = False
         try:
@@ -199,11 +199,11 @@ class Mailbox(Service):
         return Pass(again)
 
     async def _read_partition(self, number: int, lost_track: bool) -> bool:
-        partition, room = self._partitions[number], self._options.keys_max - len(self._in_hand)
-        if room <= 0 and not partition.later:
-            return False  # whoever makes room wakes us
+        partition, space = self._partitions[number], self._options.keys_max - len(self._in_hand)
+        if space <= 0 and not partition.later:
+            return False  # whoever makes space wakes us
         partition.hot = False
-        wanted = max(0, min(room, CLAIM_KEYS_MAX))
+        wanted = max(0, min(space, CLAIM_KEYS_MAX))
         # Layout `acapy` can't mark what was named: what is in hand is named again, and first.
         asked = wanted + len(self._in_hand) if wanted and self._store.acapy else wanted
         found = await self._store.claim(self.uid, number, asked, again=lost_track)
@@ -378,8 +378,8 @@ class Mailbox(Service):
             if status == "not_owner":
                 self.figures.let_go += 1
             partition.hot |= status == "more"
-        room_again = len(self._in_hand) + len(batch) >= self._options.keys_max
-        if partition.hot or partition.later or room_again:
+        space_again = len(self._in_hand) + len(batch) >= self._options.keys_max
+        if partition.hot or partition.later or space_again:
             self._reading.wake()
 
     def _ended(self, key: str, partition: _Partition) -> None:

@@ -1,6 +1,6 @@
 """Outbound messages in Redis: queued, lent to a deliverer, tried again, given up.
 
-Beside `store.py` the only file of the room that calls scripts and knows key names. Whether an
+Beside `store.py` the only file of the module that calls scripts and knows key names. Whether an
 attempt succeeded is the deliverer's decision; here it becomes one transition.
 """
 

@@ -39,7 +39,7 @@ class Desk(Protocol):
     flow: Flow
 
     def enter(self, connection: HttpConnection) -> bool:
-        """Whether there is room for one more."""
+        """Whether there is space for one more."""
 
     def leave(self, connection: HttpConnection) -> None: ...
 

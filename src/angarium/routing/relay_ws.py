@@ -36,7 +36,7 @@ class Desk(Protocol):
     flow: Flow
 
     def enter(self, connection: WsConnection) -> bool:
-        """Whether there is room for one more."""
+        """Whether there is space for one more."""
 
     def leave(self, connection: WsConnection) -> None: ...
 

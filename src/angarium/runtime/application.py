@@ -51,21 +51,21 @@ class Angarium:
     def worker(
         self, *, concurrency: int | None = None, window: int | None = None
     ) -> Callable[[Function], Function]:
-        """Process messages of the dispatch room: message in, result (a dict, or None) out."""
+        """Process messages of the dispatch module: message in, result (a dict, or None) out."""
         return self._adder("worker", "worker", concurrency=concurrency, window=window)
 
     def step(
         self, step_type: str, *, timeout_s: float | None = None
     ) -> Callable[[Function], Function]:
-        """Run steps of this type in the transactions room."""
+        """Run steps of this type in the transactions module."""
         return self._adder("step", step_type, timeout_s=timeout_s)
 
     def reply_sender(self, name: str = "default") -> Callable[[Function], Function]:
-        """Send replies of the conversations room."""
+        """Send replies of the conversations module."""
         return self._adder("reply_sender", name)
 
     def inbox(self) -> Callable[[Function], Function]:
-        """Take messages that the routing room delivers to this instance."""
+        """Take messages that the routing module delivers to this instance."""
         return self._adder("inbox", "inbox")
 
     def handlers(self, kind: Kind) -> Mapping[str, Handler]:

@@ -2,9 +2,9 @@
 
 One `Database` stands for an SQLite file or a PostgreSQL database and hides the difference: a
 write transaction is committed to disk when its block has ended (`begin`), a read can't write
-(`connect`), a batch may be sent twice (`insert_once`), and each room's tables are brought up to
+(`connect`), a batch may be sent twice (`insert_once`), and each module's tables are brought up to
 date under a lock (`migrate`). What the database could not do is DatabaseUnavailable, never a
-success; only a COMMIT whose answer was lost is OutcomeUnknown. Nothing here knows a room's
+success; only a COMMIT whose answer was lost is OutcomeUnknown. Nothing here knows a module's
 tables. SQLAlchemy and Alembic are imported when a database is opened, not with this module.
 """
 
@@ -88,29 +88,29 @@ class Database:
         async with self._checked_out(self._backend.engines.reader) as connection:
             yield connection
 
-    async def migrate(self, room: str, versions: Path) -> None:
-        """Bring the room's tables up to the newest revision in its folder: all of it or nothing.
+    async def migrate(self, module: str, versions: Path) -> None:
+        """Bring the module's tables up to the newest revision in its folder: all of it or nothing.
 
         Tables that are up to date are only read: nobody waits for a writer to open a database.
         SQLite checks foreign keys once at the end, so that a table may be rebuilt.
         """
-        if not _ROOM.fullmatch(room):
-            raise ValueError(f"{room!r} can't be part of a table's name")
+        if not _ROOM.fullmatch(module):
+            raise ValueError(f"{module!r} can't be part of a table's name")
         engines = self._backend.engines
         async with _alembic_turn():
             async with self.connect() as connection:
-                if await connection.run_sync(_is_newest, room, versions):
+                if await connection.run_sync(_is_newest, module, versions):
                     return
             engine = engines.migrator()
             try:
                 async with self._transaction(engine) as connection:
                     for statement in engines.before_migration:
                         await connection.exec_driver_sql(statement)
-                    await connection.run_sync(_upgrade, room, versions)
+                    await connection.run_sync(_upgrade, module, versions)
                     if engines.after_migration:
                         faults = await connection.exec_driver_sql(engines.after_migration)
                         if fault := faults.first():
-                            raise AngariumError(f"the migration of {room} orphans rows: {fault}")
+                            raise AngariumError(f"the migration of {module} orphans rows: {fault}")
             finally:
                 await engine.dispose()
 
@@ -159,26 +159,26 @@ async def _alembic_turn() -> AsyncIterator[None]:
         _ALEMBIC.release()
 
 
-def _upgrade(connection: Connection, room: str, versions: Path) -> None:
+def _upgrade(connection: Connection, module: str, versions: Path) -> None:
     from alembic.operations import Operations
 
-    scripts, context = _migration(connection, room, versions)
+    scripts, context = _migration(connection, module, versions)
     known = {script.revision for script in scripts.walk_revisions()}
     newer = set(context.get_current_heads()) - known
     if newer:
-        problem = f"the tables of {room} are at {', '.join(newer)}, which this version can't know"
+        problem = f"the tables of {module} are at {', '.join(newer)}, which this version can't know"
         raise SettingInvalid(SETTING, problem, "run the newer version that migrated them")
     with Operations.context(context):
         context.run_migrations()
 
 
-def _is_newest(connection: Connection, room: str, versions: Path) -> bool:
-    scripts, context = _migration(connection, room, versions)
+def _is_newest(connection: Connection, module: str, versions: Path) -> bool:
+    scripts, context = _migration(connection, module, versions)
     return context.get_current_heads() == (scripts.get_current_head(),)
 
 
 def _migration(
-    connection: Connection, room: str, versions: Path
+    connection: Connection, module: str, versions: Path
 ) -> tuple[ScriptDirectory, MigrationContext]:
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
@@ -190,7 +190,7 @@ def _migration(
     context = MigrationContext.configure(
         connection,
         opts={
-            "version_table": f"angarium_{room}_version",
+            "version_table": f"angarium_{module}_version",
             # Alembic has no public name for "the steps up to here"; its own command uses this.
             "fn": lambda current, _: scripts._upgrade_revs(head, current),
         },

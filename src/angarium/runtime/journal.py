@@ -3,12 +3,12 @@
 One stream per partition; one entry per batch, holding its events as JSON lines. Entries carry
 running numbers, so a reader can tell that nothing is missing between two of them. Registered
 readers hold the journal: it is trimmed only behind the slowest. This schema is all that the
-lake and the rooms share.
+lake and the modules share.
 
 | entry field | meaning |
 |---|---|
 | `v` | version of this schema, 1 |
-| `room`, `at`, `by` | who appended it: room, Redis time in ms, process |
+| `module`, `at`, `by` | who appended it: module, Redis time in ms, process |
 | `n`, `seq` | events in this entry; running number of its last event |
 | `end` | running count of bytes up to its end |
 | `rows` | the events, one JSON object per line, fields as in `Event` |
@@ -56,7 +56,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 @dataclass(frozen=True)
 class Entry:
     id: str
-    room: str
+    module: str
     at_ms: int
     actor: str
     first_sequence: int
@@ -90,7 +90,7 @@ def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> Entry:
             raise EntryUnreadable(f"entry {entry_id!r} holds {len(events)} of its events")
         return Entry(
             id=entry_id.decode(),
-            room=named[b"room"].decode(),
+            module=named[b"room"].decode(),
             at_ms=int(named[b"at"]),
             actor=named[b"by"].decode(),
             first_sequence=int(named[b"seq"]) - len(events) + 1,

@@ -1,6 +1,6 @@
 """The names of keys in Redis, under the settings of this process.
 
-The keys themselves are declared in `runtime/keys/`, one file for each room, and can all be used
+The keys themselves are declared in `runtime/keys/`, one file for each module, and can all be used
 from here: `keyspace.STATE`. With one partition a name is exactly the declared one behind the
 prefix; with more, it begins with the hash tag of its partition, so that all keys of a
 partition share a cluster slot and a script may touch any of them. This file builds strings
@@ -181,9 +181,9 @@ def _settable(settings: Settings) -> Iterator[tuple[Key, tuple[str, ...], str]]:
     yield keys.LEADER_LOCK, ("dispatch", "lock"), dispatch.lock
     yield keys.LEADER_LOCK_TERM, ("dispatch", "lock"), f"{dispatch.lock}:term"
     for key in KEYS:
-        if key.room == "conversations":
+        if key.module == "conversations":
             ending = key.name.removeprefix(keys.CONVERSATIONS_PREFIX)
             yield key, ("conversations", "prefix"), settings.conversations.prefix + ending
-        elif key.room == "routing" and key.name.startswith(keys.TOPIC_PREFIX):
+        elif key.module == "routing" and key.name.startswith(keys.TOPIC_PREFIX):
             ending = key.name.removeprefix(keys.TOPIC_PREFIX)
             yield key, ("routing", "topic_prefix"), settings.routing.topic_prefix + ending

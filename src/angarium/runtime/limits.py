@@ -74,7 +74,7 @@ class Limits:
         int,
         Limit(
             "bytes",
-            "A body is held whole while it is decoded; this leaves room for a full batch of "
+            "A body is held whole while it is decoded; this leaves space for a full batch of "
             "messages of several kilobytes each.",
         ),
     ] = 8 * MIB
@@ -359,7 +359,7 @@ class Limits:
         int,
         Limit(
             "connections",
-            "Each connection at the API holds a file and a buffer; there is room for all long "
+            "Each connection at the API holds a file and a buffer; there is space for all long "
             "polls and live views beside ordinary calls.",
         ),
     ] = 25_000

@@ -6,7 +6,7 @@ belong to one owner task, because a task group has to be entered and left by the
 callers of `start`, `quiet` and `stop` only ask and wait. So a caller that is cancelled, or a
 second caller with less patience, can't tear a life in half. A service may be started again once
 it is gone. A pass that raises is logged, counted and tried again after a back-off: the process
-lives on. Nothing here knows Redis, sockets or rooms.
+lives on. Nothing here knows Redis, sockets or modules.
 
     start()                       quiet()              stop(deadline_s)
       on_start, loops begin         loops end            on_stop, tasks cancelled, on_close

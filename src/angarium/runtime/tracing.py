@@ -1,4 +1,4 @@
-"""Spans for OpenTelemetry: one trace for each message, whichever rooms and processes it passes.
+"""Spans for OpenTelemetry: one trace for each message, whichever modules and processes it passes.
 
 `open_tracing` gives None unless the standard OTEL_EXPORTER_OTLP_ENDPOINT (or …_TRACES_ENDPOINT)
 names a collector and the extra `otel` is installed; whoever could make a span asks for None first,

@@ -1,6 +1,6 @@
-"""What the rooms' HTTP faces share: bodies in, JSON and problems out, and the OpenAPI page.
+"""What the modules' HTTP faces share: bodies in, JSON and problems out, and the OpenAPI page.
 
-A room declares its operations as values; the route and the page come from the same declaration,
+A module declares its operations as values; the route and the page come from the same declaration,
 so neither can forget the other. Only files that offer a `face` import this: it brings Starlette.
 """
 
@@ -51,7 +51,7 @@ class Parameter:
 TRACE = Parameter(
     TRACEPARENT,
     "header",
-    description="W3C Trace Context: the trace goes with the message through all rooms.",
+    description="W3C Trace Context: the trace goes with the message through all modules.",
 )
 
 
@@ -83,7 +83,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Face:
-    """What one room adds to the API role. `service` lives and dies with the role."""
+    """What one module adds to the API role. `service` lives and dies with the role."""
 
     tag: str
     operations: Sequence[Operation] = ()

@@ -3,7 +3,7 @@
 Everything is open where the API listens on loopback and no token has ever existed, except to pages
 of other hosts in a browser; `ANGARIUM_ACCESS` can say otherwise. Else a caller needs a token, and
 each operation says by its scope what the token has to allow. A token that is bound to a tenant
-reaches only what can be told to be that tenant's: its queues in the pickup room, and the
+reaches only what can be told to be that tenant's: its queues in the pickup module, and the
 transactions it owns; of others it learns nothing, not even that they exist.
 """
 

@@ -1,10 +1,10 @@
 """The one composition point: which roles this version has, and how they come together.
 
 A role is a service made from the runtime it stands on. Its module is imported only when the role
-is asked for, so a process pays for what it runs. Rooms never import one another; they are joined
-here: the application's functions get clients of all rooms on the runtime of their process, so that
-a worker starts a transaction and a step replies into a conversation, and `joins.py` leads replies
-to pickup and their removal back.
+is asked for, so a process pays for what it runs. Modules never import one another; they are
+joined here: the application's functions get clients of all modules on the runtime of their
+process, so that a worker starts a transaction and a step replies into a conversation, and
+`joins.py` leads replies to pickup and their removal back.
 """
 
 from __future__ import annotations

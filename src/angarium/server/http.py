@@ -52,7 +52,7 @@ from angarium.server.direct import Answer, Direct
 from angarium.server.process_metrics import ProcessMetrics
 from angarium.server.traced import traced_handle
 
-# Modules that add a room's operations to the API: each offers `face(runtime, app)`.
+# Modules that add a module's operations to the API: each offers `face(runtime, app)`.
 FACES: tuple[str, ...] = (
     "angarium.server.processes",
     "angarium.transactions.http",

@@ -1,6 +1,6 @@
-"""Where two rooms meet: a reply of a conversation goes to pickup, and its removal there is its ACK.
+"""Replies of conversations go to pickup queues; their removal there acknowledges them.
 
-`PickupSender` is a sender of the conversations room (`senders.py`): it puts a reply into the
+`PickupSender` is a sender of the conversations module (`senders.py`): it puts a reply into the
 recipient's queue under an id made of the reply's own, so a reply that is sent twice is there once.
 `AckFollower` reads what pickup's scripts wrote to the journal when recipients removed messages, and
 acknowledges. The journal is the outbox: the removal and its event are one script, so there is no
@@ -48,7 +48,7 @@ ACKS_AT_ONCE = 1_000
 
 
 class PickupSender:
-    """A sender of the conversations room."""
+    """A sender of the conversations module."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._box = Letterbox(runtime)
@@ -93,13 +93,13 @@ class PickupSender:
 
 
 def reply_letter_id(prefix: str, conversation_id: str, response_id: str) -> str:
-    """The id that a reply has in the pickup room. The database may hold several keyspaces."""
+    """The id that a reply has in the pickup module. The database may hold several keyspaces."""
     return letter_id(prefix, conversation_id, response_id)
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A letter that left the pickup room: what, when, and by whose hand."""
+    """A letter that left the pickup module: what, when, and by whose hand."""
 
     ack_id: str
     at_ms: int
@@ -190,9 +190,9 @@ class AckFollower:
         self._awaiting = []
 
     def _removed(self, entry: Sequence[Any]) -> list[Removal]:
-        """Letters that left the pickup room with this entry."""
+        """Letters that left the pickup module with this entry."""
         entry_id, fields = entry
-        # The rows of other rooms are not even taken apart.
+        # The rows of other modules are not even taken apart.
         if dict(zip(fields[::2], fields[1::2], strict=False)).get(b"room") != PICKUP.encode():
             return []
         try:

@@ -1,10 +1,10 @@
-"""Any id, in every room: where it is now, what belongs to it, and its whole history.
+"""Any id, in every module: where it is now, what belongs to it, and its whole history.
 
-Redis is asked first, by what each room can tell of an id; then the journal is looked through from
+Redis is asked first, by what each module can tell of an id; then the journal is looked through from
 its newest entry backwards, and what it no longer has comes from the lake, by a callable that is
-joined here. Nothing is changed. What belongs together is found by how the rooms are joined: a
+joined here. Nothing is changed. What belongs together is found by how the modules are joined: a
 message's transaction has its id as the externalId, its request has it as the id, a reply has a
-letter in the pickup room whose id follows from its own.
+letter in the pickup module whose id follows from its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ROUNDS = 3
 
 class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int
-    room: str
+    module: str
     event: str
     subject: str
     source: str
@@ -70,9 +70,9 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a room says of the id now."""
+    """What a module says of the id now."""
 
-    room: str
+    module: str
     kind: str
     state: Any
 
@@ -126,12 +126,12 @@ class Search:
             related.learn_state(each)
         history, complete = await self._journal(related)
         lake, from_lake = await self._from_lake(related)
-        known = {(each.at_ms, each.room, each.event, each.subject) for each in history}
-        history += [e for e in from_lake if (e.at_ms, e.room, e.event, e.subject) not in known]
+        known = {(each.at_ms, each.module, each.event, each.subject) for each in history}
+        history += [e for e in from_lake if (e.at_ms, e.module, e.event, e.subject) not in known]
         # Those of one millisecond stay as the journal has them.
         history.sort(key=lambda each: each.at_ms)
         if not found and not history:
-            raise NotFound(f"no room, no journal and no lake knows {id!r}")
+            raise NotFound(f"no module, no journal and no lake knows {id!r}")
         trace = await self._trace(id, found, related, history)
         return SearchAnswer(
             id,
@@ -146,18 +146,18 @@ class Search:
     async def _trace(
         self, id: str, found: list[Found], related: _Related, history: list[HistoryEvent]
     ) -> str | None:
-        """The one that a room has noted, else the one that follows from the message's id."""
+        """The one that a module has noted, else the one that follows from the message's id."""
         ids = related.of("message", "message or request") or [id]
         if len(ids) > 1:
             return None  # a conversation: each of its messages has its own
-        if not any(each.room == "transactions" for each in found):
+        if not any(each.module == "transactions" for each in found):
             found = [*found, *[each async for each in self._started_by(ids[0])]]
         for each in found:
             trace = _noted(each)
             if trace is not None:
                 return trace.trace_id
         begun_here = is_message_id(ids[0].encode()) or any(
-            each.subject == id and each.room in ("routing", "pickup") for each in history
+            each.subject == id and each.module in ("routing", "pickup") for each in history
         )
         own = trace_of_id(ids[0]) if begun_here else None
         return None if own is None else own.trace_id
@@ -169,7 +169,7 @@ class Search:
     # Redis
 
     async def _states(self, id: str) -> AsyncIterator[Found]:
-        for room, kind, ask in (
+        for module, kind, ask in (
             ("dispatch", "message", self._message),
             ("transactions", "transaction", self._transaction),
             ("transactions", "transaction of this externalId", self._external),
@@ -184,7 +184,7 @@ class Search:
             except (NotFound, InputInvalid):
                 continue  # it can't be one of these
             if state is not None:
-                yield Found(room, kind, state)
+                yield Found(module, kind, state)
 
     async def _message(self, id: str) -> Any:
         if not is_message_id(id.encode(errors="replace")):
@@ -283,10 +283,10 @@ class _Related:
     def count(self) -> int:
         return len(self._kinds)
 
-    def concerns(self, room: str, event: Event) -> bool:
+    def concerns(self, module: str, event: Event) -> bool:
         key = event.key or ""
         # A queue's name has the tenant in front; people search for the connection.
-        tail = key.partition(":")[2] if room == "pickup" else ""
+        tail = key.partition(":")[2] if module == "pickup" else ""
         return any(name in self._kinds for name in (event.subject, event.detail, key, tail) if name)
 
     def ids(self) -> list[str]:
@@ -302,19 +302,19 @@ class _Related:
         return any(each in rows for each in self._bytes)
 
     def learn_state(self, found: Found) -> None:
-        if found.room == "transactions":
+        if found.module == "transactions":
             self._add("transaction", found.state.id)
             if found.state.external_id and is_message_id(found.state.external_id.encode()):
                 self._add("message", found.state.external_id)
 
-    def learn(self, room: str, event: Event) -> None:
+    def learn(self, module: str, event: Event) -> None:
         """What an event of one of the ids tells of others."""
-        if room == "conversations" and event.event == "accepted":
+        if module == "conversations" and event.event == "accepted":
             self._add("reply", event.subject)
             self._add("message or request", event.detail)
             letter = reply_letter_id(self._prefix, event.key or "", event.subject)
             self._add("letter in pickup", letter)
-        elif room == "pickup" and event.event == "accepted" and event.detail:
+        elif module == "pickup" and event.event == "accepted" and event.detail:
             self._add("reply", event.detail)
             self._add("letter in pickup", event.subject)
 
@@ -325,8 +325,8 @@ class _Related:
 
 
 def _noted(found: Found) -> Trace | None:
-    """The trace that stands with a thing of a room."""
-    if found.room == "transactions":
+    """The trace that stands with a thing of a module."""
+    if found.module == "transactions":
         metadata = bytes(found.state.metadata)
         return carried_in(metadata) or trace_of_id(found.state.id)
     if found.kind in ("request", "reply"):
@@ -342,12 +342,12 @@ def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryE
         return []
     found = []
     for event in entry.events:
-        if not related.concerns(entry.room, event):
+        if not related.concerns(entry.module, event):
             continue
-        related.learn(entry.room, event)
+        related.learn(entry.module, event)
         found.append(
             HistoryEvent(
-                entry.at_ms, entry.room, event.event, event.subject, "journal", entry.actor,
+                entry.at_ms, entry.module, event.event, event.subject, "journal", entry.actor,
                 event.key, event.owner, event.pipeline, event.node, event.attempt, event.status,
                 event.detail,
             )
@@ -357,7 +357,7 @@ def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryE
 
 def _of_lake(event: Any) -> HistoryEvent:
     return HistoryEvent(
-        event.at_ms, event.room, event.event, event.subject, "lake", event.actor, event.key,
+        event.at_ms, event.module, event.event, event.subject, "lake", event.actor, event.key,
         event.owner, event.pipeline, event.node, event.attempt, event.status, event.detail,
     )  # fmt: skip
 
@@ -401,7 +401,7 @@ def face(runtime: Runtime, app: Angarium) -> Face:
         "GET",
         "/v1/search",
         "search",
-        "Any id: where it is in each room, what belongs to it, and its whole history",
+        "Any id: where it is in each module, what belongs to it, and its whole history",
         search,
         answers={200: SearchAnswer},
         parameters=[

@@ -1,8 +1,8 @@
 """Spans around a user's functions (a worker's, a step's, an inbox's) and around API operations.
 
 Only where a collector is named (`runtime/tracing.py`): otherwise nothing is wrapped, and a call
-costs what it always did. What a function does in the other rooms hangs under its span, and so does
-what it measures itself by OpenTelemetry.
+costs what it always did. What a function does in the other modules hangs under its span, and so
+does what it measures itself by OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _wrapped(handler: Handler, tracing: Tracing) -> Callable[..., Any]:
 
 @contextmanager
 def _span(tracing: Tracing, name: str, given: Any) -> Iterator[None]:
-    # The routing room has nothing in hand: a message's id is its trace there.
+    # The routing module has nothing in hand: a message's id is its trace there.
     in_hand = InHand(given.id.encode()) if isinstance(given, Routed) else IN_HAND.get()
     if in_hand is None:
         yield

@@ -1,4 +1,4 @@
-"""What can go wrong in this room, named by what happened.
+"""What can go wrong in this module, named by what happened.
 
 InputInvalid
 ├── NameInvalid           an owner, pipeline, node group, switch or externalId can't be used

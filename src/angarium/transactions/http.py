@@ -1,4 +1,4 @@
-"""The room's HTTP face: `/v1/transactions…` and what belongs to it.
+"""The module's HTTP face: `/v1/transactions…` and what belongs to it.
 
 Bodies and answers are declared once, for the routes and the OpenAPI page alike. Handlers decode,
 call `Transactions` and encode; they decide nothing. `/datp/1.0/…` is in `datp.py`.

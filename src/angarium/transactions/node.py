@@ -241,7 +241,7 @@ class Node(Service):
             self._idle.set()
 
     def _wake_takers(self, but: int = -1) -> None:
-        """Those who found no room, or left something behind."""
+        """Those who found no space, or left something behind."""
         for partition in self._more - {but} if self._more else ():
             self._takers[partition].wake()
             self._more.discard(partition)

@@ -1,1 +1,1 @@
-"""One load through every room while everything around it is hurt, and a verdict for each room."""
+"""One load through every module while faults are injected, and a verdict for each module."""

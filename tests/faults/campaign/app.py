@@ -1,4 +1,4 @@
-"""The application of a campaign: one message goes through every room.
+"""The application of a campaign: one message goes through every module.
 
 A worker opens a request and starts a transaction under the message's id. Its first step asks
 outside and sleeps until the switch is set; its second replies into the conversation, and the reply

@@ -79,28 +79,28 @@ class Balance:
         self._last[partition] = entry.first_sequence + len(entry.events) - 1
         for event in entry.events:
             self.events += 1
-            self._enter(entry.room, event, entry.at_ms)
+            self._enter(entry.module, event, entry.at_ms)
 
-    def _enter(self, room: str, event: Event, at_ms: int) -> None:
-        meaning = _MEANINGS.get((room, event.event))
+    def _enter(self, module: str, event: Event, at_ms: int) -> None:
+        meaning = _MEANINGS.get((module, event.event))
         if meaning is None or not meaning.account:
             return
-        account = self.accounts[room, meaning.account]
+        account = self.accounts[module, meaning.account]
         account.retries += meaning.retry
         if meaning.role in (Role.ACCEPT, Role.REOPEN):
             account.begin(event.subject, at_ms)
-            self._note_place(room, meaning.account, event)
+            self._note_place(module, meaning.account, event)
         elif meaning.role is Role.END:
             failed = event.status in FAILED_STATUSES
             account.end(event.subject, at_ms, "failed" if failed else meaning.outcome)
 
-    def _note_place(self, room: str, account: str, event: Event) -> None:
-        if (room, account) == ("conversations", "request"):
+    def _note_place(self, module: str, account: str, event: Event) -> None:
+        if (module, account) == ("conversations", "request"):
             self.request_places[event.key or ""].append(event.subject)
-        elif (room, account) == ("conversations", "reply"):
+        elif (module, account) == ("conversations", "reply"):
             self.request_of[event.subject] = event.detail or ""
             self.reply_key[event.subject] = event.key or ""
-        elif room == "pickup":
+        elif module == "pickup":
             self.letters[event.key or ""].append((event.subject, event.detail or ""))
 
     @property

@@ -1,4 +1,4 @@
-"""The verdict of a campaign: pure, one row for each room and each way out of it."""
+"""The verdict of a campaign: pure, one row for each module and each way out of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED_MAX = 5
 class Row:
     """`again` is what was done twice and may be: a repeated step, a message given out anew."""
 
-    room: str
+    module: str
     operations: int
     lost: Sequence[str] = ()
     doubled: Sequence[str] = ()
@@ -29,7 +29,7 @@ class Row:
         cells = "".join(f"{count:>9,}" for count in counts)
         word = "ok" if self.ok else ("EMPTY" if self.operations == 0 else "BROKEN")
         return (
-            f"{self.room:<20}{self.operations:>11,}{cells}{self.again:>9,}"
+            f"{self.module:<20}{self.operations:>11,}{cells}{self.again:>9,}"
             f"{self.stall_ms / 1000:>9.1f} s  {word}"
         )
 
@@ -57,7 +57,7 @@ class Report:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
-        head = f"{'room':<20}{'operations':>11}{'lost':>9}{'doubled':>9}{'order':>9}{'again':>9}"
+        head = f"{'module':<20}{'operations':>11}{'lost':>9}{'doubled':>9}{'order':>9}{'again':>9}"
         lines = [
             f"campaign {self.shape}, seed {self.seed}: {self.injected} faults in "
             f"{self.seconds:.0f} s, all at rest {self.drained_s:.0f} s later, "
@@ -70,7 +70,7 @@ class Report:
             for kind in ("lost", "doubled", "out_of_order"):
                 names = getattr(row, kind)
                 if names:
-                    lines.append(f"  {row.room}, {kind}: {', '.join(names[:NAMED_MAX])}")
+                    lines.append(f"  {row.module}, {kind}: {', '.join(names[:NAMED_MAX])}")
         lines += [f"problem: {each}" for each in self.problems]
         lines += [f"note: {each}" for each in self.notes]
         if not self.ok:

@@ -1,8 +1,8 @@
 """A campaign from its beginning to its verdict.
 
-Roles as processes, a load through every room, the schedule of faults; then everything is healed,
+Roles as processes, a load through every module, the schedule of faults; then everything is healed,
 and whatever was accepted has to come to its end. Nothing is judged before that, except by the clock
-of the journal: how long a room stood still.
+of the journal: how long a module stood still.
 """
 
 from __future__ import annotations
@@ -228,12 +228,12 @@ class Campaign:
         for name in ("missing_numbers", "rewound_numbers"):
             if count := getattr(balance, name):
                 problems.append(f"journal: {count} {name.replace('_', ' ')}")
-        for (room, account), each in balance.accounts.items():
+        for (module, account), each in balance.accounts.items():
             if each.bad:
                 found = dict(each.outcomes)
-                problems.append(f"{room} {account}: ends other than well: {found} {each.bad[:3]}")
+                problems.append(f"{module} {account}: ends other than well: {found} {each.bad[:3]}")
             if each.unannounced:
-                problems.append(f"{room} {account}: ended, never begun: {each.unannounced[:3]}")
+                problems.append(f"{module} {account}: ended, never begun: {each.unannounced[:3]}")
         if problems or not all(row.ok for row in rows):
             await self._keep_evidence()
         starts = sum(len(each.refused_starts) for each in self._fleet.members)
@@ -255,7 +255,7 @@ class Campaign:
                     for entry_id, fields in entries:
                         entry = decode_entry(entry_id, fields)
                         for event in entry.events:
-                            line = (partition, entry.at_ms, entry.room, entry.actor, event)
+                            line = (partition, entry.at_ms, entry.module, entry.actor, event)
                             file.write(msgspec.json.encode(line) + b"\n")
                     position = entries[-1][0].decode()
         sightings = msgspec.json.encode(self._recipients.sightings)
@@ -312,7 +312,7 @@ class Campaign:
         ]
         row = _row("pickup", len(account.begun), account, lost, account.doubled, order)
         return Row(
-            row.room, row.operations, row.lost, row.doubled, row.out_of_order,
+            row.module, row.operations, row.lost, row.doubled, row.out_of_order,
             self._recipients.again, row.stall_ms,
         )  # fmt: skip
 
@@ -338,7 +338,7 @@ class Campaign:
 
 
 def _row(
-    room: str,
+    module: str,
     operations: int,
     account: Account,
     lost: list[str],
@@ -346,5 +346,5 @@ def _row(
     out_of_order: list[str] | None = None,
 ) -> Row:
     return Row(
-        room, operations, lost, doubled, out_of_order or [], account.retries, account.stall_ms
+        module, operations, lost, doubled, out_of_order or [], account.retries, account.stall_ms
     )

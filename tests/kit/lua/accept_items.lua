@@ -3,7 +3,7 @@
 -- KEYS: 3 payloads (hash id -> payload), 4 order (list of ids)
 -- ARGV: 4 number of items; per item: id, payload
 -- Returns: per item 'accepted' | 'duplicate'
--- Events: accepted (room sample)
+-- Events: accepted (module sample)
 -- Repeats: safe, idempotent by id
 -- include: transition
 local statuses = {}

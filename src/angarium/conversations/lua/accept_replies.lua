@@ -10,7 +10,7 @@
 -- origin or '' for the request's, need or '' for its origin's
 -- Returns: per item {'accepted', score, held, origin, request timestamp} | {'duplicate'} |
 -- {'taken'} | {'request_unknown'} | {'wrong_conversation'} | {'full'}
--- Events: accepted, answered with the first reply of a request (room conversations)
+-- Events: accepted, answered with the first reply of a request (module conversations)
 -- Repeats: safe, idempotent by response id for as long as its request lives
 -- include: transition
 -- include: conversation

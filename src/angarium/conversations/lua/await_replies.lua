@@ -7,7 +7,7 @@
 -- MinMessageInfo, ms to wait, ms more for each retry so far, why, '1' if it was not tried: then
 -- being taken again is no retry
 -- Returns: per item {'awaited', due_ms} | {'sent'} | {'held', holder} | {'gone'}
--- Events: awaited (room conversations)
+-- Events: awaited (module conversations)
 -- Repeats: safe, the second call answers 'awaited' and changes nothing
 -- include: transition
 -- include: conversation

@@ -8,7 +8,7 @@
 -- or '', 19 not of this origin or '', 20 why; per item: MinMessageInfo, the last of them first
 -- Returns: {'cancelled', number, MinMessageInfo of the next if this process holds it or ''} |
 -- {'again'} the group has grown since it was listed: list it again
--- Events: cancelled, request_removed (room conversations)
+-- Events: cancelled, request_removed (module conversations)
 -- Repeats: safe
 -- include: transition
 -- include: conversation

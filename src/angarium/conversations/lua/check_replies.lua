@@ -7,7 +7,7 @@
 -- whether only the process that holds it may have it
 -- Returns: per item {'send'} | {'wait_response', its MinMessageInfo, ms left, holder} |
 -- {'wait_request', request key, ms left} | {'gone'} sent, over, or another's
--- Events: expired, delivered (room conversations)
+-- Events: expired, delivered (module conversations)
 -- Repeats: safe
 -- include: transition
 -- include: conversation

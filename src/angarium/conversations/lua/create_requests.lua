@@ -4,7 +4,7 @@
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, origin, request
 -- id, request timestamp, correlator, MinMessageInfo of the request
 -- Returns: per item {'created', position} | {'duplicate', position} | {'taken'} | {'full'}
--- Events: requested (room conversations)
+-- Events: requested (module conversations)
 -- Repeats: safe, idempotent by request id
 -- include: transition
 -- include: conversation

@@ -5,7 +5,7 @@
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, request id,
 -- MinMessageInfo
 -- Returns: per item {'expired'} | {'open'} it has a new life by now | {'gone'}
--- Events: request_expired (room conversations)
+-- Events: request_expired (module conversations)
 -- Repeats: safe, the second call answers 'gone'
 -- include: transition
 -- include: conversation

@@ -6,7 +6,7 @@
 -- MinMessageInfo, how: 'acknowledged', 'unasked' when no ACK was to come, or 'deleted'
 -- Returns: per item {'delivered', MinMessageInfo of the next if this process holds it or ''} |
 -- {'cancelled', the same} deleted before it was sent | {'gone'}
--- Events: delivered, cancelled (room conversations)
+-- Events: delivered, cancelled (module conversations)
 -- Repeats: safe, the second call answers 'gone'
 -- include: transition
 -- include: conversation

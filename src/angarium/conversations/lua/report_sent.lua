@@ -7,7 +7,7 @@
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
 -- MinMessageInfo, id of the ACK to come or ''
 -- Returns: per item {'sent'} | {'ack_taken'} sent, and no ACK can end it | {'repeated'} | {'gone'}
--- Events: sent (room conversations)
+-- Events: sent (module conversations)
 -- Repeats: safe, the second call answers 'repeated'
 -- include: transition
 -- include: conversation

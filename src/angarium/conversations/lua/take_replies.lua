@@ -11,7 +11,7 @@
 -- timestamp, response timestamp, send attempts} | {'expired', next} | {'delivered', next} |
 -- {'no_sender', need} | {'awaited'} too far behind | {'later'} more than one call may answer | {'sent'} | {'lost'} |
 -- {'gone'}; next: MinMessageInfo of the next, if this process holds it
--- Events: taken, awaited, expired, delivered (room conversations)
+-- Events: taken, awaited, expired, delivered (module conversations)
 -- Repeats: no, a second call finds the claim used up and answers 'lost'
 -- include: transition
 -- include: conversation

@@ -10,7 +10,7 @@
 -- note divided by a space, or '', 1 if it may go to its session at once
 -- Returns: per item {'sent', term, sequence, received_ms} | 'here' (its live session is the
 -- caller's) | 'elsewhere' | 'offline' | 'queue_full'
--- Events: accepted, with status 'sent' where it went to its session at once; push_scheduled (room
+-- Events: accepted, with status 'sent' where it went to its session at once; push_scheduled (module
 -- pickup)
 -- Repeats: no, a message that was removed meanwhile would be there again; ask find_messages
 -- include: transition

@@ -9,7 +9,7 @@
 -- for, hashed push token and its note divided by a space, or ''
 -- Returns: per item 'live' | 'offline' | 'queue_full' | 'duplicate' (it waits, here or in the
 -- database) | 'removed' (it was added before and is gone)
--- Events: accepted, with what it stands for as the detail; push_scheduled (room pickup)
+-- Events: accepted, with what it stands for as the detail; push_scheduled (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue

@@ -6,7 +6,7 @@
 -- ARGV: 4 queue, 5 the event to note, 6 'cleared' of the queue, 7 hint channel without the gateway,
 -- then: id, record bytes, …
 -- Returns: {'buried', count} | {'again'}
--- Events: delivered, cancelled (room pickup)
+-- Events: delivered, cancelled (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue

@@ -9,7 +9,7 @@
 -- then rows by sequence: id, sequence, payload bytes
 -- Returns: {'claimed', 1 if a limit was reached, when a taker's messages are pending again, id, …} |
 -- {'again'} | {'lost'}
--- Events: sent (room pickup)
+-- Events: sent (module pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
 -- include: queue

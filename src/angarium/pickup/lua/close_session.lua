@@ -7,7 +7,7 @@
 -- gateway, and what has to match: socket or '', session or '', term or '', '1' if the gateway must
 -- be dead
 -- Returns: per item 'closed' | 'other' another session is open | 'none'
--- Events: session_closed (room pickup)
+-- Events: session_closed (module pickup)
 -- Repeats: safe, the second call answers 'none'
 -- include: transition
 -- include: queue

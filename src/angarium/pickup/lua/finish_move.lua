@@ -4,7 +4,7 @@
 -- KEYS: 3 moving, 4 ages, 5 charted; per item the six of its queue
 -- ARGV: 4 threshold_ms, 5 number of items; per item: queue, ids divided by spaces
 -- Returns: per item {'moved', count} | {'uncharted'}
--- Events: archived (room pickup)
+-- Events: archived (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue

@@ -7,7 +7,7 @@
 -- Returns: per item {'opened', term} | {'kept', term} it is open already | {'taken'} another has
 -- it, or somebody ended it, so it can't be restored | {'late'} a session that began after the
 -- client asked is open | {'no_lease'}
--- Events: session_opened, session_replaced (room pickup)
+-- Events: session_opened, session_replaced (module pickup)
 -- Repeats: safe, the second call answers 'kept'
 -- include: transition
 -- include: queue

@@ -9,7 +9,7 @@
 -- Returns: per item {'pulled', 1 if there is more, id, record, …} | {'archived', moves,
 -- 'cleared' of the queue} the database comes first | {'window_full'} | {'in_grace'} something
 -- older went to an earlier session | {'busy'} ask again | {'lost'} | {'uncharted'}
--- Events: sent, returned (room pickup)
+-- Events: sent, returned (module pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
 -- include: queue
@@ -25,14 +25,14 @@ local function pull(queue, name, term, again, seen)
     meta[3] = call('HGET', queue.meta, 'held')
   end
   if in_grace(queue, meta[5]) then return { 'in_grace' } end
-  local room = window - call('ZCARD', queue.sending)
-  if room <= 0 then return { 'window_full' } end
+  local module = window - call('ZCARD', queue.sending)
+  if module <= 0 then return { 'window_full' } end
   local moves = meta[4] or '0'
   if (tonumber(meta[2]) or 0) > (tonumber(meta[3]) or 0) and seen ~= moves then
     return { 'archived', moves, meta[6] or '' }
   end
   if budget <= 0 then return { 'busy' } end
-  local ids = call('ZRANGE', queue.pending, 0, math.min(room, messages_max) - 1)
+  local ids = call('ZRANGE', queue.pending, 0, math.min(module, messages_max) - 1)
   if #ids == 0 then return { 'pulled', 0 } end
   local records = call('HMGET', queue.messages, unpack(ids))
   local reply, sent, scores, bytes = { 'pulled', 0 }, {}, {}, 0

@@ -4,7 +4,7 @@
 -- ARGV: 4 messages_max of one item, 5 hint channel without the gateway, 6 number of items; per
 -- item: queue
 -- Returns: per item {'released', count}
--- Events: returned (room pickup)
+-- Events: returned (module pickup)
 -- Repeats: safe
 -- include: transition
 -- include: queue

@@ -7,7 +7,7 @@
 -- ids divided by spaces
 -- Returns: per item {'removed', count, 'cleared' of the queue, id, …}, the ids being those that
 -- the database may hold | {'uncharted'}
--- Events: delivered, cancelled (room pickup)
+-- Events: delivered, cancelled (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue

@@ -5,7 +5,7 @@
 -- ARGV: 4 queue, 5 hint channel without the gateway, then: id, when the taker was told that it would
 -- be pending again, …
 -- Returns: {'returned', count}
--- Events: returned (room pickup)
+-- Events: returned (module pickup)
 -- Repeats: safe, by id and time
 -- include: transition
 -- include: queue

@@ -6,7 +6,7 @@
 -- ARGV: 4 hashed token, 5 note as it was claimed, 6 message id, 7 'pushed' | 'push_failed' |
 -- 'retry' | 'wait', 8 ms until the next try, or until a newer one may go, 9 tries before the claim
 -- Returns: {'settled'} | {'later'} | {'newer'}
--- Events: pushed, push_failed (room pickup)
+-- Events: pushed, push_failed (module pickup)
 -- Repeats: safe
 -- include: transition
 local token, outcome = ARGV[4], ARGV[7]

@@ -9,7 +9,7 @@
 -- Returns: per item {'taken', 1 if bytes_max left something behind, when they are pending again, id,
 -- record, …} | {'archived', moves, 'cleared' of the queue} the database comes first | {'busy'} ask
 -- again | {'uncharted'}
--- Events: sent (room pickup)
+-- Events: sent (module pickup)
 -- Repeats: no, the second call would not return what the first one did
 -- include: transition
 -- include: queue

@@ -28,7 +28,7 @@ _Base: Any = agent_class("transport.inbound.base", "BaseInboundTransport")
 
 
 class AngariumInbound(_Base):  # type: ignore[misc]
-    """An instance of the routing room: the mail of its keys goes to the agent, in order."""
+    """An instance of the routing module: the mail of its keys goes to the agent, in order."""
 
     def __init__(self, host: str, port: int, create_session: Any, **kwargs: Any) -> None:
         super().__init__("redis", create_session, **kwargs)

@@ -91,7 +91,7 @@ async def _runtime_options(config: PluginConfig, limits: Limits) -> RuntimeOptio
     names = {
         key: config.topic_prefix + key.name.removeprefix(keys.TOPIC_PREFIX)
         for key in keys.KEYS
-        if key.room == "routing" and key.name.startswith(keys.TOPIC_PREFIX)
+        if key.module == "routing" and key.name.startswith(keys.TOPIC_PREFIX)
     }
     redis = RedisOptions(
         config.redis_url,

@@ -27,17 +27,17 @@ for _, loan in ipairs(ended) do
   if message then lend(message) end
 end
 
-local function lend_retries(room)
-  if room <= 0 then return end
+local function lend_retries(module)
+  if module <= 0 then return end
   for _, message in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now_ms / 1000,
-      'LIMIT', 0, room)) do
+      'LIMIT', 0, module)) do
     if bytes >= bytes_max then return end
     redis.call('ZREM', KEYS[4], message)
     lend(message)
   end
 end
 
--- Half of the room at first, so that retries without end do not keep new messages waiting.
+-- Half of the module at first, so that retries without end do not keep new messages waiting.
 lend_retries(math.ceil((messages_max - #found / 2) / 2))
 while #found / 2 < messages_max and bytes < bytes_max do
   local message = redis.call('LPOP', KEYS[3])

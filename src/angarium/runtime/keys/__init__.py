@@ -1,6 +1,6 @@
-"""Every key of every room, one file for each room; used through `runtime/keyspace.py`.
+"""Every key of every module, one file for each module; used through `runtime/keyspace.py`.
 
-A room declares its keys in its own file here and nowhere else. This package only describes:
+A module declares its keys in its own file here and nowhere else. This package only describes:
 names are built by `Keyspace`.
 """
 

@@ -1,4 +1,4 @@
-"""Keys of the conversations room. What they begin with follows `conversations.prefix`."""
+"""Keys of the conversations module. What they begin with follows `conversations.prefix`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from angarium.runtime.keys.key import Key, Scope
 
 CONVERSATIONS_PREFIX = "bridge:queue"
-_conversations = partial(Key, room="conversations")
+_conversations = partial(Key, module="conversations")
 
 CONVERSATION_REQUEST = _conversations(
     f"{CONVERSATIONS_PREFIX}:req:{{request_id}}",

@@ -1,4 +1,4 @@
-"""Keys of the dispatch room. Most of their names can be set."""
+"""Keys of the dispatch module. Most of their names can be set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from angarium.runtime.keys.key import Key, Scope
 
-_dispatch = partial(Key, room="dispatch")
+_dispatch = partial(Key, module="dispatch")
 
 MESSAGES_PUBLISHED = _dispatch(
     "messages:published",

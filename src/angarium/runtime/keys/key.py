@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 KeyType = Literal["string", "hash", "list", "set", "zset", "stream", "channel"]
-Room = Literal["runtime", "dispatch", "routing", "conversations", "pickup", "transactions"]
+Module = Literal["runtime", "dispatch", "routing", "conversations", "pickup", "transactions"]
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
@@ -41,7 +41,7 @@ class Key:
 
     name: str
     type: KeyType
-    room: Room
+    module: Module
     meaning: str
     expiry: str = "none"
     scope: Scope = Scope.PARTITION

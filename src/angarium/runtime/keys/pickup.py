@@ -1,4 +1,4 @@
-"""Keys of the pickup room. A queue is a tenant's connection: `tenant:connectionId`."""
+"""Keys of the pickup module. A queue is a tenant's connection: `tenant:connectionId`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from angarium.runtime.keys.key import Key, Scope
 
-_pickup = partial(Key, room="pickup")
+_pickup = partial(Key, module="pickup")
 
 PICKUP_QUEUE = _pickup(
     "pickup:queue:{queue}",

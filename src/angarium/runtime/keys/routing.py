@@ -1,4 +1,4 @@
-"""Keys of the routing room. Lists and topics begin with what `routing.topic_prefix` says."""
+"""Keys of the routing module. Lists and topics begin with what `routing.topic_prefix` says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from angarium.runtime.keys.key import Key, Scope
 
 TOPIC_PREFIX = "acapy"
-_routing = partial(Key, room="routing")
+_routing = partial(Key, module="routing")
 
 PENDING_COUNTS = _routing(
     "uid_recip_key_pending_msg_count",

@@ -6,7 +6,7 @@ from functools import partial
 
 from angarium.runtime.keys.key import Key, Scope
 
-_runtime = partial(Key, room="runtime")
+_runtime = partial(Key, module="runtime")
 
 LAYOUT = _runtime(
     "angarium:layout",
@@ -40,7 +40,7 @@ JOURNAL_READERS = _runtime(
 FOLLOWER_LOCK = _runtime(
     "angarium:follower:{name}",
     "string",
-    meaning="Term and name of the process that follows this partition's journal, to join two rooms",
+    meaning="Term and name of the process that follows this partition's journal for two modules",
     expiry="5 s",
 )
 FOLLOWER_TERM = _runtime(

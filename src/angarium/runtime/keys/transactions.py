@@ -1,4 +1,4 @@
-"""Keys of the transactions room; the letter at the end of a name tells the type."""
+"""Keys of the transactions module; the letter at the end of a name tells the type."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from angarium.runtime.keys.key import Key, Scope
 
-_transactions = partial(Key, room="transactions")
+_transactions = partial(Key, module="transactions")
 
 PIPELINE = _transactions(
     "pipelineH:{pipeline}",

@@ -3,7 +3,7 @@
 -- KEYS: 3 lock (string «term:holder»), 4 term counter
 -- ARGV: 4 holder, 5 lease_ms
 -- Returns: {'acquired', term} | {'held', term} already ours | {'refused', term, holder, ms left}
--- Events: acquired (room lease)
+-- Events: acquired (module lease)
 -- Repeats: safe, the second call answers 'held' with the same term
 -- include: transition
 local holder, lease_ms = ARGV[4], ARGV[5]

@@ -3,7 +3,7 @@
 -- KEYS: 3 work window, 4 grace window
 -- ARGV: 4 holder, 5 work_ms, 6 grace_ms (longer than work_ms)
 -- Returns: {'granted'} | {'working'} | {'grace'} | {'refused'}
--- Events: granted (room lease)
+-- Events: granted (module lease)
 -- Repeats: safe, the second call answers 'working'
 -- include: transition
 -- include: grant

@@ -3,7 +3,7 @@
 -- KEYS: 3 lock
 -- ARGV: 4 holder, 5 term
 -- Returns: {'released'} | {'lost'}
--- Events: released (room lease)
+-- Events: released (module lease)
 -- Repeats: safe, the second call answers 'lost'
 -- include: transition
 if redis.call('GET', KEYS[3]) ~= ARGV[5] .. ':' .. ARGV[4] then return { 'lost' } end

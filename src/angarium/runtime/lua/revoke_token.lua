@@ -3,7 +3,7 @@
 -- KEYS: 3 tokens (hash: sha256 of the token -> its record as JSON)
 -- ARGV: 4 sha256 in hexadecimal
 -- Returns: {'revoked'} | {'unknown'}
--- Events: token_revoked, with the beginning of the hash as the subject (room runtime)
+-- Events: token_revoked, with the beginning of the hash as the subject (module runtime)
 -- Repeats: safe
 -- include: transition
 if redis.call('HDEL', KEYS[3], ARGV[4]) == 0 then return { 'unknown' } end

@@ -4,7 +4,7 @@
 -- KEYS: 3 tokens (hash: sha256 of the token -> its record as JSON), 4 tokens seen (hash)
 -- ARGV: 4 sha256 in hexadecimal, 5 record, 6 tokens_max
 -- Returns: {'stored'} | {'full'}
--- Events: token_stored, with the beginning of the hash as the subject (room runtime)
+-- Events: token_stored, with the beginning of the hash as the subject (module runtime)
 -- Repeats: safe
 -- include: transition
 if redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[6]) then return { 'full' } end

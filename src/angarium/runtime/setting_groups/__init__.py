@@ -1,1 +1,1 @@
-"""The settings of each room, one file for each; put together in `runtime/settings.py`."""
+"""The settings of each module, one file for each; put together in `runtime/settings.py`."""

@@ -1,4 +1,4 @@
-"""Settings of the conversations room."""
+"""Settings of the conversations module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConversationsSettings(Group):
     """Fields with a former name keep its spelling; their times are in milliseconds."""
 
     prefix: Name = Field(
-        keyspace.CONVERSATIONS_PREFIX, description="Beginning of the names of this room's keys."
+        keyspace.CONVERSATIONS_PREFIX, description="Beginning of the names of this module's keys."
     )
     awaited_message_ttl: Annotated[Positive, Former("AURA_QUEUE_MANAGER_AWAITED_MESSAGE_TTL")] = (
         Field(900_000, description="Milliseconds a reply lives before it is deleted.")

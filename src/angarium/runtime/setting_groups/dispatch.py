@@ -1,4 +1,4 @@
-"""Settings of the dispatch room."""
+"""Settings of the dispatch module."""
 
 from __future__ import annotations
 

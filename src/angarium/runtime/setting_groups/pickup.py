@@ -1,4 +1,4 @@
-"""Settings of the pickup room."""
+"""Settings of the pickup module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the routing room."""
+"""Settings of the routing module."""
 
 from __future__ import annotations
 

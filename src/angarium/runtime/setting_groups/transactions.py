@@ -1,4 +1,4 @@
-"""Settings of the transactions room."""
+"""Settings of the transactions module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs a person's eye, told from the figures of the rooms. Pure: figures in, notices out."""
+"""What needs attention, derived from the modules' metrics. Pure: metrics in, notices out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Facts = Mapping[str, Mapping[str, int]]
 class Notice(msgspec.Struct, frozen=True):
     """`hint` says what to do about it."""
 
-    room: str
+    module: str
     level: Literal["warning", "trouble"]
     text: str
     hint: str
@@ -45,42 +45,44 @@ def notices(
     return sorted(found, key=lambda notice: notice.level != "trouble")
 
 
-def _dispatch(room: Mapping[str, int]) -> Iterator[Notice]:
-    if room["waiting"] and room["without_leader"]:
-        text = f"{_many(room['without_leader'], 'partition')} without a leader while messages wait"
+def _dispatch(module: Mapping[str, int]) -> Iterator[Notice]:
+    if module["waiting"] and module["without_leader"]:
+        text = (
+            f"{_many(module['without_leader'], 'partition')} without a leader while messages wait"
+        )
         yield Notice("dispatch", "trouble", text, "start one: angarium serve dispatcher")
-    elif room["waiting"] and not room["consumers"]:
-        text = f"{_many(room['waiting'], 'message')} and no worker"
+    elif module["waiting"] and not module["consumers"]:
+        text = f"{_many(module['waiting'], 'message')} and no worker"
         yield Notice("dispatch", "trouble", text, "start one: angarium serve worker")
-    if room["dead"]:
-        text = _many(room["dead"], "dead letter")
+    if module["dead"]:
+        text = _many(module["dead"], "dead letter")
         yield Notice("dispatch", "warning", text, "look at the reasons, then retry or discard")
 
 
-def _routing(room: Mapping[str, int]) -> Iterator[Notice]:
-    if room["unowned"]:
-        text = f"{_many(room['unowned'], 'recipient key')} with mail and no owner"
+def _routing(module: Mapping[str, int]) -> Iterator[Notice]:
+    if module["unowned"]:
+        text = f"{_many(module['unowned'], 'recipient key')} with mail and no owner"
         yield Notice("routing", "trouble", text, "start an instance: angarium serve inbox")
-    if room["silent"]:
-        text = f"{_many(room['silent'], 'instance')} silent"
+    if module["silent"]:
+        text = f"{_many(module['silent'], 'instance')} silent"
         yield Notice("routing", "warning", text, "its keys move to others by themselves")
-    if room["dead_outbound"]:
-        text = f"{_many(room['dead_outbound'], 'delivery')} given up"
+    if module["dead_outbound"]:
+        text = f"{_many(module['dead_outbound'], 'delivery')} given up"
         yield Notice("routing", "warning", text, "look at the reasons, then retry")
-    if room["dead_inbound"]:
-        text = f"{_many(room['dead_inbound'], 'inbound message')} that no instance could handle"
+    if module["dead_inbound"]:
+        text = f"{_many(module['dead_inbound'], 'inbound message')} that no instance could handle"
         yield Notice("routing", "warning", text, "the log of the role inbox tells why")
 
 
-def _transactions(room: Mapping[str, int], roles: Set[str]) -> Iterator[Notice]:
-    if room["queued"] and "node" not in roles:
-        text = f"{_many(room['queued'], 'transaction')} queued and no node"
+def _transactions(module: Mapping[str, int], roles: Set[str]) -> Iterator[Notice]:
+    if module["queued"] and "node" not in roles:
+        text = f"{_many(module['queued'], 'transaction')} queued and no node"
         yield Notice("transactions", "trouble", text, "start one: angarium serve node")
-    if room["webhooks"] and "webhooks" not in roles:
-        text = f"{_many(room['webhooks'], 'webhook')} due and nobody sends them"
+    if module["webhooks"] and "webhooks" not in roles:
+        text = f"{_many(module['webhooks'], 'webhook')} due and nobody sends them"
         yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
-    if room["silent_nodes"]:
-        text = f"{_many(room['silent_nodes'], 'node')} silent"
+    if module["silent_nodes"]:
+        text = f"{_many(module['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "others take over what it had in hand")
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's part of the API: the building at a glance, the lists of the rooms, its files.
+"""The dashboard's part of the API: the building at a glance, the lists of the modules, its files.
 
 A service of the role `api` takes a sample every few seconds and keeps the last minutes of rates,
 so that a page which opens has its charts at once and a hundred open pages ask Redis no more than
@@ -25,7 +25,7 @@ from angarium.runtime.web import Face, Operation, reply
 from angarium.server.dashboard.overview import Overview, Sampler
 from angarium.server.dashboard.page import Files, asset_routes
 from angarium.server.dashboard.transaction_views import TransactionViews
-from angarium.server.dashboard.views import RoomViews
+from angarium.server.dashboard.views import ModuleViews
 
 # Five minutes at a sample every three seconds.
 POINTS_MAX = 100
@@ -45,7 +45,7 @@ class History(msgspec.Struct, frozen=True):
 class Watch(Service):
     """Takes the samples; also closes what the lists had opened."""
 
-    def __init__(self, runtime: Runtime, views: Sequence[RoomViews | TransactionViews]) -> None:
+    def __init__(self, runtime: Runtime, views: Sequence[ModuleViews | TransactionViews]) -> None:
         super().__init__("dashboard", clock=runtime.clock)
         self._runtime = runtime
         self._sampler = Sampler(runtime)
@@ -87,18 +87,18 @@ def _history(points: Sequence[Overview]) -> History:
     for point in points:
         for joint, rate in point.rates.items():
             rates.setdefault(joint, []).append(rate)
-        for room in point.rooms:
-            waiting.setdefault(room.name, []).append(room.waiting)
+        for module in point.modules:
+            waiting.setdefault(module.name, []).append(module.waiting)
     return History([point.at_ms for point in points], rates, waiting)
 
 
 def face(runtime: Runtime, app: Angarium) -> Face:
-    rooms, transactions = RoomViews(runtime), TransactionViews(runtime)
-    watch = Watch(runtime, (rooms, transactions))
+    modules, transactions = ModuleViews(runtime), TransactionViews(runtime)
+    watch = Watch(runtime, (modules, transactions))
     operations = [
         Operation(
             "GET", "/v1/dashboard", "showDashboard",
-            "The whole building: what waits in each room, how fast it moves, what needs an eye",
+            "The whole building: what waits in each module, how fast it moves, what needs an eye",
             watch.overview, answers={200: Overview},
         ),
         Operation(
@@ -106,7 +106,7 @@ def face(runtime: Runtime, app: Angarium) -> Face:
             "Rates and waiting work of the last minutes, as this process saw them",
             watch.history, answers={200: History},
         ),
-        *rooms.operations(),
+        *modules.operations(),
         *transactions.operations(),
     ]  # fmt: skip
     return Face("dashboard", operations, watch, asset_routes(Files()))

@@ -1,6 +1,6 @@
-"""The whole building at one moment: what waits in each room, how fast it moves, what needs an eye.
+"""The whole system at one moment: what waits in each module, its rates, what needs attention.
 
-One sample asks every room's own stores and changes nothing. The dashboard's service takes one
+One sample asks every module's own stores and changes nothing. The dashboard's service takes one
 every few seconds, however many people look; `angarium top` takes its own.
 """
 
@@ -29,10 +29,10 @@ from angarium.transactions.client import Transactions
 from angarium.transactions.store.reading import Watch
 
 
-class RoomFigures(msgspec.Struct, frozen=True):
-    """`waiting` is what the room has to do; `oldest_ms` how long the oldest of it has waited.
+class ModuleMetrics(msgspec.Struct, frozen=True):
+    """`waiting` is what the module has to do; `oldest_ms` how long the oldest of it has waited.
 
-    `facts` are the room's other figures, by name.
+    `facts` are the module's other figures, by name.
     """
 
     name: str
@@ -55,7 +55,7 @@ class JournalFigures(msgspec.Struct, frozen=True):
 class Overview(msgspec.Struct, frozen=True):
     at_ms: int
     version: str
-    rooms: list[RoomFigures]
+    modules: list[ModuleMetrics]
     rates: dict[str, float]
     journal: JournalFigures
     processes: list[ProcessFigures]
@@ -85,18 +85,18 @@ class Sampler:
         journal = await self._journal_figures()
         watch = await self._transactions.watch(1)
         senders = await show_senders(self._conversations)
-        rooms = [
+        modules = [
             await self._dispatch_figures(processes),
             await self._routing_figures(processes),
             _transactions_figures(watch, processes),
             await self._conversations_figures(processes, senders),
             await self._pickup_figures(processes, now_ms),
         ]
-        facts = {room.name: {**room.facts, "waiting": room.waiting} for room in rooms}
+        facts = {module.name: {**module.facts, "waiting": module.waiting} for module in modules}
         return Overview(
             at_ms=now_ms,
             version=angarium.__version__,
-            rooms=rooms,
+            modules=modules,
             rates=self._rates.update(processes, journal.events, now_ms),
             journal=journal,
             processes=processes,
@@ -123,7 +123,7 @@ class Sampler:
                 behind[reader] = max(behind.get(reader, 0), late_ms)
         return JournalFigures(entries, events, dropped, behind)
 
-    async def _dispatch_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+    async def _dispatch_figures(self, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
         found = [await self._dispatch.status(partition) for partition in self._partitions]
         pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
         consumers = await self._dispatch.consumers()
@@ -137,12 +137,12 @@ class Sampler:
             "dead": sum(each.dead for each in found),
         }
         oldest_ms = _oldest(found)
-        return RoomFigures(
+        return ModuleMetrics(
             "dispatch", _count(processes, "dispatcher", "worker"), pending + inbox, oldest_ms,
             facts["dead"], facts,
         )  # fmt: skip
 
-    async def _routing_figures(self, processes: Sequence[ProcessFigures]) -> RoomFigures:
+    async def _routing_figures(self, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
         lengths = await self._routing_lengths.lengths()
         instances, unowned = await self._routing.instances()
         facts = {
@@ -151,7 +151,7 @@ class Sampler:
             "silent": sum(not each.live for each in instances),
             "unowned": unowned,
         }
-        return RoomFigures(
+        return ModuleMetrics(
             "routing", _count(processes, "relay", "inbox", "deliverer"),
             lengths.keys_with_mail + lengths.outbound + lengths.retrying + lengths.in_hand, None,
             lengths.dead_inbound + lengths.dead_outbound, facts,
@@ -159,18 +159,18 @@ class Sampler:
 
     async def _conversations_figures(
         self, processes: Sequence[ProcessFigures], senders: ShownSenders
-    ) -> RoomFigures:
+    ) -> ModuleMetrics:
         found = [await self._conversations.in_flight(partition) for partition in self._partitions]
         replies, requests, new = (sum(each) for each in zip(*found, strict=True))
         waiting = sum(need.replies for need in senders.needs)
         facts = {"replies": replies, "requests": requests, "new": new, "without_sender": waiting}
-        return RoomFigures(
+        return ModuleMetrics(
             "conversations", _count(processes, "conversations"), replies, None, 0, facts
         )
 
     async def _pickup_figures(
         self, processes: Sequence[ProcessFigures], now_ms: int
-    ) -> RoomFigures:
+    ) -> ModuleMetrics:
         found = await self._pickup.overview()
         ages = [await self._pickup_ages.aged(partition, 0, 1) for partition in self._partitions]
         oldest = [queue.since_ms for queues in ages for queue in queues]
@@ -181,13 +181,13 @@ class Sampler:
             "moving": found.moving,
             "pushes": found.pushes,
         }
-        return RoomFigures(
+        return ModuleMetrics(
             "pickup", _count(processes, "gateway"), found.queues,
             max(0, now_ms - min(oldest)) if oldest else None, 0, facts,
         )  # fmt: skip
 
 
-def _transactions_figures(watch: Watch, processes: Sequence[ProcessFigures]) -> RoomFigures:
+def _transactions_figures(watch: Watch, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
     queued = sum(queue.length for queue in watch.queues)
     facts = {
         "queued": queued,
@@ -199,7 +199,7 @@ def _transactions_figures(watch: Watch, processes: Sequence[ProcessFigures]) -> 
         "silent_nodes": sum(not node.alive for node in watch.nodes),
     }
     waits = [queue.waiting_ms for queue in watch.queues if queue.length]
-    return RoomFigures(
+    return ModuleMetrics(
         "transactions", _count(processes, "node", "webhooks", "archiver"),
         queued + watch.running + watch.sleeping, max(waits, default=None), 0, facts,
     )  # fmt: skip

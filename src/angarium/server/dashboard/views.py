@@ -1,4 +1,4 @@
-"""Lists that people page through, from the rooms' own listings: keys, queues, sessions, waits.
+"""Lists that people page through, from the modules' own listings: keys, queues, sessions, waits.
 
 Each answers with one page and a mark for the next, so a list costs the same at ten rows and at a
 million. Handlers read, and change nothing.
@@ -91,7 +91,7 @@ class QueuesPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class RoomViews:
+class ModuleViews:
     """The lists of routing, conversations and pickup."""
 
     def __init__(self, runtime: Runtime) -> None:

@@ -7,7 +7,7 @@
 -- 10 timeout_ms, 11 step, 12 number of children; per child: data
 -- Returns: 'called' | 'cancelled' it is to be cancelled | 'unknown_pipeline' | 'no_state' |
 -- 'not_running' | 'stale_run'
--- Events: started for each child, called for the parent (room transactions)
+-- Events: started for each child, called for the parent (module transactions)
 -- Repeats: safe, the second call finds the parent asleep and answers 'called'
 -- include: transition
 -- include: transactions

@@ -5,7 +5,7 @@
 -- qOut and states, 12 stem of qWait; per item: state
 -- ARGV: 4 notify, 5 work, 6 archive_ms, 7 number of items; per item: id
 -- Returns: per item 'cancelled' | 'cancelling' | 'finished' | 'no_state'
--- Events: cancelled, cancel_asked, resumed (room transactions)
+-- Events: cancelled, cancel_asked, resumed (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions

@@ -4,7 +4,7 @@
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, step, frame
 -- Returns: per item 'saved' | 'cancelled' it is to be cancelled | 'no_state' | 'not_running' |
 -- 'stale_run'
--- Events: advanced (room transactions)
+-- Events: advanced (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions

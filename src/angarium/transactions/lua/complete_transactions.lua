@@ -7,7 +7,7 @@
 -- «status|run|ties|label», output, note; ties are 'f' it may have a frame, and 'w' a webhook, 'p' a
 -- parent or 'c' children to see to
 -- Returns: per item 'completed' | 'no_state' | 'not_running' | 'stale_run' | 'bad_status'
--- Events: completed, cancelled, expired, resumed (room transactions)
+-- Events: completed, cancelled, expired, resumed (module transactions)
 -- Repeats: safe, the second call finds its own outcome and answers 'completed'
 -- include: transition
 -- include: transactions

@@ -11,7 +11,7 @@
 -- externalId, frame, cancel, switches, metadata, 'w' it has a webhook and 'p' a parent, child
 -- results…} | {'no_state', id} | {'not_queued', id} | {'waits', id, step type}; `place` is its score
 -- in processingZ, which no other run has
--- Events: taken, dropped, step_awaited (room transactions)
+-- Events: taken, dropped, step_awaited (module transactions)
 -- Repeats: no, a second call takes more; what a lost reply took comes back by recover_orphans
 -- include: transition
 -- include: transactions

@@ -8,7 +8,7 @@
 -- externalId, metadata, webhook, options, '' for each that it does not have
 -- Returns: per item 'started' | {'duplicate', first id} | 'already_queued' | 'exists' |
 -- 'unknown_pipeline' | 'unknown_version'
--- Events: started (room transactions)
+-- Events: started (module transactions)
 -- Repeats: safe, by id
 -- include: transition
 -- include: transactions

@@ -5,7 +5,7 @@
 -- qOut and states, 12 stem of qWait
 -- ARGV: 4 notify, 5 work, 6 archive_ms, 7 count
 -- Returns: how many left the places where they waited
--- Events: expired, resumed (room transactions)
+-- Events: expired, resumed (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions

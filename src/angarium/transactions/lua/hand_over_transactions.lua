@@ -5,7 +5,7 @@
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, step, frame, step type
 -- Returns: per item 'waits' | 'cancelled' it is to be cancelled | 'no_state' | 'not_running' |
 -- 'stale_run'
--- Events: advanced, step_awaited (room transactions)
+-- Events: advanced, step_awaited (module transactions)
 -- Repeats: safe, the second call finds it waiting under its own run and answers 'waits'
 -- include: transition
 -- include: transactions

@@ -4,7 +4,7 @@
 -- ARGV: 4 name, 5 version or '' for the next, 6 definition, 7 node group, 8 timeout_ms or '',
 -- 9 its step types in order, '*' for a step that is a pipeline: what a node needs to run it
 -- Returns: {'stored', version} | {'same', version} | {'version_taken', version}
--- Events: pipeline_stored (room transactions)
+-- Events: pipeline_stored (module transactions)
 -- Repeats: safe
 -- include: transition
 local version = ARGV[5]

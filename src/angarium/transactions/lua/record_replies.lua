@@ -4,7 +4,7 @@
 -- KEYS: 3 to 5 statistics, 6 webhooks; per item: state
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, notified_ms as the answer says it
 -- Returns: per item 'recorded' | 'known' | 'not_ended' | 'no_state'
--- Events: notified, webhook_cancelled (room transactions)
+-- Events: notified, webhook_cancelled (module transactions)
 -- Repeats: safe, the second call answers 'known'
 -- include: transition
 -- include: transactions

@@ -8,7 +8,7 @@
 -- caller took before that is among the ids, unless a reply was lost, 11 'all' | 'own': whether it is
 -- fit to judge the silence of others, 12 number of ids the node holds; the ids
 -- Returns: {recovered, next offset or -1, {id to be cancelled, …}}
--- Events: recovered, dropped (room transactions)
+-- Events: recovered, dropped (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions

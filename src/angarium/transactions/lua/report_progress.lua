@@ -4,7 +4,7 @@
 -- KEYS: 3 to 5 statistics, 6 webhooks; per item: state
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, report
 -- Returns: per item 'reported' | 'no_state' | 'not_running' | 'stale_run'
--- Events: progressed (room transactions)
+-- Events: progressed (module transactions)
 -- Repeats: safe, though pollers may be told twice
 -- include: transition
 -- include: transactions

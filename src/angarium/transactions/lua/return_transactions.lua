@@ -4,7 +4,7 @@
 -- KEYS: 3 to 5 statistics, 6 processing, 7 to 9 stems of qIn, qOut and qAdmin; per item: state
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run
 -- Returns: per item 'returned' | 'no_state' | 'not_running' | 'stale_run'
--- Events: returned (room transactions)
+-- Events: returned (module transactions)
 -- Repeats: safe, the second call answers 'not_running'
 -- include: transition
 -- include: transactions

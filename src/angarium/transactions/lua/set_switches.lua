@@ -4,7 +4,7 @@
 -- KEYS: 3 to 5 statistics, 6 sleeping, 7 stem of qOut; per item: state
 -- ARGV: 4 notify, 5 work, 6 most switches of one transaction, 7 number of items; per item: id, switch, value
 -- Returns: per item 'woken' | 'set' | 'too_many' | 'finished' | 'no_state'
--- Events: switched, woken (room transactions)
+-- Events: switched, woken (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions

@@ -5,7 +5,7 @@
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, frame, sleep_ms or '', switch or ''
 -- Returns: per item 'sleeping' | 'awake' | 'cancelled' it is to be cancelled | 'no_state' |
 -- 'not_running' | 'stale_run'
--- Events: slept, woken (room transactions)
+-- Events: slept, woken (module transactions)
 -- Repeats: safe, by run
 -- include: transition
 -- include: transactions

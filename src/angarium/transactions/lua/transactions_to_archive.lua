@@ -5,7 +5,7 @@
 -- ARGV: 4 notify, 5 work, 6 node, 7 lock1_ms, 8 lock2_ms, 9 count, 10 number of ids stored; the ids;
 -- then what is in hand ('' | 'idle' | 'leaving', see role)
 -- Returns: {'granted' | 'working' | 'grace' | 'refused', {id, field, value, …}, …}
--- Events: archived, dropped (room transactions)
+-- Events: archived, dropped (module transactions)
 -- Repeats: safe, what is stored is removed once, and what is handed out stays on the list
 -- include: transition
 -- include: transactions

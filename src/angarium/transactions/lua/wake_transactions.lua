@@ -3,7 +3,7 @@
 -- KEYS: 3 to 5 statistics, 6 stem of states, 7 sleeping, 8 stem of qOut
 -- ARGV: 4 notify, 5 work, 6 count
 -- Returns: how many left the list of sleepers
--- Events: woken (room transactions)
+-- Events: woken (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions

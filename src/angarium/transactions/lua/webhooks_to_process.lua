@@ -9,7 +9,7 @@
 -- then what is in hand ('' | 'idle' | 'leaving', see role)
 -- Returns: {grant, {{'disabled', url} | {'given_up', url, id}, …}, {id, url, version, attempt,
 -- field, value, …}, …}
--- Events: webhook_delivered, webhook_failed, webhook_given_up, webhook_tried (room transactions)
+-- Events: webhook_delivered, webhook_failed, webhook_given_up, webhook_tried (module transactions)
 -- Repeats: no, a failure would count twice
 -- include: transition
 -- include: transactions

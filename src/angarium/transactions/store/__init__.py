@@ -1,4 +1,4 @@
-"""The only place of this room that calls scripts and knows the names of keys."""
+"""The only place of this module that calls scripts and knows the names of keys."""
 
 from angarium.transactions.store.handout import Due, DueWebhook, HandoutStore, WebhookResult
 from angarium.transactions.store.life import Able, Held, TransactionStore

@@ -1,4 +1,4 @@
-"""Names of this room's keys and channels, by partition, each built once."""
+"""Names of this module's keys and channels, by partition, each built once."""
 
 from __future__ import annotations
 

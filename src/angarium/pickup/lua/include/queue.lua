@@ -1,4 +1,4 @@
--- One queue of the pickup room: six keys beside one another, and what all its transitions share.
+-- One queue of the pickup module: six keys beside one another, and what all its transitions share.
 --   a message is  pending  in `pending` and in `recipients`
 --                 sending  in `sending`, scored by when it is pending again; HELD + sequence
 --                          while the live session it went to lasts

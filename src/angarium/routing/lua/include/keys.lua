@@ -1,4 +1,4 @@
--- Who gets a recipient key, and when it moves: the operations of the room on its book.
+-- Who gets a recipient key, and when it moves: the operations of the module on its book.
 local function is_silent(uid)
   local silent_ms = book.silent_ms(uid)
   return silent_ms and silent_ms > stale_after_ms

@@ -1,4 +1,4 @@
--- The routing room's structures behind one set of functions: our own layout, and what both share.
+-- The routing module's structures behind one set of functions: our own layout, and what both share.
 --   KEYS  3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
 --   ARGV  4 layout, 5 stale_after_ms, 6 moves_max, 7 wake channel, 8 partition
 -- `native`: 5 is a sorted set, key -> number of its instance; 7 holds «ms:number», with

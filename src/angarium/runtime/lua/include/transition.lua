@@ -30,12 +30,12 @@ end
 
 -- Append the batch's events as one entry. Past the size limit the oldest eighth is given up,
 -- and what was given up is counted: the limit guards Redis when no reader runs.
-local function journal_append(room)
+local function journal_append(module)
   if journal_count == 0 then return end
   local rows = table.concat(journal_rows, '\n')
   local events = redis.call('HINCRBY', KEYS[2], 'events', journal_count)
   local bytes = redis.call('HINCRBY', KEYS[2], 'bytes', #rows)
-  redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', room, 'at', string.format('%.0f', now_ms),
+  redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', module, 'at', string.format('%.0f', now_ms),
     'by', actor, 'n', journal_count, 'seq', events, 'end', bytes, 'rows', rows)
   -- The size is looked at once per 1/64 of the limit, because looking reads the first entry.
   local step = math.ceil(journal_bytes_max / 64)

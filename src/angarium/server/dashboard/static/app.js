@@ -136,7 +136,7 @@ function draw() {
 function side() {
   return h("aside", { class: "side", key: "side" },
     h("a", { class: "brand", href: "#/" }, h("img", { src: "/assets/icon.svg", alt: "" }), "Angarium"),
-    h("nav", { class: "nav", "aria-label": "Rooms" }, h("ul", {},
+    h("nav", { class: "nav", "aria-label": "Modules" }, h("ul", {},
       Object.entries(NAMES).map(([name, text]) => h("li", { key: name },
         h("a", { href: name === "overview" ? "#/" : `#/${name}`, "aria-current": state.name === name ? "page" : null },
           icon(name), text, flag(name)))))),
@@ -149,7 +149,7 @@ function side() {
 }
 
 function flag(name) {
-  const own = model.notices.filter((one) => one.room === name);
+  const own = model.notices.filter((one) => one.module === name);
   if (!own.length) return null;
   const trouble = own.some((one) => one.level === "trouble");
   return h("span", { class: `flag ${trouble ? "trouble" : ""}`, title: own.map((one) => one.text).join("; ") },

@@ -1,13 +1,13 @@
-// The building as a flow: rooms, the joints between them with their rates, the journal below.
+// The building as a flow: modules, the joints between them with their rates, the journal below.
 
 import { s } from "./dom.js";
 import { count, duration, many, rate, short } from "./format.js";
 
-export const ROOMS = {
+export const MODULES = {
   dispatch: "Dispatch", routing: "Routing", transactions: "Transactions",
   conversations: "Conversations", pickup: "Pickup",
 };
-// What each room calls the things that wait in it.
+// What each module calls the things that wait in it.
 const WAITING = {
   dispatch: () => "pending", routing: () => "waiting", transactions: () => "in hand",
   conversations: () => "in flight", pickup: (value) => (value === 1 ? "queue" : "queues"),
@@ -25,13 +25,13 @@ const JOINTS = [
 ];
 const WIDE = {
   size: [1200, 388], floor: [0, 328, 1200, 54],
-  rooms: { dispatch: [161, 6], transactions: [398, 6], conversations: [635, 6], pickup: [872, 6], routing: [161, 176] },
+  modules: { dispatch: [161, 6], transactions: [398, 6], conversations: [635, 6], pickup: [872, 6], routing: [161, 176] },
   ends: { publishers: [0, 46, 90, 36, "Publishers"], recipients: [1110, 46, 90, 36, "Recipients"],
     senders: [0, 216, 90, 36, "Senders"], instances: [398, 216, 90, 36, "Instances"] },
 };
 const NARROW = {
   size: [330, 1016], floor: [0, 956, 330, 54],
-  rooms: { dispatch: [82, 78], transactions: [82, 250], conversations: [82, 422], pickup: [82, 594], routing: [82, 824] },
+  modules: { dispatch: [82, 78], transactions: [82, 250], conversations: [82, 422], pickup: [82, 594], routing: [82, 824] },
   ends: { publishers: [115, 0, 100, 34, "Publishers"], recipients: [115, 766, 100, 34, "Recipients"] },
 };
 
@@ -40,45 +40,45 @@ export function building(model, narrow) {
   const [width, height] = plan.size;
   const joints = JOINTS.filter(([from, to]) => at(plan, from) && at(plan, to));
   return s("svg", { class: "building", viewBox: `0 0 ${width} ${height}`, role: "group",
-    "aria-label": "The building: what waits in each room, and how fast it moves" },
-    narrow ? null : Object.keys(plan.rooms).map((name) => drop(plan, name)),
+    "aria-label": "The building: what waits in each module, and how fast it moves" },
+    narrow ? null : Object.keys(plan.modules).map((name) => drop(plan, name)),
     joints.map((joint) => drawJoint(plan, model, joint, narrow)),
-    Object.keys(plan.rooms).map((name) => drawRoom(plan.rooms[name], model, name)),
+    Object.keys(plan.modules).map((name) => drawModule(plan.modules[name], model, name)),
     Object.values(plan.ends).map(drawEnd),
     narrow ? routingWords(plan, model) : null,
     drawFloor(plan.floor, model, narrow));
 }
 
 function at(plan, name) {
-  if (plan.rooms[name]) return [...plan.rooms[name], BOX.width, BOX.height];
+  if (plan.modules[name]) return [...plan.modules[name], BOX.width, BOX.height];
   return plan.ends[name];
 }
 
-function drawRoom([x, y], model, name) {
-  const room = model.rooms[name];
+function drawModule([x, y], model, name) {
+  const module = model.modules[name];
   const lines = [
-    room.oldestMs === null ? null : `oldest ${duration(room.oldestMs)}`,
-    room.troublePerS ? `${rate(room.troublePerS)} again` : null,
+    module.oldestMs === null ? null : `oldest ${duration(module.oldestMs)}`,
+    module.troublePerS ? `${rate(module.troublePerS)} again` : null,
   ].filter(Boolean);
-  const words = `${ROOMS[name]}: ${count(room.pending)} ${WAITING[name](room.pending)}, ${lines.join(", ")}`;
+  const words = `${MODULES[name]}: ${count(module.pending)} ${WAITING[name](module.pending)}, ${lines.join(", ")}`;
   return s("a", { href: `#/${name}`, "aria-label": words, key: name },
-    s("g", { class: "room" },
+    s("g", { class: "module" },
       s("rect", { class: "box", x, y, width: BOX.width, height: BOX.height, rx: 12 }),
-      s("text", { class: "name", x: x + 16, y: y + 29 }, ROOMS[name]),
+      s("text", { class: "name", x: x + 16, y: y + 29 }, MODULES[name]),
       s("circle", { class: `state ${tone(model, name)}`, cx: x + BOX.width - 13, cy: y + 14, r: 5.5 },
-        s("title", {}, many(room.processes, "process", "processes"))),
-      s("text", { class: "big", x: x + 16, y: y + 65 }, short(room.pending),
-        s("tspan", { class: "small", dx: 7 }, WAITING[name](room.pending))),
-      s("text", { class: "small", x: x + 16, y: y + 86 }, lines[0] ?? (room.pending ? "moving" : "nothing waits")),
-      s("text", { class: `small ${room.troublePerS ? "warn" : ""}`, x: x + 16, y: y + 104 },
-        lines[1] ?? many(room.processes, "process", "processes"))));
+        s("title", {}, many(module.processes, "process", "processes"))),
+      s("text", { class: "big", x: x + 16, y: y + 65 }, short(module.pending),
+        s("tspan", { class: "small", dx: 7 }, WAITING[name](module.pending))),
+      s("text", { class: "small", x: x + 16, y: y + 86 }, lines[0] ?? (module.pending ? "moving" : "nothing waits")),
+      s("text", { class: `small ${module.troublePerS ? "warn" : ""}`, x: x + 16, y: y + 104 },
+        lines[1] ?? many(module.processes, "process", "processes"))));
 }
 
 function tone(model, name) {
-  const own = model.notices.filter((notice) => notice.room === name);
+  const own = model.notices.filter((notice) => notice.module === name);
   if (own.some((notice) => notice.level === "trouble")) return "bad";
   if (own.length) return "warn";
-  return model.rooms[name].processes ? "good" : "";
+  return model.modules[name].processes ? "good" : "";
 }
 
 const drawEnd = ([x, y, width, height, name]) =>
@@ -108,7 +108,7 @@ function drawJoint(plan, model, [from, to, event, verb], narrow) {
 
 /** On a small screen routing stands by itself, so its two rates stand at its sides. */
 function routingWords(plan, model) {
-  const [x, y] = plan.rooms.routing;
+  const [x, y] = plan.modules.routing;
   const sides = [["routing.accepted", "in", x - 40], ["routing.delivered", "out", x + BOX.width + 40]];
   return sides.map(([event, verb, middle]) => s("g", { class: "joint", key: event },
     s("text", { class: `rate ${model.rates[event] ? "" : "none"}`, x: middle, y: y + 52, "data-joint": event },
@@ -117,7 +117,7 @@ function routingWords(plan, model) {
 }
 
 function drop(plan, name) {
-  const [x, y] = plan.rooms[name];
+  const [x, y] = plan.modules[name];
   const middle = x + BOX.width - 28;
   return s("path", { class: "drop", d: `M${middle} ${y + BOX.height + 6} V${plan.floor[1] - 5}`, key: `drop ${name}` });
 }
@@ -130,7 +130,7 @@ function drawFloor([x, y, width, height], model, narrow) {
     : "no reader yet";
   const written = `${rate(model.rates["journal.events"] ?? 0)} · ${short(events)} events`;
   return s("a", { href: "#/lake", "aria-label": `Journal: ${written}; ${lake}`, key: "floor" },
-    s("g", { class: "floor room" },
+    s("g", { class: "floor module" },
       s("rect", { class: "box", x, y, width, height, rx: 12 }),
       s("text", { class: "name", x: x + 18, y: y + (narrow ? 23 : 33) }, "Journal"),
       s("text", { class: "small", x: x + 92, y: y + (narrow ? 23 : 32.5) }, written),

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { exactly } from "./format.js";
-import { ROOMS } from "./flow.js";
+import { MODULES } from "./flow.js";
 
 const GOOD = new Set(["delivered", "completed", "acknowledged", "picked_up", "webhook_delivered"]);
 const BAD = new Set(["dead", "cancelled", "expired", "failed", "rejected", "webhook_given_up", "webhook_failed", "timeout"]);
@@ -24,7 +24,7 @@ function line(event, id) {
     event.attempt && `no. ${event.attempt}`, event.key && `for ${event.key}`, event.detail,
   ].filter(Boolean).join(" · ");
   return h("li", { class: tone(event) }, h("time", { datetime: new Date(event.at_ms).toISOString() }, exactly(event.at_ms)),
-    h("b", {}, event.event.replaceAll("_", " ")), h("span", { class: "room" }, ROOMS[event.room] ?? event.room),
+    h("b", {}, event.event.replaceAll("_", " ")), h("span", { class: "module" }, MODULES[event.module] ?? event.module),
     words ? h("span", { class: "soft wrap" }, words) : null,
     event.subject === id ? null : h("span", { class: "faint mono wrap" }, event.subject),
     event.source === "lake" ? h("span", { class: "faint" }, "from the lake") : null);

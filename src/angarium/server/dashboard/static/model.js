@@ -13,7 +13,7 @@ export const model = {
   ready: false,
   freshUntilMs: 0,
   version: "",
-  rooms: {},
+  modules: {},
   rates: {},
   facts: {},
   journal: { entries: 0, events: 0, dropped: 0, readers: {} },
@@ -38,10 +38,10 @@ export function absorb(found) {
     if (value || Date.now() > model.freshUntilMs) model.rates[joint] = value;
   model.processes = found.processes;
   model.notices = found.notices;
-  model.facts = Object.fromEntries(found.rooms.map((room) => [room.name, room.facts]));
-  model.rooms = Object.fromEntries(found.rooms.map((room) => [room.name, {
-    pending: room.waiting, oldestMs: room.oldest_ms, processes: room.processes, dead: room.dead,
-    troublePerS: room.name === "dispatch" ? found.rates["dispatch.redelivered"] : 0,
+  model.facts = Object.fromEntries(found.modules.map((module) => [module.name, module.facts]));
+  model.modules = Object.fromEntries(found.modules.map((module) => [module.name, {
+    pending: module.waiting, oldestMs: module.oldest_ms, processes: module.processes, dead: module.dead,
+    troublePerS: module.name === "dispatch" ? found.rates["dispatch.redelivered"] : 0,
   }]));
   model.journal = { entries: found.journal.entries, events: found.journal.events,
     dropped: found.journal.dropped_events, readers: found.journal.behind_ms };
@@ -54,7 +54,7 @@ function remember(atMs) {
   if (atMs - (times.at(-1) ?? 0) < STEP_MS) return;
   times.push(atMs);
   for (const [joint, value] of Object.entries(model.rates)) (rates[joint] ??= []).push(value);
-  for (const [name, room] of Object.entries(model.rooms)) (waiting[name] ??= []).push(room.pending);
+  for (const [name, module] of Object.entries(model.modules)) (waiting[name] ??= []).push(module.pending);
   const series = [times, ...Object.values(rates), ...Object.values(waiting)];
   for (const one of series) while (one.length > POINTS_MAX) one.shift();
 }

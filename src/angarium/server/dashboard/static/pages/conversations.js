@@ -31,7 +31,7 @@ function listed(kind, list) {
   return [
     heading("Conversations", "Replies leave in the order in which their requests came, whichever process makes them."),
     tiles(["Replies in flight", count(figures.replies)], ["Open requests", count(figures.requests), "without a reply"],
-      ["Not taken yet", count(figures.new)], ["Without a sender", count(figures.without_sender), "no process can send them"], ["Processes", count(model.rooms.conversations.processes)]),
+      ["Not taken yet", count(figures.new)], ["Without a sender", count(figures.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
     list.answer?.needs.length ? needs(list.answer.needs) : null,
     card("Look at one", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),

@@ -23,7 +23,7 @@ function view(own) {
   return [
     heading("Dispatch", "Messages from the channel and the durable intake, handed to workers until one says it is done."),
     tiles(["Pending", count(facts.pending), "accepted, not done"], ["Intake", count(facts.inbox), "not accepted yet"],
-      ["Oldest", duration(model.rooms.dispatch.oldestMs), "since last sent"], ["Workers", count(facts.consumers)],
+      ["Oldest", duration(model.modules.dispatch.oldestMs), "since last sent"], ["Workers", count(facts.consumers)],
       ["Results", count(facts.processed), "in the stream"],
       ["Dead letters", count(facts.dead), null, facts.dead ? "warn" : ""]),
     own.status ? partitions(own.status) : loading(),

@@ -1,7 +1,7 @@
 // The whole building: flow, what needs an eye, rates over the last minutes, processes.
 
 import { h } from "../dom.js";
-import { building, ROOMS } from "../flow.js";
+import { building, MODULES } from "../flow.js";
 import { ago, count, rate } from "../format.js";
 import { chart } from "../charts.js";
 import { model } from "../model.js";
@@ -27,7 +27,7 @@ export function page() {
 
 function view() {
   return [
-    heading("Overview", "Every room of the building, what waits in it and how fast it moves."),
+    heading("Overview", "Every module of the building, what waits in it and how fast it moves."),
     notices(),
     h("section", { class: "card", "aria-label": "Flow", key: "flow" },
       h("div", { class: "body" }, building(model, NARROW.matches))),
@@ -39,8 +39,8 @@ function view() {
 function notices() {
   if (!model.notices.length) return null;
   return h("ul", { class: "notices", "aria-label": "Needs an eye", key: "notices" },
-    model.notices.map((one) => h("li", { class: `notice ${one.level}`, key: one.room + one.text },
-      h("a", { href: `#/${one.room}` }, one.text), h("span", {}, one.hint))));
+    model.notices.map((one) => h("li", { class: `notice ${one.level}`, key: one.module + one.text },
+      h("a", { href: `#/${one.module}` }, one.text), h("span", {}, one.hint))));
 }
 
 function throughput() {
@@ -53,9 +53,9 @@ function throughput() {
 
 function waiting() {
   const { times, waiting: values } = model.history;
-  return card("Waiting", { note: "in each room", body: chart({
+  return card("Waiting", { note: "in each module", body: chart({
     title: "Waiting", times, width: NARROW.matches ? 340 : 500,
-    series: Object.entries(ROOMS).map(([name, text]) => ({ name: text, values: values[name] ?? [] })),
+    series: Object.entries(MODULES).map(([name, text]) => ({ name: text, values: values[name] ?? [] })),
   }) });
 }
 

@@ -12,11 +12,11 @@ const href = (row) => `#/pickup/${encodeURIComponent(row.connection_id)}?tenant=
 export function page({ rest, parameters, redraw }) {
   const id = rest.join("/");
   if (id) return one(id, parameters.get("tenant") ?? "default", redraw);
-  const own = { room: null, queues: paged("/v1/pickup/queues", "queues", () => ({}), redraw),
+  const own = { module: null, queues: paged("/v1/pickup/queues", "queues", () => ({}), redraw),
     sessions: paged("/v1/pickup/sessions", "queues", () => ({}), redraw) };
   return {
     async load() {
-      [own.room] = await Promise.all([get("/v1/pickup"), own.queues.load(), own.sessions.load()]);
+      [own.module] = await Promise.all([get("/v1/pickup"), own.queues.load(), own.sessions.load()]);
     },
     view: () => view(own),
   };
@@ -31,7 +31,7 @@ function view(own) {
   return [
     heading("Pickup", "Messages reach a live session at once, or wait for whoever is away: first in Redis, then in the database."),
     tiles(["Live sessions", count(figures.sessions)], ["Queues", count(figures.queues), "with messages, now or lately"],
-      ["Longest wait", duration(model.rooms.pickup.oldestMs)], ["In the database", own.room ? count(own.room.archived) : "–", own.room ? bytes(own.room.archived_bytes) : null],
+      ["Longest wait", duration(model.modules.pickup.oldestMs)], ["In the database", own.module ? count(own.module.archived) : "–", own.module ? bytes(own.module.archived_bytes) : null],
       ["Moving there", count(figures.moving)], ["Pushes due", count(figures.pushes)]),
     gateways(own),
     card("Look at one", { body: h("form", { class: "form", on: { submit: open } },
@@ -46,14 +46,14 @@ function view(own) {
 }
 
 function gateways(own) {
-  if (!own.room) return loading();
-  if (!own.room.gateways.length)
+  if (!own.module) return loading();
+  if (!own.module.gateways.length)
     return card("Gateways", { body: empty("pickup", "No gateway has run yet", "Recipients connect to one by WebSocket.", "angarium serve gateway") });
   return card("Gateways", { table: table("Gateways", [
     { label: "Gateway", cell: (row) => row.gateway, class: "wrap" },
     { label: "State", cell: (row) => badge(row.live ? "live" : "gone", row.live ? "good" : "warn") },
     { label: "Sessions", cell: (row) => count(row.sessions), number: true },
-  ], own.room.gateways, (row) => row.gateway) });
+  ], own.module.gateways, (row) => row.gateway) });
 }
 
 function list(pages, label, none) {

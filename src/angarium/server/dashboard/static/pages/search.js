@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, pretty } from "../format.js";
-import { ROOMS } from "../flow.js";
+import { MODULES } from "../flow.js";
 import { history } from "../history.js";
 import { badge, card, empty, heading, loading } from "../parts.js";
 
@@ -46,10 +46,10 @@ function result(id, own) {
 
 function now(id, found) {
   if (!found.found.length)
-    return card("Now", { body: empty("search", "No room holds it any more", "It has ended; its history is below.") });
+    return card("Now", { body: empty("search", "No module holds it any more", "It has ended; its history is below.") });
   return h("div", { class: "grid", key: "now" }, found.found.map((one) => {
-    const place = PLACES[one.room] && KINDS[one.kind] === one.room ? PLACES[one.room](one.state?.id ?? id) : null;
-    return card(`${ROOMS[one.room] ?? one.room}: ${one.kind}`, { key: one.room + one.kind,
+    const place = PLACES[one.module] && KINDS[one.kind] === one.module ? PLACES[one.module](one.state?.id ?? id) : null;
+    return card(`${MODULES[one.module] ?? one.module}: ${one.kind}`, { key: one.module + one.kind,
       actions: place ? h("a", { class: "button", href: place }, "Open") : null,
       body: h("pre", {}, pretty(one.state)) });
   }));

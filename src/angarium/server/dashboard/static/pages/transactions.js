@@ -41,7 +41,7 @@ function view(own) {
   const figures = model.facts.transactions;
   return [
     heading("Transactions", "Pipelines of steps on groups of nodes; each accepted transaction ends exactly once."),
-    tiles(["Queued", count(figures.queued), model.rooms.transactions.oldestMs === null ? null : `first waits ${duration(model.rooms.transactions.oldestMs)}`],
+    tiles(["Queued", count(figures.queued), model.modules.transactions.oldestMs === null ? null : `first waits ${duration(model.modules.transactions.oldestMs)}`],
       ["Running", count(figures.running)], ["Sleeping", count(figures.sleeping)], ["Webhooks due", count(figures.webhooks)],
       ["To archive", count(figures.to_archive)],
       ["Nodes", count(figures.nodes), figures.silent_nodes ? `${count(figures.silent_nodes)} silent` : null, figures.silent_nodes ? "warn" : ""]),

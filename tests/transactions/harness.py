@@ -1,4 +1,4 @@
-"""The room under test: its stores on a runtime of their own, pipelines, and a node if wanted."""
+"""The module under test: its stores on a runtime of their own, pipelines, and a node if wanted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STEPS: Mapping[str, list[dict[str, Any]]] = {
 }
 
 
-class Room:
+class Harness:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.store = TransactionStore(runtime)
@@ -120,14 +120,14 @@ class Room:
         return found
 
     async def events(self) -> list[Event]:
-        """This room's part of the journal of all partitions."""
+        """This module's part of the journal of all partitions."""
         found: list[Event] = []
         for partition in self.store.places.partitions:
             after = "0-0"
             while entries := await Journal(self.runtime).read(partition, after):
                 for entry_id, fields in entries:
                     entry = decode_entry(entry_id, fields)
-                    if entry.room == "transactions":
+                    if entry.module == "transactions":
                         found += entry.events
                 after = entries[-1][0].decode()
         return found
@@ -151,21 +151,21 @@ class Room:
 
 
 @asynccontextmanager
-async def room(
+async def harness(
     redis_url: str, *, clock: Clock | None = None, **overrides: Any
-) -> AsyncIterator[Room]:
-    with tempfile.TemporaryDirectory(prefix="angarium-room-") as home:
+) -> AsyncIterator[Harness]:
+    with tempfile.TemporaryDirectory(prefix="angarium-module-") as home:
         given = {"home": home, **overrides}
         async with (
             sample_runtime(redis_url, clock=clock, **given) as runtime,
-            _room(runtime) as found,
+            _module(runtime) as found,
         ):
             yield found
 
 
 @asynccontextmanager
-async def _room(runtime: Runtime) -> AsyncIterator[Room]:
-    found = Room(runtime)
+async def _module(runtime: Runtime) -> AsyncIterator[Harness]:
+    found = Harness(runtime)
     for name, steps in STEPS.items():
         await found.define(name, *steps)
     try:
