@@ -192,7 +192,7 @@ def _peak_mib() -> int:
 def main() -> None:
     print(f"## The lake, {datetime.now(UTC):%H:%M} UTC\n")
     folder = Path(tempfile.mkdtemp(prefix="angarium-lake-"))
-    # Kept by who wants to go on with a table that has grown.
+    # RestartingTask by who wants to go on with a table that has grown.
     kept = Path(os.environ.get("LAKE_FOLDER") or folder)
     try:
         with ServerProcess() as server:

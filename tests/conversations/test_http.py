@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from angarium.conversations.http import face
+from angarium.conversations.http import http_api
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
@@ -39,7 +39,7 @@ class House:
 @asynccontextmanager
 async def house(redis_url: str) -> AsyncIterator[tuple[House, Runtime]]:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
-        api = Api(runtime, [face(runtime, Angarium())])
+        api = Api(runtime, [http_api(runtime, Angarium())])
         await api.start()
         try:
             async with aiohttp.ClientSession() as session:

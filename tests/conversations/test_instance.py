@@ -12,7 +12,7 @@ from angarium.conversations.instance import build, check
 from angarium.conversations.model import Reply
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.figures import Figures, read_processes
+from angarium.runtime.process_report import ProcessReporter, read_processes
 from angarium.runtime.settings import load
 from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
 from tests.conversations.receiver import receiver
@@ -306,7 +306,7 @@ async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: 
     """0.1.0 reports figures, but no senders, and finds replies by their time only."""
     async with sample_runtime(redis_url) as runtime:
         prefix = runtime.settings.prefix
-        await Figures(runtime, "conversations").report({"queue": 0})
+        await ProcessReporter(runtime, "conversations").report({"queue": 0})
         module = Harness(runtime, FakeClock())
         async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
             assert bridge.store.older_beside

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from angarium.dispatch.epochs import digest
-from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, face
+from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, http_api
 from angarium.dispatch.identity import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.watch import DispatchWatch
@@ -43,7 +43,7 @@ class Answer:
 
 
 class Desk:
-    """An API role with this module's face, and what stands behind it."""
+    """An API role with this module's HTTP API, and what stands behind it."""
 
     def __init__(self, runtime: Runtime, http: aiohttp.ClientSession, url: str) -> None:
         self.runtime = runtime
@@ -97,7 +97,7 @@ class Desk:
 async def desk(redis_url: str, **overrides: Any) -> AsyncIterator[Desk]:
     overrides.setdefault("dispatch", {"deliveries_max": 1})
     async with sample_runtime(redis_url, http={"port": 0}, **overrides) as runtime:
-        api = Api(runtime, [face(runtime, Angarium())])
+        api = Api(runtime, [http_api(runtime, Angarium())])
         await api.start()
         async with aiohttp.ClientSession() as http:
             yield Desk(runtime, http, f"http://127.0.0.1:{api.ports['http']}")
@@ -198,7 +198,7 @@ async def test_what_was_posted_reaches_a_worker(redis_url: str) -> None:
     async with hall(redis_url, ack_timeout_ms=30_000) as ours:
         await ours.add_dispatcher()
         await ours.add_worker()
-        api = Api(ours.runtime, [face(ours.runtime, Angarium())])
+        api = Api(ours.runtime, [http_api(ours.runtime, Angarium())])
         await api.start()
         url = f"http://127.0.0.1:{api.ports['http']}"
         async with aiohttp.ClientSession() as http:
@@ -240,7 +240,7 @@ async def test_prometheus_is_told_what_waits_and_what_died(redis_url: str) -> No
         await ours.post([{"payload": n} for n in range(3)])
         await ours.die(b"1", "no")
 
-        watch = face(ours.runtime, Angarium()).service
+        watch = http_api(ours.runtime, Angarium()).service
         assert isinstance(watch, DispatchWatch)
         assert await watch.run_once() == 0
         page = (await ours.ask("GET", "/metrics")).body.decode().splitlines()

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from angarium.cli.main import main
-from angarium.runtime.figures import read_processes
+from angarium.runtime.process_report import read_processes
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of

@@ -14,16 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.figures import TTL_MS, Figures
+from angarium.runtime.process_report import TTL_MS, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.server import http, processes
-from angarium.server.http import FACES, Api
+from angarium.server.http import HTTP_APIS, Api
 from angarium.server.process_metrics import ProcessMetrics
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
-from tests.runtime.test_web import check_page
+from tests.runtime.test_http_api import check_page
 
 PATIENCE_S = 30.0
 # Between two readings, so that a test need not wait for seconds.
@@ -85,9 +85,9 @@ async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url
         sample_runtime(any_redis_url, clock=FakeClock(), actor="one") as one,
         beside(one, "two") as two,
     ):
-        await Figures(one, "relay").report({"queued": 3, "mode": "calm"})
-        await Figures(two, "relay").report({"queued": 4.5})
-        await Figures(two, "node").report({"running": 1})
+        await ProcessReporter(one, "relay").report({"queued": 3, "mode": "calm"})
+        await ProcessReporter(two, "relay").report({"queued": 4.5})
+        await ProcessReporter(two, "node").report({"running": 1})
         metrics = ProcessMetrics(one)
         assert scraped(metrics) == {}, "nothing before the first reading"
         assert await metrics.run_once() == 3
@@ -106,10 +106,10 @@ async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
     ):
         metrics = ProcessMetrics(one)
         for runtime in (one, two):
-            await Figures(runtime, "relay").report({"queued": 1})
+            await ProcessReporter(runtime, "relay").report({"queued": 1})
         await metrics.run_once()
         assert len(scraped(metrics)) == 2
-        await Figures(two, "relay").withdraw()
+        await ProcessReporter(two, "relay").withdraw()
         await metrics.run_once()
         assert scraped(metrics) == {("angarium_relay_queued", "one"): 1}
         await clock.advance(TTL_MS / 1000 + 0.001)
@@ -121,7 +121,7 @@ async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> 
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
         metrics = ProcessMetrics(runtime)
-        await Figures(runtime, "relay").report({"queued": 1})
+        await ProcessReporter(runtime, "relay").report({"queued": 1})
         await metrics.run_once()
         await clock.advance(TTL_MS / 1000)
         assert len(scraped(metrics)) == 1
@@ -132,7 +132,7 @@ async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> 
 async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> None:
     async with sample_runtime(redis_url, actor='o"n\\e\n') as runtime:
         odd = {"p99.latency ms": 1, "p99_latency-ms": 2, "ü": 3, "": 4, "accepted_total": 5}
-        await Figures(runtime, "reply-sender").report(odd)
+        await ProcessReporter(runtime, "reply-sender").report(odd)
         metrics = ProcessMetrics(runtime)
         await metrics.run_once()
         found = scraped(metrics)
@@ -150,7 +150,7 @@ async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> No
 
 @asynccontextmanager
 async def serving(runtime: Runtime) -> AsyncIterator[int]:
-    api = Api(runtime, [processes.face(runtime, Angarium())])
+    api = Api(runtime, [processes.http_api(runtime, Angarium())])
     await api.start()
     try:
         yield api.ports["http"]
@@ -170,14 +170,14 @@ async def test_the_api_lists_every_process_with_its_figures(any_redis_url: str) 
         serving(one) as port,
     ):
         assert await listed(port) == []
-        await Figures(two, "relay").report({"queued": 3, "mode": "calm"})
+        await ProcessReporter(two, "relay").report({"queued": 3, "mode": "calm"})
         (process,) = await listed(port)
         assert (process["role"], process["actor"]) == ("relay", "two")
         assert process["figures"] == {"queued": 3.0, "mode": "calm"}
         assert process["host"]
         assert process["pid"] > 0
         assert process["at_ms"] > 0
-        await Figures(two, "relay").withdraw()
+        await ProcessReporter(two, "relay").withdraw()
         assert await listed(port) == []
 
 
@@ -189,7 +189,7 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
         sample_runtime(redis_url, actor="one", http={"port": 0}) as one,
         beside(one, "two") as two,
     ):
-        await Figures(two, "relay").report({"queued": 3})
+        await ProcessReporter(two, "relay").report({"queued": 3})
         async with serving(one) as port:
             key = ("angarium_relay_queued", "two")
 
@@ -197,14 +197,14 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
                 return shown(await get(port, "/metrics")).get(key)
 
             assert await eventually(gauge, PATIENCE_S) == 3
-            await Figures(two, "relay").report({"queued": 7})
+            await ProcessReporter(two, "relay").report({"queued": 7})
 
             async def follows() -> bool:
                 return await gauge() == 7
 
             await eventually(follows, PATIENCE_S)
             assert "angarium_supervised_failures" in await get(port, "/metrics")
-            await Figures(two, "relay").withdraw()
+            await ProcessReporter(two, "relay").withdraw()
 
             async def gone() -> bool:
                 return await gauge() is None
@@ -214,14 +214,14 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
 
 async def test_the_operation_is_on_a_valid_page(redis_url: str) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime, serving(runtime) as port:
-        assert processes.__name__ in FACES
+        assert processes.__name__ in HTTP_APIS
         page = json.loads(await get(port, "/openapi.json"))
         check_page(page)
         operation = page["paths"]["/v1/processes"]["get"]
         assert operation["operationId"] == "list_processes"
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/Processes"}
-        figures = page["components"]["schemas"]["ProcessFigures"]["properties"]["figures"]
+        figures = page["components"]["schemas"]["ProcessReport"]["properties"]["figures"]
         kinds = [each["type"] for each in figures["additionalProperties"]["anyOf"]]
         assert sorted(kinds) == ["number", "string"]
 
@@ -240,7 +240,7 @@ async def test_the_figures_come_back_after_redis_was_gone(
             sample_runtime(server.url, http={"port": 0}, redis=quick) as runtime,
             serving(runtime) as port,
         ):
-            figures = Figures(runtime, "relay")
+            figures = ProcessReporter(runtime, "relay")
             await figures.report({"queued": 1})
 
             async def gauges() -> Series:

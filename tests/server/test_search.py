@@ -13,7 +13,7 @@ from angarium.lake.lookup import LakeEvent
 from angarium.runtime.errors import InputInvalid, NotFound
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import IN_HAND, InHand
-from angarium.server.joins import JoinedConversations, reply_letter_id
+from angarium.server.reply_to_pickup import JoinedConversations, reply_letter_id
 from angarium.server.search import Search, SearchAnswer
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually

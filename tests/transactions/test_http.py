@@ -1,4 +1,4 @@
-"""The module over HTTP: both faces, long polls, event streams, and what they refuse."""
+"""The module over HTTP: both http_apis, long polls, event streams, and what they refuse."""
 
 from __future__ import annotations
 

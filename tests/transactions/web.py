@@ -1,4 +1,4 @@
-"""An API in this process with this module's face, and a client that asks it."""
+"""An API in this process with this module's HTTP API, and a client that asks it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aiohttp
 
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
-from angarium.transactions.http import face
+from angarium.transactions.http import http_api
 from tests.transactions.app import app
 
 
@@ -46,7 +46,7 @@ async def asker(port: int) -> AsyncIterator[Asker]:
 @asynccontextmanager
 async def api(runtime: Runtime) -> AsyncIterator[Asker]:
     """Needs a runtime with `http={"port": 0}`."""
-    service = Api(runtime, [face(runtime, app)])
+    service = Api(runtime, [http_api(runtime, app)])
     await service.start()
     try:
         async with asker(service.ports["http"]) as found:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
 # Of a payload or a reason in a list: a line for people, not the whole of it.
-SHOWN_LETTERS_MAX = 60
+SHOWN_CHARS_MAX = 60
 
 
 def dispatch_commands() -> typer.Typer:
@@ -214,7 +214,7 @@ def _letter_row(letter: DeadLetter) -> tuple[str, ...]:
 def _short(text: str) -> str:
     # What strangers published may hold what a terminal would obey.
     line = "".join(letter if letter.isprintable() else " " for letter in text)
-    return line if len(line) <= SHOWN_LETTERS_MAX else f"{line[: SHOWN_LETTERS_MAX - 1]}…"
+    return line if len(line) <= SHOWN_CHARS_MAX else f"{line[: SHOWN_CHARS_MAX - 1]}…"
 
 
 def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
-LINE_LETTERS_MAX = 100_000
+LINE_CHARS_MAX = 100_000
 NAMED_MAX = 20  # findings shown to a person; --json has all
 
 
@@ -350,5 +350,5 @@ def _print_table(titles: list[str], rows: list[tuple[Any, ...]]) -> None:
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     # Into a pipe a row is one line, however long.
-    width = None if sys.stdout.isatty() else LINE_LETTERS_MAX
+    width = None if sys.stdout.isatty() else LINE_CHARS_MAX
     Console(width=width, soft_wrap=True).print(table)

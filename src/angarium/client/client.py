@@ -2,7 +2,7 @@
 
 Inside a role's process it stands on the runtime of that process; anywhere else it is entered as a
 context and opens its own. A module's part is imported when it is first used. Nothing is decided
-here: each part checks what it is given as its module's HTTP face does, and calls the module's
+here: each part checks what it is given as its module's HTTP API does, and calls the module's
 store.
 """
 

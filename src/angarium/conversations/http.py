@@ -18,11 +18,9 @@ from angarium.conversations.model import Message, MessageOptions, TaskItem
 from angarium.conversations.show import Shown, show
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
-from angarium.runtime.outbound import check_url
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     decode,
@@ -30,6 +28,8 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
 
 # Numbers are exact up to here in Redis' scripts and in JavaScript.
 Timestamp = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -79,8 +79,8 @@ class Acknowledged(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["delivered", "cancelled"]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
-    return Face("conversations", _Operations(runtime).all())
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+    return HttpApi("conversations", _Operations(runtime).all())
 
 
 class _Operations:

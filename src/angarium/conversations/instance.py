@@ -46,8 +46,8 @@ from angarium.conversations.show import ShownSenders, show_senders
 from angarium.conversations.store import WAITING, ConversationStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
-from angarium.runtime.figures import INTERVAL_S, Figures
 from angarium.runtime.outbound import Outbound
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
 from angarium.runtime.settings import Settings
@@ -126,7 +126,7 @@ class ConversationsInstance(Service):
         self.agent = AwaitedAgent(
             self.manager, self.store, settings, self.clock, self._module, self._enqueue
         )
-        self._figures = Figures(runtime, ROLE)
+        self._figures = ProcessReporter(runtime, ROLE)
         self._senders: Senders | None = None
         self._outbound: Outbound | None = None
         self._fetching: Loop | None = None

@@ -23,7 +23,7 @@ from angarium.runtime.journal import Entry, Event
 from angarium.runtime.settings import Settings
 
 COMMAND_S_MAX = 300.0
-PROBLEM_LETTERS_MAX = 300
+PROBLEM_CHARS_MAX = 300
 
 
 class Filed(msgspec.Struct, frozen=True):
@@ -108,5 +108,5 @@ async def _angarium(
         raise
     if process.returncode not in codes:
         last = " ".join(errors.decode(errors="replace").strip().splitlines()[-1:])
-        raise FilingFailed(f"angarium {' '.join(arguments[:2])}: {last[:PROBLEM_LETTERS_MAX]}")
+        raise FilingFailed(f"angarium {' '.join(arguments[:2])}: {last[:PROBLEM_CHARS_MAX]}")
     return process.returncode, out

@@ -25,8 +25,8 @@ from angarium.demo.fleet import Fleet, RoleProcess
 from angarium.demo.ledger import NAMED_MAX, Audit, Ledger
 from angarium.demo.world import Listener, Outside, Phones, people_of
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.figures import read_processes
 from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.process_report import read_processes
 from angarium.runtime.settings import Settings, load
 
 MESSAGES_PER_PERSON = 2

@@ -24,7 +24,7 @@ from angarium.dispatch.protocol import Rejected
 from angarium.dispatch.store import DispatchStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import Settings
@@ -103,7 +103,7 @@ class Dispatcher(Service, LinkOwner):
         self._covered: dict[int, int] = {}
         self._hearing = asyncio.Event()
         self._willing = False  # to lead
-        self._figures = Figures(runtime, "dispatcher")
+        self._figures = ProcessReporter(runtime, "dispatcher")
         self._last_processed = 0
         self._last_figures_s = 0.0
 

@@ -18,11 +18,9 @@ from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.dispatch.watch import DispatchWatch
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import TRACEPARENT
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     decode,
@@ -30,6 +28,8 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
 
 KEY_HEADER = "Idempotency-Key"
 LIST_MAX, LIST_DEFAULT = 500, 50
@@ -73,9 +73,9 @@ class RetriedLetter(msgspec.Struct, frozen=True):
     status: Literal["retried"]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     store = DispatchStore(runtime)
-    return Face("dispatch", _Operations(runtime, store).all(), DispatchWatch(runtime, store))
+    return HttpApi("dispatch", _Operations(runtime, store).all(), DispatchWatch(runtime, store))
 
 
 class _Operations:

@@ -191,7 +191,7 @@ class Partition:
             shares.willing
             and self._ring.current is not None
             and await self._may_try(shares)
-            # Kept without leading: the last takeover failed half-way.
+            # RestartingTask without leading: the last takeover failed half-way.
             and await self._lease.run_once() in (Turn.GAINED, Turn.KEPT)
         ):
             await self._take_over()

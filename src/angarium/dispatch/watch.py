@@ -9,7 +9,7 @@ from __future__ import annotations
 from prometheus_client import Gauge
 
 from angarium.dispatch.store import DispatchStore, PartitionStatus
-from angarium.runtime.figures import INTERVAL_S
+from angarium.runtime.process_report import INTERVAL_S
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 

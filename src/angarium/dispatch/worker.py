@@ -41,8 +41,8 @@ from angarium.dispatch.warnings import RepeatedWarnings
 from angarium.redis.connection import Argument
 from angarium.runtime.application import Angarium, Caller, Handler
 from angarium.runtime.errors import AngariumError, ScriptFailed
-from angarium.runtime.figures import INTERVAL_S, Figures
 from angarium.runtime.limits import Limits
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import Settings
@@ -108,7 +108,7 @@ class Worker(Service):
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
         self._results = _Results(self, runtime.settings.limits)
-        self._figures = Figures(runtime, "worker")
+        self._figures = ProcessReporter(runtime, "worker")
 
     async def on_start(self) -> None:
         listener = _listen(self._runtime.settings)

@@ -1,4 +1,4 @@
-"""The lake's HTTP face: `/v1/lake/…`. Answers from the tables, without Spark."""
+"""The lake's HTTP API: `/v1/lake/…`. Answers from the tables, without Spark."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from angarium.lake.report import report
 from angarium.lake.tables import Lake, LakeEmpty
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.figures import read_processes
+from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import Journal
+from angarium.runtime.process_report import read_processes
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Face, Operation, Parameter, reply
 
-SUBJECT_LETTERS_MAX = 300
+SUBJECT_CHARS_MAX = 300
 SUBJECT = Parameter(
-    "subject", "path", {"type": "string", "minLength": 1, "maxLength": SUBJECT_LETTERS_MAX}
+    "subject", "path", {"type": "string", "minLength": 1, "maxLength": SUBJECT_CHARS_MAX}
 )
 
 # A file to keep. Opened in a browser all the same, it may show itself and nothing else.
@@ -56,9 +56,9 @@ class LakeHistory(msgspec.Struct, frozen=True):
     events: list[LakeEvent]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     handlers = Handlers(runtime)
-    return Face("lake", handlers.operations())
+    return HttpApi("lake", handlers.operations())
 
 
 class Handlers:
@@ -103,8 +103,8 @@ class Handlers:
 
     async def history(self, request: Request) -> Response:
         subject = request.path_params["subject"]
-        if len(subject) > SUBJECT_LETTERS_MAX:
-            raise InputInvalid(f"an id has at most {SUBJECT_LETTERS_MAX} letters")
+        if len(subject) > SUBJECT_CHARS_MAX:
+            raise InputInvalid(f"an id has at most {SUBJECT_CHARS_MAX} letters")
         return reply(LakeHistory(subject, await self._lookup.history(subject) or []))
 
 

@@ -16,7 +16,7 @@ from asyncio.subprocess import PIPE, Process
 from angarium.lake.runner import Report, told_to_child
 from angarium.lake.spark import fresh_log
 from angarium.lake.tables import check_packages
-from angarium.runtime import figures
+from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.runtime import Runtime
@@ -49,13 +49,13 @@ class LakeService(Service):
         super().__init__("lake", clock=runtime.clock)
         self._runtime = runtime
         self._settings = runtime.settings
-        self._figures = figures.Figures(runtime, "lake")
+        self._figures = process_report.ProcessReporter(runtime, "lake")
         self._child: Process | None = None
         self.report: Report = {"state": "waiting"}
 
     async def on_start(self) -> None:
         self.spawn("spark", self._run)
-        self.loop("figures", self._tell, figures.INTERVAL_S)
+        self.loop("figures", self._tell, process_report.INTERVAL_S)
 
     async def on_stop(self) -> None:
         await self._end_child()

@@ -36,9 +36,9 @@ from angarium.pickup.push import Pushes, Sender, close_sender, make_sender
 from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import Sweeper
 from angarium.runtime.application import Angarium
-from angarium.runtime.browsers import page_problem
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
-from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.origin_check import origin_problem
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import AccessMode, Durability, Settings
@@ -84,7 +84,7 @@ class Gateway(Service):
         self._runtime = runtime
         self._settings = runtime.settings.pickup
         self._access = access.Access(self._settings)
-        self._figures = Figures(runtime, "gateway")
+        self._figures = ProcessReporter(runtime, "gateway")
         self._rates = _Rates()
         self._ids = itertools.count(1)
         # Two lives of one process are two holders of sockets.
@@ -202,7 +202,7 @@ class Gateway(Service):
         if request.path.partition(b"?")[0] != b"/":
             return None
         if self._access.open and not self._settings.anonymous:
-            refusal = page_problem(request.headers.get("Host"), request.headers.get("Origin"))
+            refusal = origin_problem(request.headers.get("Host"), request.headers.get("Origin"))
             if refusal is not None:
                 forbidden = WSUpgradeResponse.create_error_response(403, refusal.encode())
                 return WSUpgradeResponseWithListener(forbidden, None)

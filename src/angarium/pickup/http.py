@@ -13,9 +13,9 @@ from angarium.pickup.inspection import Inspection, Overview, Shown
 from angarium.pickup.model import DEFAULT_TENANT
 from angarium.pickup.store import PickupStore
 from angarium.runtime.application import Angarium
+from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.web import Face, Operation, Parameter, reply
 
 TENANT = Parameter("tenant", description="Whose connection it is; `default` without tenants.")
 RECIPIENT = Parameter("recipient", description="Only messages of this recipient DID.")
@@ -50,7 +50,7 @@ class _Queues(Service):
             await archive.close()
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     queues = _Queues(runtime)
 
     async def overview(_: Request) -> Response:
@@ -69,7 +69,7 @@ def face(runtime: Runtime, app: Angarium) -> Face:
         return reply(Drained(await inspection.drain(tenant, connection, recipient)))
 
     path = "/v1/pickup/connections/{connection:path}"
-    return Face(
+    return HttpApi(
         "pickup",
         (
             Operation(

@@ -31,7 +31,7 @@ MEANINGS = {
     INVALID_PARAMS: "Invalid params",
     INTERNAL_ERROR: "Internal error",
 }
-DETAIL_LETTERS_MAX = 300
+DETAIL_CHARS_MAX = 300
 NULL = b"null"
 
 
@@ -162,7 +162,7 @@ def _legal_id(value: Any) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    return str(error)[:DETAIL_LETTERS_MAX]
+    return str(error)[:DETAIL_CHARS_MAX]
 
 
 def result_answer(call_id: bytes, result: bytes) -> bytes:
@@ -180,7 +180,7 @@ def failure_answer(call_id: bytes, error: BaseException) -> bytes:
     """The answer for an error of ours; of any other only that there was one."""
     if isinstance(error, AngariumError):
         code = CODES.get(error.code, INTERNAL_ERROR)
-        return error_answer(call_id, code, str(error)[:DETAIL_LETTERS_MAX], error.code)
+        return error_answer(call_id, code, str(error)[:DETAIL_CHARS_MAX], error.code)
     return error_answer(call_id, INTERNAL_ERROR, "something went wrong; the log says what")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from angarium.pickup.jsonrpc import DETAIL_LETTERS_MAX
+from angarium.pickup.jsonrpc import DETAIL_CHARS_MAX
 from angarium.pickup.model import check_word
 from angarium.pickup.payload import check_payload
 from angarium.runtime.errors import InputInvalid, LimitExceeded
@@ -112,7 +112,7 @@ def read(kind: Any, params: bytes, limits: Limits) -> Any:
     try:
         value = _DECODERS[kind].decode(params)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise InputInvalid(str(error)[:DETAIL_LETTERS_MAX]) from None
+        raise InputInvalid(str(error)[:DETAIL_CHARS_MAX]) from None
     check_word("connectionId", value.connection, limits.id_bytes_max)
     return value
 

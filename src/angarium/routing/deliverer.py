@@ -33,9 +33,9 @@ from angarium.routing.status import Status, StatusDesk, status_socket
 from angarium.routing.store import partition_in
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.figures import INTERVAL_S, Figures
 from angarium.runtime.headers import HeaderRefused, check_headers
 from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
 from angarium.runtime.settings import Settings
@@ -47,7 +47,7 @@ STATUS_S = 1.0
 LANES_S = 0.5
 # A receiver that hangs is asked again for its other messages after so long.
 DEFERRED_MS = 2_000
-REASON_LETTERS_MAX = 500
+REASON_CHARS_MAX = 500
 
 DELIVERIES = Counter("angarium_deliveries", "Attempts of the deliverer.", ["outcome"])
 
@@ -88,7 +88,7 @@ class Deliverer(Service):
         self._reported = 0
         self._status = Status(runtime, lambda: self.ready)
         self._status_desk = StatusDesk(self._status)
-        self._figures = Figures(runtime, "deliverer")
+        self._figures = ProcessReporter(runtime, "deliverer")
         self._outbound: Outbound
         self._taking: Loop
 
@@ -268,7 +268,7 @@ class Deliverer(Service):
             raise OutboundFailed(f"closed with {socket.close_code}")
 
     def _failed(self, loan: Loan, item: items.Outbound, error: OutboundFailed) -> Settlement:
-        reason = str(error)[:REASON_LETTERS_MAX]
+        reason = str(error)[:REASON_CHARS_MAX]
         final = isinstance(error, RequestRefused) or item.failures >= len(items.RETRY_DELAYS_MS)
         self.log.warning(
             "delivery_failed", id=items.name_of(item), url=shown_url(item.url), reason=reason,

@@ -15,12 +15,9 @@ from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import DeadMessage, RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import Conflict, InputInvalid, NotFound
-from angarium.runtime.outbound import check_url
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import TRACEPARENT
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     decode,
@@ -28,9 +25,12 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
 
 # A page of dead letters; each may be as large as a message.
-LETTERS_MAX = 100
+CHARS_MAX = 100
 
 
 class KeyShown(msgspec.Struct, frozen=True):
@@ -140,11 +140,11 @@ class RoutingFace:
         return reply(Queued("queued"), 202)
 
     async def dead(self, _: Request) -> Response:
-        found = await self._outbound.dead(LETTERS_MAX)
+        found = await self._outbound.dead(CHARS_MAX)
         return reply(DeadLetters([read_letter(each, DeadLetter) for each in found]))
 
     async def dead_inbound(self, _: Request) -> Response:
-        found = await self._listing.dead_inbound(LETTERS_MAX)
+        found = await self._listing.dead_inbound(CHARS_MAX)
         return reply(DeadInbounds([read_letter(each, DeadInbound) for each in found]))
 
     async def revive_inbound(self, request: Request) -> Response:
@@ -152,7 +152,7 @@ class RoutingFace:
         letters = [each for each in await self._dead_messages() if each.id == id]
         status = (await self._store.revive(letters[:1]) or ["unknown"])[0]
         if status == "unknown":
-            raise NotFound(f"there is no dead message {id!r} among the oldest {LETTERS_MAX}")
+            raise NotFound(f"there is no dead message {id!r} among the oldest {CHARS_MAX}")
         if status == "unreadable":
             raise Conflict("the message can't be read, so it can't be handled either")
         return reply(RevivedLetter(id, status))
@@ -163,22 +163,22 @@ class RoutingFace:
 
     async def _dead_messages(self) -> list[DeadMessage]:
         found = []
-        for raw in await self._listing.dead_inbound(LETTERS_MAX):
+        for raw in await self._listing.dead_inbound(CHARS_MAX):
             letter = read_letter(raw, DeadInbound)
             found.append(DeadMessage(letter.id, letter.recip_key, raw))
         return found
 
     async def revive_one(self, request: Request) -> Response:
         id: str = request.path_params["id"]
-        status = await self._outbound.revive_one(id, LETTERS_MAX)
+        status = await self._outbound.revive_one(id, CHARS_MAX)
         if status == "unknown":
-            raise NotFound(f"there is no dead delivery {id!r} among the oldest {LETTERS_MAX}")
+            raise NotFound(f"there is no dead delivery {id!r} among the oldest {CHARS_MAX}")
         if status == "unreadable":
             raise Conflict("the message can't be read, so it can't be delivered either")
         return reply(RevivedLetter(id, status))
 
     async def revive(self, _: Request) -> Response:
-        return reply(Revived(await self._outbound.revive(LETTERS_MAX)))
+        return reply(Revived(await self._outbound.revive(CHARS_MAX)))
 
 
 def read_letter(raw: bytes, kind: type[Letter]) -> Letter:
@@ -190,9 +190,9 @@ def read_letter(raw: bytes, kind: type[Letter]) -> Letter:
         return kind(reason="this letter can't be read", message=text, at_ms=0)
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     module = RoutingFace(runtime)
-    return Face("routing", (*_about_keys(module), *_about_deliveries(module)))
+    return HttpApi("routing", (*_about_keys(module), *_about_deliveries(module)))
 
 
 def _about_keys(module: RoutingFace) -> tuple[Operation, ...]:

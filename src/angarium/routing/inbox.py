@@ -14,7 +14,7 @@ from angarium.routing.listening import check_layout, rules_of
 from angarium.routing.mailbox import Mailbox, MailboxOptions
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium, Caller
-from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import Settings
@@ -46,7 +46,7 @@ class Inbox(Mailbox):
         handle = handler.function if handler.is_async else self._call
         super().__init__(store, str(uuid4()), handle, options, clock=runtime.clock)
         self._function = handler
-        self._reporter = Figures(runtime, "inbox")
+        self._reporter = ProcessReporter(runtime, "inbox")
         self._reported = 0
 
     async def on_start(self) -> None:

@@ -43,13 +43,13 @@ class RoutingListing:
         )
         return [each.decode(errors="replace") for each in found[::2]], int(after)
 
-    async def dead_inbound(self, letters_max: int) -> list[bytes]:
+    async def dead_inbound(self, messages_max: int) -> list[bytes]:
         """The oldest messages of each partition that no instance could handle, as they stand."""
         found: list[bytes] = []
         for partition in range(self.partitions):
             name = self._name(keys.INBOUND_DEAD, partition)
-            found += await self._runtime.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
-        return found[:letters_max]
+            found += await self._runtime.redis.call("LRANGE", name, 0, messages_max - 1, key=name)
+        return found[:messages_max]
 
     async def lengths(self) -> RoutingLengths:
         sums = [0] * 7

@@ -38,7 +38,7 @@ LOAN_TIMEOUTS = 3
 # Of one call, unless its caller has less space.
 TAKE_BYTES_MAX = 8 * MIB
 # A URL is the key of an outbound message's events; its beginning tells enough.
-URL_LETTERS_MAX = 200
+URL_CHARS_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,15 @@ class OutboundStore:
         )
         return self._settle.submit(end.loan.partition, ((), args), None, len(end.message))
 
-    async def dead(self, letters_max: int) -> list[bytes]:
+    async def dead(self, messages_max: int) -> list[bytes]:
         """The oldest dead letters of each partition, as they stand."""
         found: list[bytes] = []
         for partition in range(self.partitions):
             name = self._runtime.keyspace.name(keys.OUTBOUND_DEAD, partition)
-            found += await self._runtime.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
-        return found[:letters_max]
+            found += await self._runtime.redis.call("LRANGE", name, 0, messages_max - 1, key=name)
+        return found[:messages_max]
 
-    async def revive(self, letters_max: int) -> int:
+    async def revive(self, messages_max: int) -> int:
         """Dead letters back to the queue; how many."""
         revived = 0
         for partition in range(self.partitions):
@@ -138,12 +138,12 @@ class OutboundStore:
                 self._runtime.keyspace.name(key, partition)
                 for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
             ]
-            args = (self._wake, partition, letters_max - revived)
+            args = (self._wake, partition, messages_max - revived)
             reply = await self._runtime.run(REVIVE_OUTBOUND, partition, names, args)
             revived += int(reply[1])
         return revived
 
-    async def revive_one(self, message_id: str, letters_max: int) -> str:
+    async def revive_one(self, message_id: str, messages_max: int) -> str:
         """'revived' | 'unknown' | 'unreadable'; looked for among the oldest of each partition."""
         status = "unknown"
         for partition in range(self.partitions):
@@ -151,7 +151,7 @@ class OutboundStore:
                 self._runtime.keyspace.name(key, partition)
                 for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
             ]
-            args = (self._wake, partition, message_id, letters_max)
+            args = (self._wake, partition, message_id, messages_max)
             reply = await self._runtime.run(REVIVE_LETTER, partition, names, args)
             status = status_of(reply)
             if status != "unknown":
@@ -175,7 +175,7 @@ class OutboundStore:
 
 def shown_url(url: str) -> str:
     """As the journal and logs may have it: without secrets, and not longer than it helps."""
-    return (redacted(url) if "@" in url or "?" in url else url)[:URL_LETTERS_MAX]
+    return (redacted(url) if "@" in url or "?" in url else url)[:URL_CHARS_MAX]
 
 
 def is_foreign(item: Outbound) -> bool:

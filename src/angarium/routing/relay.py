@@ -27,7 +27,7 @@ from angarium.routing.status import Status, StatusDesk, status_socket
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
-from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import Settings
@@ -148,7 +148,7 @@ class Relay(Service):
         self._desks: list[Desk] = []
         self._servers: list[asyncio.Server] = []
         self._status_desk = StatusDesk(self.status)
-        self._figures = Figures(runtime, "relay")
+        self._figures = ProcessReporter(runtime, "relay")
 
     async def on_start(self) -> None:
         settings = self.runtime.settings.routing

@@ -34,7 +34,7 @@ ANSWER_BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 512
 CONNECTIONS_PER_HOST_MAX = 64
 # Of a URL or a foreign error, inside an error of ours.
-TEXT_LETTERS_MAX = 200
+TEXT_CHARS_MAX = 200
 # What aiohttp lets out; uvloop has RuntimeError where others have OSError.
 FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 
@@ -103,7 +103,7 @@ def check_url(url: str, *, allow_private: bool) -> None:
 
 
 def _shown(url: str) -> str:
-    return redacted(url)[:TEXT_LETTERS_MAX]
+    return redacted(url)[:TEXT_CHARS_MAX]
 
 
 class Outbound:
@@ -245,4 +245,4 @@ def _failure(error: Exception, url: str) -> OutboundFailed:
         if isinstance(cause, _NotPublic):
             return AddressRefused(_refusal(URL(url).raw_host or ""))
         cause = cause.__cause__ or cause.__context__
-    return OutboundFailed(f"{type(error).__name__}: {redacted(str(error))[:TEXT_LETTERS_MAX]}")
+    return OutboundFailed(f"{type(error).__name__}: {redacted(str(error))[:TEXT_CHARS_MAX]}")

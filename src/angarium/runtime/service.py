@@ -65,7 +65,7 @@ class _Life:
         self.quieted = asyncio.Event()
         self.stop_asked = asyncio.Event()
         self.cut = False
-        self.supervised: list[Supervised] = []
+        self.supervised: list[SupervisedTask] = []
 
     def cut_short(self) -> None:
         # Once only: a second cancellation would also cut `on_close`, which gives things back.
@@ -199,7 +199,7 @@ class Service:
         backoff: Backoff | None = None,
     ) -> asyncio.Task[None]:
         """Keep `run` going: if it ends before `quiet`, it is started again after a back-off."""
-        return self._supervise(Kept(self, name, run, backoff or Backoff()))
+        return self._supervise(RestartingTask(self, name, run, backoff or Backoff()))
 
     @final
     async def passes_ended(self) -> None:
@@ -210,7 +210,7 @@ class Service:
         if ending:
             await asyncio.wait(ending)
 
-    def _supervise(self, supervised: Supervised) -> asyncio.Task[None]:
+    def _supervise(self, supervised: SupervisedTask) -> asyncio.Task[None]:
         life = self._life
         if life is None or life.phase is Phase.STOPPING:
             raise AngariumError(f"service {self.name!r} does not run; {supervised.name!r} refused")
@@ -293,7 +293,7 @@ class Service:
         return life.owner.done()
 
 
-class Supervised(abc.ABC):
+class SupervisedTask(abc.ABC):
     """A task of a service that is started again after a fault, and counts its faults."""
 
     task: asyncio.Task[None]
@@ -357,7 +357,7 @@ class Supervised(abc.ABC):
         return self.ends_on_quiet and not self._service._taking_work()
 
 
-class Loop(Supervised):
+class Loop(SupervisedTask):
     """One pass at a time. `wake` is the hint that there is work; the interval is the truth."""
 
     def __init__(
@@ -399,7 +399,7 @@ class Loop(Supervised):
                 self._idle = False
 
 
-class Kept(Supervised):
+class RestartingTask(SupervisedTask):
     """A task that must not end while the service takes work."""
 
     def __init__(

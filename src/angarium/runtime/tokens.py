@@ -32,7 +32,7 @@ HASHED = "sha256="
 TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # All of them are in the memory of each API process.
 TOKENS_MAX = 10_000
-NAME_LETTERS_MAX = 100
+NAME_CHARS_MAX = 100
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,8 +96,8 @@ class TokenStore:
     async def create(self, name: str, scope: str, tenant: str | None = None) -> str:
         """The new token. It is shown this once; afterwards only its hash is known."""
         checked(scope, tenant)
-        if not 0 < len(name) <= NAME_LETTERS_MAX or not name.isprintable():
-            raise InputInvalid(f"a name has 1 to {NAME_LETTERS_MAX} printable letters")
+        if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+            raise InputInvalid(f"a name has 1 to {NAME_CHARS_MAX} printable letters")
         token = MARK + secrets.token_urlsafe(32)
         record = Token(name, scope, tenant, time.time_ns() // 1_000_000)
         args: list[Argument] = [digest(token), msgspec.json.encode(record), TOKENS_MAX]

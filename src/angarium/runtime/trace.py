@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 TRACEPARENT = "traceparent"
-LETTERS_MAX = 512
+CHARS_MAX = 512
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _DIGITS = re.compile(r"[0-9a-f]{32}")
 
@@ -42,7 +42,7 @@ class Trace(NamedTuple):
 
 def read_traceparent(text: object) -> Trace | None:
     """None for anything that is not one: a trace must never be a reason to refuse a message."""
-    found = _FORM.fullmatch(text) if isinstance(text, str) and len(text) <= LETTERS_MAX else None
+    found = _FORM.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if found is None or found[1] == "ff" or not (found[2].strip("0") and found[3].strip("0")):
         return None
     return Trace(found[2], found[3], bool(int(found[4], 16) & 1))

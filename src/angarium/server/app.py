@@ -4,7 +4,7 @@ A role is a service made from the runtime it stands on. Its module is imported o
 is asked for, so a process pays for what it runs. Modules never import one another; they are
 joined here: the application's functions get clients of all modules on the runtime of their
 process, so that a worker starts a transaction and a step replies into a conversation, and
-`joins.py` leads replies to pickup and their removal back.
+`reply_to_pickup.py` leads replies to pickup and their removal back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROLES: Mapping[str, str] = MappingProxyType(
         "dispatcher": "angarium.dispatch.dispatcher",
         "worker": "angarium.dispatch.worker",
         "gateway": "angarium.pickup.gateway",
-        "conversations": "angarium.server.joins",
+        "conversations": "angarium.server.reply_to_pickup",
         "archiver": "angarium.transactions.archiver",
         "webhooks": "angarium.transactions.webhooks",
         "node": "angarium.transactions.node",

@@ -15,7 +15,7 @@ from http import HTTPStatus
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from angarium.runtime.web import PROBLEM, Problem
+from angarium.runtime.http_api import PROBLEM, Problem
 
 # From its first byte, or from the connection, to the end of its body: the largest body comes
 # within it at 140 KB in a second.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from angarium.runtime.figures import TTL_MS, ProcessFigures, read_processes
+from angarium.runtime.process_report import TTL_MS, ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
 
 LABELS = ("host", "pid", "actor")
@@ -23,7 +23,7 @@ NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 class ProcessMetrics(Collector):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._processes: Sequence[ProcessFigures] = ()
+        self._processes: Sequence[ProcessReport] = ()
         self._read_s = 0.0
 
     async def run_once(self) -> int:

@@ -31,16 +31,16 @@ from angarium.routing.store import RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
+from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import EntryUnreadable, Event, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.trace import Trace, carried_in, read_traceparent, trace_of_id
-from angarium.runtime.web import Face, Operation, Parameter, reply
-from angarium.server.joins import reply_letter_id
+from angarium.server.reply_to_pickup import reply_letter_id
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT
 
-ID_LETTERS_MAX = 512
+ID_CHARS_MAX = 512
 ENTRIES_PER_READ = 500
 # An entry may hold a large batch; this much of a partition's journal is read at the most.
 BYTES_MAX = 64 * 1024 * 1024
@@ -118,8 +118,8 @@ class Search:
         await self._transactions.close()
 
     async def search(self, id: str) -> SearchAnswer:
-        if not 0 < len(id) <= ID_LETTERS_MAX or not id.isprintable():
-            raise InputInvalid(f"an id has 1 to {ID_LETTERS_MAX} printable letters")
+        if not 0 < len(id) <= ID_CHARS_MAX or not id.isprintable():
+            raise InputInvalid(f"an id has 1 to {ID_CHARS_MAX} printable letters")
         found = [each async for each in self._states(id)]
         related = _Related(id, self._runtime.settings.prefix)
         for each in found:
@@ -391,7 +391,7 @@ def lake_of(runtime: Runtime) -> LakeHistory | None:
     return history
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     searches = _Searches(runtime)
 
     async def search(request: Request) -> Response:
@@ -408,4 +408,4 @@ def face(runtime: Runtime, app: Angarium) -> Face:
             Parameter("id", schema={"type": "string", "minLength": 1}, required=True),
         ],
     )
-    return Face("search", [operation], searches)
+    return HttpApi("search", [operation], searches)

@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from angarium.routing.items import Message as Routed
 from angarium.runtime.application import Angarium, Handler
+from angarium.runtime.http_api import Handle, Operation
 from angarium.runtime.trace import IN_HAND, TRACEPARENT, InHand, read_traceparent
 from angarium.runtime.tracing import Tracing, Values
-from angarium.runtime.web import Handle, Operation
 
 NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routing inbox"}
 
@@ -27,7 +27,9 @@ NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routi
 def traced(app: Angarium, tracing: Tracing) -> Angarium:
     def wrap(handler: Handler) -> Callable[..., Any]:
         if handler.kind not in NAMES:
-            return handler.function  # senders of replies: `joins.py` has the whole sending
+            return (
+                handler.function
+            )  # senders of replies: `reply_to_pickup.py` has the whole sending
         return _wrapped(handler, tracing)
 
     return app.wrapped(wrap)

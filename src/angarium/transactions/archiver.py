@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from angarium.runtime import figures
+from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
@@ -44,7 +44,7 @@ class Archiver(Service):
         self._runtime = runtime
         self._archive = archive
         self._store = HandoutStore(runtime)
-        self._figures = figures.Figures(runtime, "archiver")
+        self._figures = process_report.ProcessReporter(runtime, "archiver")
         self._partitions = range(runtime.settings.partitions)
         # Stored, but not yet told: Redis keeps them until it hears of it.
         self._stored: dict[int, list[str]] = {partition: [] for partition in self._partitions}
@@ -55,7 +55,7 @@ class Archiver(Service):
         await self._archive.open()
         for partition in self._partitions:
             self.loop(f"archive{partition}", partial(self.run_once, partition), POLL_S)
-        self.loop("figures", self._report, figures.INTERVAL_S)
+        self.loop("figures", self._report, process_report.INTERVAL_S)
 
     async def run_once(self, partition: int, count: int = COUNT) -> Filed:
         """Tell what is stored, take more, store it."""

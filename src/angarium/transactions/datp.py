@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
     Operation,
     Parameter,
@@ -23,6 +22,7 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.runtime import Runtime
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT, Start
 from angarium.transactions.reply import Reply, reply_about

@@ -1,4 +1,4 @@
-"""The module's HTTP face: `/v1/transactions…` and what belongs to it.
+"""The module's HTTP API: `/v1/transactions…` and what belongs to it.
 
 Bodies and answers are declared once, for the routes and the OpenAPI page alike. Handlers decode,
 call `Transactions` and encode; they decide nothing. `/datp/1.0/…` is in `datp.py`.
@@ -17,11 +17,9 @@ from starlette.responses import Response, StreamingResponse
 
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import TRACEPARENT
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     Problem,
@@ -30,6 +28,8 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
 from angarium.transactions import datp
 from angarium.transactions.client import Elsewhere, Transactions
 from angarium.transactions.model import (
@@ -128,12 +128,12 @@ class StatisticsAnswer(msgspec.Struct, frozen=True):
     intervals: list[Interval]
 
 
-def face(runtime: Runtime, app: Angarium, elsewhere: Elsewhere | None = None) -> Face:
+def http_api(runtime: Runtime, app: Angarium, elsewhere: Elsewhere | None = None) -> HttpApi:
     transactions = Transactions(runtime, app, elsewhere)
     watcher = Watcher(runtime, transactions)
     handlers = Handlers(runtime, transactions, watcher)
     operations = [*handlers.operations(), *datp.operations(runtime, transactions, watcher)]
-    return Face("transactions", operations, watcher)
+    return HttpApi("transactions", operations, watcher)
 
 
 class Handlers:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from angarium.runtime import figures
+from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.runtime import Runtime
@@ -81,7 +81,7 @@ class Node(Service):
         self._pipelines = PipelineStore(runtime)
         self._runner: Runner
         self._open = ExitStack()
-        self._figures = figures.Figures(runtime, "node")
+        self._figures = process_report.ProcessReporter(runtime, "node")
         self._running: dict[str, Running] = {}
         self._reserved = 0
         self._left = False
@@ -139,7 +139,7 @@ class Node(Service):
         tend_s = settings.node_timeout_ms / 1000 / TURNS_PER_TIMEOUT
         self.loop("tend", self._tend, tend_s, until="stop")
         self.loop("deadlines", self._check_deadlines, DEADLINES_S, until="stop")
-        self.loop("figures", self._report, figures.INTERVAL_S)
+        self.loop("figures", self._report, process_report.INTERVAL_S)
 
     async def on_stop(self) -> None:
         await self.passes_ended()

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from angarium.runtime.web import JSON
+from angarium.runtime.http_api import JSON
 
 
 class PollAnswer(Response):

@@ -60,5 +60,5 @@ def _time(ms: int | None) -> str | None:
 
 @lru_cache(maxsize=1_000)
 def _second(seconds: int) -> str:
-    """Kept, because all replies of a moment share it, and a calendar is slow."""
+    """RestartingTask, because all replies of a moment share it, and a calendar is slow."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

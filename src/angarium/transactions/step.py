@@ -74,7 +74,7 @@ class Step:
         return f"{self.transaction_id}:{self.index}"
 
     def report_progress(self, report: Any) -> Awaitable[None]:
-        """Kept with the transaction, told to those who poll, and sent by webhook if asked for.
+        """RestartingTask with the transaction, told to those who poll, and sent by webhook if asked for.
         Text in it that has no UTF-8 form is written with its escape.
 
         Await it; in a plain function it is done when the call returns.

@@ -18,9 +18,9 @@ from starlette.responses import Response
 
 from angarium.redis.subscription import ChannelBatch
 from angarium.runtime.errors import AngariumError, Overloaded
+from angarium.runtime.http_api import reply
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.web import reply
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import Polled, Status, Transaction
 from angarium.transactions.poll_answer import PollAnswer

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from prometheus_client import Counter
 
-from angarium.runtime import figures
+from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.lease import GrantStatus
@@ -87,7 +87,7 @@ class Webhooks(Service):
         self._settings = runtime.settings.transactions
         self._signers = signers_of(runtime.settings)
         self._store = HandoutStore(runtime)
-        self._figures = figures.Figures(runtime, "webhooks")
+        self._figures = process_report.ProcessReporter(runtime, "webhooks")
         self._partitions = range(runtime.settings.partitions)
         self._results: dict[int, list[WebhookResult]] = {p: [] for p in self._partitions}
         self._loops: list[Loop] = []
@@ -109,7 +109,7 @@ class Webhooks(Service):
         self._loops = [
             self.loop(f"webhooks{p}", partial(self.run_once, p), POLL_S) for p in self._partitions
         ]
-        self.loop("figures", self._report, figures.INTERVAL_S)
+        self.loop("figures", self._report, process_report.INTERVAL_S)
 
     async def run_once(self, partition: int) -> Round:
         """Report what was sent, take what is due, and send it."""

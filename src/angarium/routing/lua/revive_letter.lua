@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: the dead letter of this id goes back to the queue with fresh retries, or nothing changes.
 -- KEYS: 3 outbound list, 4 dead letters
--- ARGV: 4 wake channel, 5 partition, 6 message id, 7 letters_max to look at, oldest first
+-- ARGV: 4 wake channel, 5 partition, 6 message id, 7 chars_max to look at, oldest first
 -- Returns: 'revived' | 'unknown' | 'unreadable', which stays where it is
 -- Events: outbound_accepted
 -- Repeats: safe, the second call finds it gone

@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: dead letters that can be read go back to the queue, oldest first, with fresh retries.
 -- KEYS: 3 outbound list, 4 dead letters
--- ARGV: 4 wake channel, 5 partition, 6 letters_max
+-- ARGV: 4 wake channel, 5 partition, 6 chars_max
 -- Returns: {'revived', how many}
 -- Events: outbound_accepted for each
 -- Repeats: no, a second call revives others

@@ -20,8 +20,8 @@ from angarium.pickup.store import PickupStore
 from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import RoutingStore
-from angarium.runtime.figures import ProcessFigures, read_processes
 from angarium.runtime.journal import Journal
+from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
 from angarium.server.dashboard.attention import Notice, notices
 from angarium.server.dashboard.rates import Rates
@@ -58,7 +58,7 @@ class Overview(msgspec.Struct, frozen=True):
     modules: list[ModuleMetrics]
     rates: dict[str, float]
     journal: JournalFigures
-    processes: list[ProcessFigures]
+    processes: list[ProcessReport]
     notices: list[Notice]
 
 
@@ -123,7 +123,7 @@ class Sampler:
                 behind[reader] = max(behind.get(reader, 0), late_ms)
         return JournalFigures(entries, events, dropped, behind)
 
-    async def _dispatch_figures(self, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
+    async def _dispatch_figures(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
         found = [await self._dispatch.status(partition) for partition in self._partitions]
         pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
         consumers = await self._dispatch.consumers()
@@ -142,7 +142,7 @@ class Sampler:
             facts["dead"], facts,
         )  # fmt: skip
 
-    async def _routing_figures(self, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
+    async def _routing_figures(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
         lengths = await self._routing_lengths.lengths()
         instances, unowned = await self._routing.instances()
         facts = {
@@ -158,7 +158,7 @@ class Sampler:
         )  # fmt: skip
 
     async def _conversations_figures(
-        self, processes: Sequence[ProcessFigures], senders: ShownSenders
+        self, processes: Sequence[ProcessReport], senders: ShownSenders
     ) -> ModuleMetrics:
         found = [await self._conversations.in_flight(partition) for partition in self._partitions]
         replies, requests, new = (sum(each) for each in zip(*found, strict=True))
@@ -169,7 +169,7 @@ class Sampler:
         )
 
     async def _pickup_figures(
-        self, processes: Sequence[ProcessFigures], now_ms: int
+        self, processes: Sequence[ProcessReport], now_ms: int
     ) -> ModuleMetrics:
         found = await self._pickup.overview()
         ages = [await self._pickup_ages.aged(partition, 0, 1) for partition in self._partitions]
@@ -187,7 +187,7 @@ class Sampler:
         )  # fmt: skip
 
 
-def _transactions_figures(watch: Watch, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
+def _transactions_figures(watch: Watch, processes: Sequence[ProcessReport]) -> ModuleMetrics:
     queued = sum(queue.length for queue in watch.queues)
     facts = {
         "queued": queued,
@@ -213,9 +213,9 @@ def _oldest(partitions: Sequence[PartitionStatus]) -> int | None:
     return max((each.oldest_ms for each in partitions if each.pending), default=None)
 
 
-def _roles(processes: Sequence[ProcessFigures]) -> set[str]:
+def _roles(processes: Sequence[ProcessReport]) -> set[str]:
     return {each.role for each in processes}
 
 
-def _count(processes: Sequence[ProcessFigures], *roles: str) -> int:
+def _count(processes: Sequence[ProcessReport], *roles: str) -> int:
     return sum(each.role in roles for each in processes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from angarium.runtime.figures import ProcessFigures
+from angarium.runtime.process_report import ProcessReport
 
 # Joint -> role, and the figure that counts there; with a star at its end, all that begin so.
 JOINTS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -35,13 +35,13 @@ class Rates:
     """Remembers the last report of each process; `update` gives the sums per second."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], ProcessFigures] = {}
+        self._last: dict[tuple[str, str], ProcessReport] = {}
         self._found: dict[tuple[str, str], dict[str, float]] = {}
         self._events: tuple[int, int] | None = None
         self._events_per_s = 0.0
 
     def update(
-        self, processes: Sequence[ProcessFigures], events: int, now_ms: int
+        self, processes: Sequence[ProcessReport], events: int, now_ms: int
     ) -> dict[str, float]:
         """All joints, each with its rate; `events` were ever written to the journal."""
         live = {(each.role, each.actor): each for each in processes}
@@ -67,7 +67,7 @@ class Rates:
         return self._events_per_s
 
 
-def _between(before: ProcessFigures, now: ProcessFigures) -> dict[str, float]:
+def _between(before: ProcessReport, now: ProcessReport) -> dict[str, float]:
     passed_s = (now.at_ms - before.at_ms) / 1000
     return {
         joint: max(0.0, _count(now.figures, figure) - _count(before.figures, figure)) / passed_s

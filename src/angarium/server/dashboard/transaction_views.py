@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.runtime.errors import InputInvalid
+from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Operation, Parameter, reply
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.views import AFTER, LIMIT, limit_of
 from angarium.transactions.model import Status, Transaction, check_name, check_transaction_id

@@ -27,8 +27,8 @@ from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import KeyState, RoutingStore
 from angarium.runtime.errors import InputInvalid
+from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Operation, Parameter, reply
 from angarium.server.dashboard.marks import mark, numbers_of
 
 LIST_MAX, LIST_DEFAULT = 500, 50

@@ -18,10 +18,10 @@ from starlette.responses import Response
 
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import RedisUnavailable
-from angarium.runtime.figures import INTERVAL_S
+from angarium.runtime.http_api import HttpApi, Operation, reply
+from angarium.runtime.process_report import INTERVAL_S
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.web import Face, Operation, reply
 from angarium.server.dashboard.overview import Overview, Sampler
 from angarium.server.dashboard.page import Files, asset_routes
 from angarium.server.dashboard.transaction_views import TransactionViews
@@ -92,7 +92,7 @@ def _history(points: Sequence[Overview]) -> History:
     return History([point.at_ms for point in points], rates, waiting)
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     modules, transactions = ModuleViews(runtime), TransactionViews(runtime)
     watch = Watch(runtime, (modules, transactions))
     operations = [
@@ -109,4 +109,4 @@ def face(runtime: Runtime, app: Angarium) -> Face:
         *modules.operations(),
         *transactions.operations(),
     ]  # fmt: skip
-    return Face("dashboard", operations, watch, asset_routes(Files()))
+    return HttpApi("dashboard", operations, watch, asset_routes(Files()))

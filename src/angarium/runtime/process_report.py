@@ -2,7 +2,7 @@
 
 A role reports a flat table of numbers and words; the report lives as long as the next two would
 take to come, so a process that died is gone from the list by itself. The API role reads all of
-them for Prometheus, the dashboard and `top`. Figures are for people: nothing decides by them.
+them for Prometheus, the dashboard and `top`. The report is for people: nothing decides by it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from prometheus_client import Gauge
 
 from angarium.runtime import keyspace as keys
-from angarium.runtime.held import heap_bytes, python_blocks
+from angarium.runtime.process_memory import heap_bytes, python_blocks
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
 
@@ -42,7 +42,7 @@ def tasks_running() -> int:
 Gauge("angarium_tasks", "Asyncio tasks of this process.").set_function(tasks_running)
 
 
-class ProcessFigures(msgspec.Struct, frozen=True):
+class ProcessReport(msgspec.Struct, frozen=True):
     """One role of one process, as it last reported."""
 
     role: str
@@ -56,7 +56,7 @@ class ProcessFigures(msgspec.Struct, frozen=True):
     python_blocks: int = 0
 
 
-class Figures:
+class ProcessReporter:
     """A role's own report: `report` in a loop of INTERVAL_S, `withdraw` on the way out."""
 
     def __init__(self, runtime: Runtime, role: str) -> None:
@@ -72,7 +72,7 @@ class Figures:
             for name, value in figures.items()
             if isinstance(value, str) or math.isfinite(value)
         }
-        report = ProcessFigures(
+        report = ProcessReport(
             self._role,
             runtime.actor,
             socket.gethostname(),
@@ -94,7 +94,7 @@ class Figures:
         await self._runtime.run(REPORT_PROCESS, 0, self._keys, args, durable=False)
 
 
-async def read_processes(runtime: Runtime) -> list[ProcessFigures]:
+async def read_processes(runtime: Runtime) -> list[ProcessReport]:
     """Every role of every live process that this version can read, by role and actor."""
     reply = await runtime.run(
         LIST_PROCESSES, 0, [runtime.keyspace.name(keys.PROCESSES, 0)], [TTL_MS]
@@ -103,6 +103,6 @@ async def read_processes(runtime: Runtime) -> list[ProcessFigures]:
     for at_ms, report in zip(reply[::2], reply[1::2], strict=True):
         # One that another version wrote differently must not hide all the others.
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            figures = msgspec.json.decode(report, type=ProcessFigures)
+            figures = msgspec.json.decode(report, type=ProcessReport)
             found.append(msgspec.structs.replace(figures, at_ms=int(at_ms)))
     return sorted(found, key=lambda each: (each.role, each.actor))

@@ -36,7 +36,7 @@ class Watched:
     lost: Mapping[int, int]
 
 
-class JournalWatch:
+class JournalMetrics:
     def __init__(self, runtime: Runtime) -> None:
         self._journal = Journal(runtime)
         self._partitions = runtime.settings.partitions

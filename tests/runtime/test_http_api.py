@@ -1,4 +1,4 @@
-"""What the HTTP faces share: bodies that are too long or make no sense, and a page that is true."""
+"""What the HTTP http_apis share: bodies that are too long or make no sense, and a page that is true."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from angarium.runtime.errors import InputInvalid, LimitExceeded, NotFound, Overloaded
-from angarium.runtime.web import (
-    DETAIL_LETTERS_MAX,
+from angarium.runtime.http_api import (
+    DETAIL_CHARS_MAX,
     PROBLEM,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     Problem,
@@ -113,7 +113,7 @@ def test_an_error_does_not_give_a_long_body_back() -> None:
     body = b'{"name":"x","%s":1}' % (b"long" * 100_000)
     with pytest.raises(InputInvalid) as caught:
         decode(body, Colour)
-    assert len(str(caught.value)) < DETAIL_LETTERS_MAX + 100
+    assert len(str(caught.value)) < DETAIL_CHARS_MAX + 100
 
 
 @given(
@@ -189,7 +189,7 @@ async def show_share(request: Request) -> Response:
 
 
 LIKE = Parameter("like", description="A name to look for.")
-FACE = Face(
+FACE = HttpApi(
     "colours",
     [
         Operation(
@@ -249,9 +249,9 @@ def references(node: object) -> list[str]:
     return []
 
 
-def page_of(*faces: Face) -> dict[str, Any]:
+def page_of(*http_apis: HttpApi) -> dict[str, Any]:
     """As it goes over the wire."""
-    page: dict[str, Any] = json.loads(msgspec.json.encode(openapi(faces, "1.2.3")))
+    page: dict[str, Any] = json.loads(msgspec.json.encode(openapi(http_apis, "1.2.3")))
     return page
 
 
@@ -340,7 +340,7 @@ def operations_of(page: dict[str, Any]) -> list[Any]:
 
 def test_routes_and_page_hold_the_same_operations() -> None:
     more = Route("/page", list_colours)
-    found = routes([FACE, Face("pages", routes=[more])])
+    found = routes([FACE, HttpApi("pages", routes=[more])])
     assert found.pop() is more
     page = page_of(FACE)
     from_routes = {
@@ -353,8 +353,8 @@ def test_routes_and_page_hold_the_same_operations() -> None:
     assert from_routes == {(path, m) for path, each in page["paths"].items() for m in each}
 
 
-def with_operation(method: str, path: str, name: str, *parameters: Parameter) -> Face:
-    return Face("odd", [Operation(method, path, name, "", list_colours, parameters=parameters)])
+def with_operation(method: str, path: str, name: str, *parameters: Parameter) -> HttpApi:
+    return HttpApi("odd", [Operation(method, path, name, "", list_colours, parameters=parameters)])
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def with_operation(method: str, path: str, name: str, *parameters: Parameter) ->
         with_operation("GET", "/v1/other", "list_colours"),
     ],
 )
-def test_an_operation_or_a_name_that_is_there_twice_is_refused(second: Face) -> None:
+def test_an_operation_or_a_name_that_is_there_twice_is_refused(second: HttpApi) -> None:
     with pytest.raises(ValueError, match="is declared twice"):
         openapi([FACE, second], "1")
 

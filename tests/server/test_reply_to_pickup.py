@@ -16,7 +16,7 @@ from angarium.pickup.store import PickupStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.server.joins import (
+from angarium.server.reply_to_pickup import (
     AckFollower,
     JoinedConversations,
     PickupSender,

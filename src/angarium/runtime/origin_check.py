@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from angarium.runtime.sockets import is_loopback
 
 
-def page_problem(host: str | None, origin: str | None) -> str | None:
+def origin_problem(host: str | None, origin: str | None) -> str | None:
     """Why a request that needs no token is refused all the same, or None."""
     if host is not None and not _is_local(f"//{host}"):
         return "without tokens only localhost is answered, not another name that leads here"

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.runtime.errors import AngariumError, InputInvalid
-from angarium.runtime.web import Face, Operation, problem, problem_of, reply, routes
-from angarium.server.direct import Direct
+from angarium.runtime.http_api import HttpApi, Operation, problem, problem_of, reply, routes
+from angarium.server.fast_routes import Direct
 
 
 async def _told(request: Request) -> Response:
@@ -36,7 +36,7 @@ def _operation(method: str, path: str, handle: Any = _told) -> Operation:
     return Operation(method, path, f"{method} {path}", "", handle)
 
 
-FACE = Face(
+FACE = HttpApi(
     "things",
     [
         _operation("GET", "/things"),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from angarium.runtime import keyspace as keys
-from angarium.runtime.figures import (
+from angarium.runtime.process_report import (
     INTERVAL_S,
     LIST_PROCESSES,
     REPORT_PROCESS,
     TTL_MS,
-    Figures,
+    ProcessReporter,
     read_processes,
     tasks_running,
 )
@@ -133,7 +133,7 @@ async def test_time_is_that_of_redis_when_no_test_owns_it(redis_server: ServerPr
             return int(seconds) * 1000 + int(microseconds) // 1000
 
         before = now_ms()
-        await Figures(runtime, "relay").report({})
+        await ProcessReporter(runtime, "relay").report({})
         (process,) = await read_processes(runtime)
         assert before <= process.at_ms <= now_ms()
 
@@ -149,9 +149,9 @@ async def test_every_live_process_is_read_by_role_and_actor(any_redis_url: str) 
             any_redis_url, clock=clock, actor="one", prefix=second.settings.prefix
         ) as first,
     ):
-        await Figures(second, "relay").report({"queued": 3, "mode": "calm"})
-        await Figures(first, "relay").report({"queued": 2.5})
-        await Figures(second, "api").report({})
+        await ProcessReporter(second, "relay").report({"queued": 3, "mode": "calm"})
+        await ProcessReporter(first, "relay").report({"queued": 2.5})
+        await ProcessReporter(second, "api").report({})
         found = await read_processes(first)
         assert [(each.role, each.actor) for each in found] == [
             ("api", "two"),
@@ -166,7 +166,9 @@ async def test_every_live_process_is_read_by_role_and_actor(any_redis_url: str) 
 async def test_a_process_is_gone_when_it_withdraws_or_misses_its_reports(redis_url: str) -> None:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
-        leaving, dying, living = (Figures(runtime, role) for role in ("leaving", "dying", "living"))
+        leaving, dying, living = (
+            ProcessReporter(runtime, role) for role in ("leaving", "dying", "living")
+        )
         for each in (leaving, dying, living):
             await each.report({})
         await leaving.withdraw()
@@ -185,7 +187,7 @@ def test_two_reports_may_be_missed_before_a_process_counts_as_gone() -> None:
 async def test_a_report_says_how_many_tasks_its_process_has(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime, asyncio.TaskGroup() as group:
         idle = [group.create_task(asyncio.Event().wait()) for _ in range(7)]
-        await Figures(runtime, "relay").report({})
+        await ProcessReporter(runtime, "relay").report({})
         (process,) = await read_processes(runtime)
         assert process.tasks > len(idle)
         for task in idle:
@@ -199,7 +201,9 @@ def test_outside_of_a_loop_there_are_no_tasks() -> None:
 async def test_figures_that_are_no_numbers_are_left_out(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
         odd = {"nan": float("nan"), "inf": float("inf"), "low": -float("inf")}
-        await Figures(runtime, "relay").report({**odd, "ready": True, "count": 10**15, "word": "x"})
+        await ProcessReporter(runtime, "relay").report(
+            {**odd, "ready": True, "count": 10**15, "word": "x"}
+        )
         (process,) = await read_processes(runtime)
         assert process.figures == {"ready": 1.0, "count": 1e15, "word": "x"}
 
@@ -222,7 +226,7 @@ async def test_a_report_that_can_not_be_read_hides_no_other(
     async with sample_runtime(redis_url, clock=FakeClock()) as runtime:
         raw = text if isinstance(text, bytes) else text.encode()
         await put(runtime, "relay@other", b"%d:%s" % (EPOCH_MS, raw))
-        await Figures(runtime, "api").report({"requests": 1})
+        await ProcessReporter(runtime, "api").report({"requests": 1})
         assert [each.role for each in await read_processes(runtime)] == ["api"]
 
 
@@ -236,5 +240,5 @@ async def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(redis_u
 
 async def test_worlds_with_other_prefixes_do_not_see_each_other(redis_url: str) -> None:
     async with sample_runtime(redis_url) as one, sample_runtime(redis_url) as two:
-        await Figures(one, "relay").report({})
+        await ProcessReporter(one, "relay").report({})
         assert await read_processes(two) == []

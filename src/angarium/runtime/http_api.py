@@ -1,7 +1,7 @@
-"""What the modules' HTTP faces share: bodies in, JSON and problems out, and the OpenAPI page.
+"""What the modules' HTTP http_apis share: bodies in, JSON and problems out, and the OpenAPI page.
 
 A module declares its operations as values; the route and the page come from the same declaration,
-so neither can forget the other. Only files that offer a `face` import this: it brings Starlette.
+so neither can forget the other. Only files that offer `http_api` import this: it brings Starlette.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONVERTED: Mapping[str, Mapping[str, Any]] = {
     "uuid": {"type": "string", "format": "uuid"},
 }
 # What was wrong may quote what came in, which may be long.
-DETAIL_LETTERS_MAX = 300
+DETAIL_CHARS_MAX = 300
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Face:
+class HttpApi:
     """What one module adds to the API role. `service` lives and dies with the role."""
 
     tag: str
@@ -130,27 +130,27 @@ def decode(body: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        problem = str(error)[:DETAIL_LETTERS_MAX]
+        problem = str(error)[:DETAIL_CHARS_MAX]
         raise InputInvalid(f"the body can't be used: {problem}") from None
 
 
 def routes(
-    faces: Sequence[Face], guarded: Callable[[Operation], Handle] = lambda each: each.handle
+    http_apis: Sequence[HttpApi], guarded: Callable[[Operation], Handle] = lambda each: each.handle
 ) -> list[BaseRoute]:
     """One route for each path, so that a refused method is told all that are allowed.
 
     `guarded` gives each operation's handler, which may refuse a caller first.
     """
     by_path: dict[str, dict[str, Handle]] = {}
-    for face in faces:
-        for each in face.operations:
+    for http_api in http_apis:
+        for each in http_api.operations:
             by_path.setdefault(each.path, {})[each.method] = guarded(each)
     return [
         *(
             Route(path, _by_method(handles), methods=[*handles])
             for path, handles in by_path.items()
         ),
-        *(route for face in faces for route in face.routes),
+        *(route for http_api in http_apis for route in http_api.routes),
     ]
 
 
@@ -163,11 +163,11 @@ def _by_method(handles: Mapping[str, Handle]) -> Handle:
     return handle
 
 
-def openapi(faces: Sequence[Face], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 page of all faces; declarations that contradict one another are refused."""
+def openapi(http_apis: Sequence[HttpApi], version: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 page of all http_apis; declarations that contradict one another are refused."""
     kinds: list[Any] = [Problem]
-    for face in faces:
-        for each in face.operations:
+    for http_api in http_apis:
+        for each in http_api.operations:
             kinds += [kind for kind in (each.body, *each.answers.values()) if kind is not None]
     schemas, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -179,13 +179,13 @@ def openapi(faces: Sequence[Face], version: str) -> dict[str, Any]:
 
     paths: dict[str, dict[str, Any]] = {}
     names: set[str] = set()
-    for face in faces:
-        for each in face.operations:
+    for http_api in http_apis:
+        for each in http_api.operations:
             path = paths.setdefault(TEMPLATE.sub(r"{\1}", each.path), {})
             method = each.method.lower()
             if method in path or each.name in names:
                 raise ValueError(f"{each.method} {each.path} ({each.name}) is declared twice")
-            path[method] = _described(each, face.tag, schema)
+            path[method] = _described(each, http_api.tag, schema)
             names.add(each.name)
     return {
         "openapi": "3.1.0",

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from angarium.runtime.web import TEMPLATE, Face, Handle, Operation
+from angarium.runtime.http_api import TEMPLATE, Handle, HttpApi, Operation
 
 Answer = Callable[[Request, Any], Response]
 
@@ -25,7 +25,7 @@ class Direct:
     def __init__(
         self,
         behind: ASGIApp,
-        faces: Sequence[Face],
+        http_apis: Sequence[HttpApi],
         guarded: Callable[[Operation], Handle],
         errors: Mapping[type[Exception], Answer],
     ) -> None:
@@ -35,8 +35,8 @@ class Direct:
         # where the parameters of paths of so many parts are, fewest first: a name before a pattern.
         self._known: dict[tuple[str, ...], tuple[Handle, Sequence[str]]] = {}
         self._places: dict[int, list[tuple[int, ...]]] = {}
-        for face in faces:
-            for each in face.operations:
+        for http_api in http_apis:
+            for each in http_api.operations:
                 self._add(each, guarded(each))
 
     def _add(self, operation: Operation, handle: Handle) -> None:
