@@ -23,7 +23,7 @@ from angarium.redis.scripts import Script
 from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import Batcher, BatchItem, BytesUnanswered, joined
 from angarium.runtime.clock import Clock, SystemClock
-from angarium.runtime.errors import LayoutMismatch, NotDurable
+from angarium.runtime.errors import LayoutMismatch, NotDurable, SettingInvalid
 from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
 from angarium.runtime.limits import Limits
 from angarium.runtime.scripts import load_script, status_of
@@ -50,17 +50,20 @@ class RuntimeOptions:
 
 
 async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
-    """With the durability and the journal's size that the installation's roles run with.
+    """`options` with the durability and the journal size that the roles recorded in Redis.
 
-    For processes that can't read the settings. What no role has written down stays as it is.
+    For processes that can't read the settings. A value that no role has recorded stays as it is.
     """
     name = options.keyspace.global_name(keys.LAYOUT)
     async with Redis(options.redis) as redis:
         question = ("HMGET", name, "durability", "journal_bytes_max")
         durability, journal_bytes_max = await redis.call(*question, key=name)
     if durability:
-        level = Durability(durability.decode())
-        options = replace(options, redis=replace(options.redis, durability=level))
+        name, level = options.redis.names.durability, durability.decode()
+        if level not in list(Durability):
+            problem = f"Redis records the level '{level}', which this version does not know"
+            raise SettingInvalid(name, problem, "install the version that the roles run")
+        options = replace(options, redis=replace(options.redis, durability=Durability(level)))
     if journal_bytes_max:
         options = replace(options, journal_bytes_max=int(journal_bytes_max))
     return options
@@ -127,7 +130,10 @@ class Runtime:
                     await tracing.close()
 
     async def record_options(self) -> None:
-        """Called by roles; read by `recorded_options`."""
+        """Record the durability and the journal size in Redis, for `recorded_options`.
+
+        Every role does so when it starts. The role that started last wins.
+        """
         name = self.keyspace.global_name(keys.LAYOUT)
         durability, journal = self.options.redis.durability, self.options.journal_bytes_max
         pairs = ("durability", durability, "journal_bytes_max", journal)
