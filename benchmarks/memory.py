@@ -21,8 +21,8 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.store import PickupStore

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.conversations.kit import DEADLINE_S
+from tests.conversations.harness import DEADLINE_S
 from tests.kit.eventually import eventually
 
 Answer = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]

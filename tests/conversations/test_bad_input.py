@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.conversations.answers import read_infos
 from angarium.conversations.errors import AckUnknown, IdRefused, RequestUnknown
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import MinMessageInfo, Reply, TaskItem, read_message, read_task
+from angarium.conversations.model import (
+    MinMessageInfo,
+    OutgoingReply,
+    TaskItem,
+    read_message,
+    read_task,
+)
+from angarium.conversations.script_values import read_infos
 from angarium.conversations.senders import _ack_id
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
-from tests.conversations.kit import DEADLINE_S, Client, Harness, info, instance, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, info, instance, task
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
@@ -63,7 +69,7 @@ async def test_one_ack_id_for_two_replies_ends_the_first_and_the_other_by_its_ti
     app, sent = Angarium(), list[str]()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> str:
+    async def send(reply: OutgoingReply) -> str:
         sent.append(reply.response_id)
         return "same"
 
@@ -126,7 +132,7 @@ async def test_a_memory_full_of_large_replies_takes_no_more_until_some_have_left
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         await gate.wait()
         sent.append(reply.response_id)
 
@@ -181,7 +187,7 @@ async def test_an_ack_id_nobody_can_store_counts_as_no_ack(redis_url: str) -> No
     app = Angarium()
 
     @app.reply_sender()
-    async def send(_: Reply) -> str:
+    async def send(_: OutgoingReply) -> str:
         return "x" * 10_000
 
     async with instance(redis_url, app) as bridge:
@@ -195,7 +201,7 @@ async def test_a_sender_that_answers_nonsense_cancels_its_group(redis_url: str) 
     app = Angarium()
 
     @app.reply_sender()
-    async def send(_: Reply) -> object:
+    async def send(_: OutgoingReply) -> object:
         return {"not": "an id"}
 
     async with instance(redis_url, app) as bridge:

@@ -12,19 +12,19 @@ import pytest
 
 from angarium.conversations.errors import Fatal, Recoverable, error_text
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import (
     MessageOptions,
     MinMessageInfo,
-    Reply,
+    OutgoingReply,
     ResponsesIdByRequestId,
     SyncMessageOptions,
     TaskItem,
 )
+from angarium.conversations.operations import MessageSyncManager
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
-from tests.conversations.kit import DEADLINE_S, info, instance, module, task
+from tests.conversations.harness import DEADLINE_S, info, instance, module, task
 from tests.kit.eventually import eventually
 
 BAD = "caf\udce9"
@@ -60,7 +60,7 @@ async def test_what_a_sender_raises_is_stored_clean_and_ends_nothing_else(
     app, sent = Angarium(), list[str]()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         if reply.conversation_id == "c":
             raise error
         sent.append(reply.response_id)
@@ -82,7 +82,7 @@ async def test_an_ack_id_that_is_not_valid_counts_as_delivered(redis_url: str) -
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> str:
+    async def send(reply: OutgoingReply) -> str:
         return BAD
 
     async with instance(redis_url, app) as bridge:

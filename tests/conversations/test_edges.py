@@ -12,15 +12,15 @@ import pytest
 from yarl import URL
 
 from angarium.cli import conversation as command
-from angarium.conversations import manager as manager_module
-from angarium.conversations.answers import Cancelling, NewReply
+from angarium.conversations import operations as manager_module
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
-from angarium.conversations.model import MinMessageInfo, Reply, SyncMessageOptions
-from angarium.conversations.show import show
+from angarium.conversations.model import MinMessageInfo, OutgoingReply, SyncMessageOptions
+from angarium.conversations.script_values import CancelOptions, NewReply
+from angarium.conversations.views import view_conversation
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, Overloaded
-from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, module, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, module, task
 from tests.conversations.receiver import receiver
 from tests.conversations.test_bad_input import settled
 from tests.conversations.test_http import House, house, opening
@@ -64,7 +64,7 @@ async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         sent.append(reply.conversation_id)
         await gate.wait()
 
@@ -205,7 +205,7 @@ async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
         cancel = it.store.cancel
 
         async def cancel_and_deliver(
-            request: MinMessageInfo, some: list[MinMessageInfo], what: Cancelling, **more: bool
+            request: MinMessageInfo, some: list[MinMessageInfo], what: CancelOptions, **more: bool
         ) -> object:
             done = await cancel(request, some, what, whole_group=more["whole_group"])
             await it.store.finish(replies[0], "unasked")
@@ -248,7 +248,7 @@ async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
         await it.reply("A", "a1")
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
         await it.runtime.redis.call("HSET", name, "taskItem", "[" * 10_000)
-        (only,) = (await show(it.store, "c")).replies
+        (only,) = (await view_conversation(it.store, "c")).replies
         assert (only.reply.status, only.reason.why) == ("PENDING", "send")
         found = await it.manager.get_conversation_message(SyncMessageOptions("a1"))
         assert "taskItem" not in found
@@ -307,15 +307,15 @@ async def test_a_sender_may_raise_anything(
     app = Angarium()
     sent: list[str] = []
 
-    def send(reply: Reply) -> None:
+    def send(reply: OutgoingReply) -> None:
         if reply.conversation_id == "bad":
             raise kind
         sent.append(reply.response_id)
 
-    async def send_async(reply: Reply) -> None:
+    async def send_async(reply: OutgoingReply) -> None:
         send(reply)
 
-    async def send_thread(reply: Reply) -> None:
+    async def send_thread(reply: OutgoingReply) -> None:
         await asyncio.to_thread(send, reply)
 
     app.reply_sender()({"sync": send, "async": send_async, "thread": send_thread}[way])
@@ -334,7 +334,7 @@ async def test_a_sender_is_told_when_the_reply_was_made(redis_url: str) -> None:
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         times.append(reply.response_timestamp)
 
     async with instance(redis_url, app) as bridge:
@@ -405,7 +405,7 @@ async def test_the_command_prints_one_line_each_and_steers_no_terminal(
         await it.request("B", odd)
         await it.reply("B", odd, odd)
         await it.reply("B", "b2", odd)
-        found = await show(it.store, odd)
+        found = await view_conversation(it.store, odd)
     lines = io.StringIO()
     with redirect_stdout(lines):
         command._print_lines(found)

@@ -9,12 +9,12 @@ import pytest
 
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import build, check
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.process_report import ProcessReporter, read_processes
 from angarium.runtime.settings import load
-from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
@@ -101,7 +101,7 @@ async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url:
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         if reply.request_id == "A":
             raise Fatal("blocked by the client")
         sent.append(reply.response_id)
@@ -127,7 +127,7 @@ async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
     app = Angarium()
 
     @app.reply_sender()
-    def send(reply: Reply) -> None:
+    def send(reply: OutgoingReply) -> None:
         sent.append(f"{reply.response_id}.{reply.awaited_retries}")
         if len(sent) == 1:
             raise error
@@ -148,11 +148,11 @@ async def test_a_sender_that_hangs_holds_up_nobody_else(redis_url: str) -> None:
     hanging = asyncio.Event()
 
     @app.reply_sender("hangs")
-    async def hang(_: Reply) -> None:
+    async def hang(_: OutgoingReply) -> None:
         await hanging.wait()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         sent.append(reply.response_id)
 
     few = {"concurrent": 2, "concurrent_factor": 1.0}
@@ -174,7 +174,7 @@ async def test_a_sender_that_hangs_too_long_is_given_up_and_the_reply_awaited(
     entered = Signal()
 
     @app.reply_sender()
-    async def hang(_: Reply) -> None:
+    async def hang(_: OutgoingReply) -> None:
         entered.fire()
         await asyncio.Event().wait()
 
@@ -191,7 +191,7 @@ async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
     threads: list[int] = []
 
     @app.reply_sender("sms")
-    def send(_: Reply) -> str:
+    def send(_: OutgoingReply) -> str:
         threads.append(threading.get_ident())
         return "ack"
 
@@ -206,7 +206,7 @@ async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
 async def test_another_module_can_be_joined_as_a_way_out(redis_url: str) -> None:
     delivered: list[str] = []
 
-    async def deliver(reply: Reply) -> str | None:
+    async def deliver(reply: OutgoingReply) -> str | None:
         delivered.append(reply.payload)
         return None
 
@@ -226,7 +226,7 @@ async def test_an_ack_may_come_before_the_report_that_it_was_sent(redis_url: str
     async with asyncio.TaskGroup() as group:
 
         @app.reply_sender()
-        async def send(_: Reply) -> str:
+        async def send(_: OutgoingReply) -> str:
             acks.append(group.create_task(bridge.acknowledge("early")))
             await asyncio.sleep(0)
             return "early"
@@ -286,7 +286,7 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
     elsewhere, sent = Angarium(), list[str]()
 
     @elsewhere.reply_sender("elsewhere")
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         sent.append(f"{reply.response_id} {reply.awaited_retries}")
 
     async with instance(redis_url, Angarium()) as bridge:

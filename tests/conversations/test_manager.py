@@ -8,9 +8,8 @@ import inspect
 import msgspec
 import pytest
 
-from angarium.conversations.awaited import first_turn_in_s
+from angarium.conversations.awaited_agent import first_turn_in_s
 from angarium.conversations.errors import AckUnknown, IdRefused, ReplyUnknown, RequestUnknown
-from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import (
     CanSend,
     MinMessageInfo,
@@ -18,10 +17,11 @@ from angarium.conversations.model import (
     TaskItem,
     read_message,
 )
+from angarium.conversations.operations import MessageSyncManager
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid, SettingInvalid
 from angarium.runtime.settings import load
-from tests.conversations.kit import Harness, info, module, task
+from tests.conversations.harness import Harness, info, module, task
 from tests.kit.server import ServerProcess
 
 SEED_NAMES = [

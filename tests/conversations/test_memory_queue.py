@@ -12,16 +12,20 @@ import pytest
 from angarium.conversations.errors import RetriesEnded
 from angarium.conversations.memory_queue import (
     MemoryQueue,
-    QueueLimits,
-    Step,
-    Task,
+    MemoryQueueLimits,
+    QueuedTask,
+    TaskVerdict,
     Validation,
 )
-from tests.conversations.kit import DEADLINE_S
+from tests.conversations.harness import DEADLINE_S
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 
-RUN, WAIT, DROP = Validation(Step.RUN), Validation(Step.WAIT), Validation(Step.DROP)
+RUN, WAIT, DROP = (
+    Validation(TaskVerdict.RUN),
+    Validation(TaskVerdict.WAIT),
+    Validation(TaskVerdict.DROP),
+)
 
 
 @dataclass
@@ -39,7 +43,7 @@ class Bench:
 
     def add(self, name: str, group: str = "g", order: int = 0, stay_s: float | None = None) -> bool:
         return self.queue.add(
-            Task(
+            QueuedTask(
                 execution_task=self.execute,
                 validation_task=self.validate,
                 error_task=self.fail,
@@ -52,10 +56,10 @@ class Bench:
             )
         )
 
-    async def validate(self, task: Task) -> Validation:
+    async def validate(self, task: QueuedTask) -> Validation:
         return self.answers.get(task.task_id, RUN)
 
-    async def execute(self, task: Task) -> float | None:
+    async def execute(self, task: QueuedTask) -> float | None:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         if self.gate is not None:
@@ -66,7 +70,7 @@ class Bench:
         self.executed.append(task.task_id)
         return None
 
-    async def fail(self, task: Task, error: Exception) -> None:
+    async def fail(self, task: QueuedTask, error: Exception) -> None:
         self.failed.append((task.task_id, type(error).__name__))
 
     async def until_executed(self, *names: str) -> None:
@@ -77,9 +81,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(limits: QueueLimits | None = None) -> AsyncIterator[Bench]:
+async def bench(limits: MemoryQueueLimits | None = None) -> AsyncIterator[Bench]:
     clock = FakeClock()
-    it = Bench(MemoryQueue(limits or QueueLimits(), clock), clock)
+    it = Bench(MemoryQueue(limits or MemoryQueueLimits(), clock), clock)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(it.queue.run())
         await asyncio.sleep(0)
@@ -122,7 +126,7 @@ async def test_a_task_is_there_once() -> None:
 
 async def test_a_wait_that_ends_by_itself_is_looked_at_then() -> None:
     async with bench() as it:
-        it.answers["a"] = Validation(Step.WAIT, 0.02)
+        it.answers["a"] = Validation(TaskVerdict.WAIT, 0.02)
         it.add("a")
         await eventually(lambda: it.queue.figures.waits >= 2, DEADLINE_S)
         it.answers["a"] = RUN
@@ -140,7 +144,7 @@ async def test_polling_finds_what_no_wake_up_told() -> None:
 
 
 async def test_polling_looks_at_no_more_than_the_execution_queue_takes() -> None:
-    async with bench(QueueLimits(concurrent=2, concurrent_factor=2)) as it:
+    async with bench(MemoryQueueLimits(concurrent=2, concurrent_factor=2)) as it:
         for number in range(10):
             it.answers[f"t{number}"] = WAIT
             it.add(f"t{number}", f"g{number}")
@@ -149,7 +153,7 @@ async def test_polling_looks_at_no_more_than_the_execution_queue_takes() -> None
 
 
 async def test_no_more_run_at_once_than_allowed() -> None:
-    async with bench(QueueLimits(concurrent=3, concurrent_factor=2)) as it:
+    async with bench(MemoryQueueLimits(concurrent=3, concurrent_factor=2)) as it:
         it.gate = asyncio.Event()
         for number in range(10):
             it.add(f"t{number}", f"g{number}")
@@ -170,8 +174,8 @@ async def test_a_dropped_task_makes_way_for_the_next() -> None:
 
 @pytest.mark.parametrize("checks", [1, 5])
 async def test_a_task_is_checked_only_so_often(checks: int) -> None:
-    async with bench(QueueLimits(max_retries=checks)) as it:
-        it.answers["a"] = Validation(Step.WAIT, 0.0)
+    async with bench(MemoryQueueLimits(max_retries=checks)) as it:
+        it.answers["a"] = Validation(TaskVerdict.WAIT, 0.0)
         it.add("a")
         await it.until_failed("a")
         assert it.failed[0][1] == RetriesEnded.__name__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from angarium.conversations.answers import Cancelling, NewReply
 from angarium.conversations.errors import (
     IdRefused,
     ReplyTaken,
@@ -13,9 +12,10 @@ from angarium.conversations.errors import (
     WrongConversation,
 )
 from angarium.conversations.model import CanSend
+from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import Overloaded
-from tests.conversations.kit import info, module
+from tests.conversations.harness import info, module
 from tests.kit.server import ServerProcess
 
 
@@ -401,7 +401,7 @@ async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) 
         other = await it.reply("B", "b1")
         group = await it.store.siblings(info("A"), last_first=True)
         assert [each.response_id for each in group] == ["a2", "a1"]
-        done = await it.store.cancel(info("A"), group, Cancelling(why="no"), whole_group=True)
+        done = await it.store.cancel(info("A"), group, CancelOptions(why="no"), whole_group=True)
         assert done == (2, other)
         assert await it.verdict(other) == "send"
         with pytest.raises(RequestUnknown):
@@ -415,7 +415,7 @@ async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: 
         await it.reply("A", "a1")
         group = await it.store.siblings(info("A"), last_first=True)
         await it.reply("A", "a2")
-        assert await it.store.cancel(info("A"), group, Cancelling(), whole_group=True) is None
+        assert await it.store.cancel(info("A"), group, CancelOptions(), whole_group=True) is None
         assert await it.count("cancelled") == 0
         assert await it.manager.cancel_group(group[0], "no") == 2
 
@@ -425,11 +425,11 @@ async def test_only_some_of_a_group_can_be_cancelled(redis_url: str) -> None:
         await it.request("A")
         await it.reply("A", "a1")
         await it.reply("A", "a2", held=False)
-        only_waiting = Cancelling(close=False, status="WAITING")
+        only_waiting = CancelOptions(close=False, status="WAITING")
         group = await it.store.siblings(info("A"), last_first=True)
         done = await it.store.cancel(info("A"), group, only_waiting, whole_group=False)
         assert done == (1, None)
-        others = Cancelling(close=False, except_origin="whatsapp")
+        others = CancelOptions(close=False, except_origin="whatsapp")
         assert await it.store.cancel(info("A"), group, others, whole_group=False) == (0, None)
 
 
@@ -439,7 +439,7 @@ async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
         await it.request("B")
         waiting = await it.reply("B", "b1")
         assert await it.verdict(waiting) == "wait_request"
-        done = await it.store.cancel(info("A"), [], Cancelling(), whole_group=True)
+        done = await it.store.cancel(info("A"), [], CancelOptions(), whole_group=True)
         assert done == (0, waiting)
         assert await it.verdict(waiting) == "send"
         assert await it.count("request_removed") == 1

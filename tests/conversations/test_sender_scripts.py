@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from angarium.conversations.answers import NewReply, TakeOutcome
 from angarium.conversations.model import (
     MessageOptions,
     MinMessageInfo,
     SyncMessageOptions,
     TaskItem,
+    acceptable_senders,
     encode_task,
-    need_of,
-    senders_of,
+    required_sender_of,
 )
-from angarium.conversations.order import Need
+from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import WAITING
+from angarium.conversations.wait_reasons import SenderWait
 from angarium.runtime import keyspace as keys
-from tests.conversations.kit import Harness, info, modules
+from tests.conversations.harness import Harness, info, modules
 from tests.kit.sample import sample_runtime
 
 FAX = "n:fax"
@@ -37,7 +37,7 @@ async def offered(module: Harness) -> list[MinMessageInfo]:
     return [each for p in partitions for each in await module.store.pop_waiting(p, 100)]
 
 
-async def take_new(module: Harness) -> list[TakeOutcome]:
+async def take_new(module: Harness) -> list[TakeResult]:
     found = []
     for partition in module.store.partitions:
         infos = await module.store.pop_new(partition, 100)
@@ -45,7 +45,7 @@ async def take_new(module: Harness) -> list[TakeOutcome]:
     return found
 
 
-async def claim(module: Harness) -> list[TakeOutcome]:
+async def claim(module: Harness) -> list[TakeResult]:
     found = []
     for partition in module.store.partitions:
         claimed, infos = await module.store.claim_awaited(partition, 100)
@@ -53,11 +53,11 @@ async def claim(module: Harness) -> list[TakeOutcome]:
     return found
 
 
-def statuses(outcomes: list[TakeOutcome]) -> list[str]:
+def statuses(outcomes: list[TakeResult]) -> list[str]:
     return [each.status for each in outcomes]
 
 
-async def needs(module: Harness) -> list[Need]:
+async def needs(module: Harness) -> list[SenderWait]:
     return [each for p in module.store.partitions for each in (await module.store.needs(p))[1]]
 
 
@@ -107,7 +107,7 @@ async def test_a_reply_whose_sender_is_missing_keeps_its_state_place_and_retries
         assert await foreign.count("taken") == await foreign.count("awaited") == 0
         assert await foreign.verdict(reply) == "send"
         (need,) = await needs(foreign)
-        assert need == Need(("fax",), 1, foreign.clock.now_ms())
+        assert need == SenderWait(("fax",), 1, foreign.clock.now_ms())
         assert await offered(foreign) == []
         found = await offered(own)
         assert found == [reply]
@@ -399,12 +399,15 @@ async def test_what_is_too_large_for_one_call_waits_for_the_next(redis_url: str)
 
 
 def test_a_need_names_the_senders_that_will_do() -> None:
-    assert need_of(MessageOptions(sender="fax", callback_url="https://example.com")) == "n:fax"
-    assert need_of(MessageOptions(callback_url="https://example.com")) == "n:http"
-    assert need_of(MessageOptions()) == ""
-    assert senders_of("n:a:b") == ("a:b",)
-    assert senders_of("o:web") == ("web", "default")
-    assert senders_of("o:default") == ("default",)
+    assert (
+        required_sender_of(MessageOptions(sender="fax", callback_url="https://example.com"))
+        == "n:fax"
+    )
+    assert required_sender_of(MessageOptions(callback_url="https://example.com")) == "n:http"
+    assert required_sender_of(MessageOptions()) == ""
+    assert acceptable_senders("n:a:b") == ("a:b",)
+    assert acceptable_senders("o:web") == ("web", "default")
+    assert acceptable_senders("o:default") == ("default",)
 
 
 # The processes' own report

@@ -7,7 +7,7 @@ from typing import Any
 
 from angarium import Angarium
 from angarium.conversations.errors import Recoverable
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import Message
 from angarium.transactions import Outcome, Step
@@ -45,7 +45,7 @@ async def ship(step: Step) -> Outcome:
 
 
 @app.reply_sender("chat")
-async def chat(reply: Reply) -> str | None:
+async def chat(reply: OutgoingReply) -> str | None:
     """A payload may ask for an acknowledgement by an id, or for a failure."""
     payload = reply.payload or {}
     if payload.get("fail"):

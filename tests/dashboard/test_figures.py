@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from angarium.conversations.order import Need
+from angarium.conversations.wait_reasons import SenderWait
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.process_report import ProcessReport
 from angarium.server.dashboard.attention import notices
@@ -120,7 +120,7 @@ def test_a_mark_is_read_as_it_was_given_and_nothing_else_is() -> None:
 
 
 def test_replies_that_wait_for_a_sender_are_trouble() -> None:
-    needs = [Need(("web", "default"), 3, 1)]
+    needs = [SenderWait(("web", "default"), 3, 1)]
     (found,) = notices(FACTS, ROLES, 0, needs=needs)
     assert (found.module, found.level) == ("conversations", "trouble")
     assert found.text == "3 replies waiting for a process with sender 'web' or 'default'"

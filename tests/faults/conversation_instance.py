@@ -17,7 +17,7 @@ import uvloop
 
 from angarium.conversations.errors import AckUnknown
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.runtime import log
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
@@ -35,7 +35,7 @@ async def main(name: str, path: Path) -> None:
     acks: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> str | None:
+    async def send(reply: OutgoingReply) -> str | None:
         history.received(reply.response_id, reply.conversation_id)
         if draw.random() >= ASKED:
             return None

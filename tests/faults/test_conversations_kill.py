@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import LONG, rounds

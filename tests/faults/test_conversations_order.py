@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
-from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -108,7 +108,7 @@ class Probe:
         self._numbers = itertools.count()
         self.app.reply_sender()(self.send)
 
-    async def send(self, reply: Reply) -> None:
+    async def send(self, reply: OutgoingReply) -> None:
         if reply.origin == "probe":
             self._left.set()
         else:

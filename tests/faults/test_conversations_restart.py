@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.operations import MessageSyncManager
 from angarium.conversations.store import ConversationStore
-from tests.conversations.kit import task
+from tests.conversations.harness import task
 from tests.conversations.receiver import receiver
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess

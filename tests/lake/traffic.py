@@ -19,7 +19,7 @@ from angarium.routing.store import RoutingStore, Rules
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import Settings
-from tests.conversations import kit as conversations_kit
+from tests.conversations import harness as conversations_harness
 from tests.dispatch import kit as dispatch_kit
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
@@ -85,7 +85,7 @@ class Traffic:
         return [done.decode(), pending.decode(), waiting.message_id]
 
     async def conversations(self) -> None:
-        room = conversations_kit.Harness(self.runtime, self.clock)
+        room = conversations_harness.Harness(self.runtime, self.clock)
         await room.request("q1", "talk")
         await room.request("q2", "talk")
         first = await room.reply("q1", "r1", "talk")

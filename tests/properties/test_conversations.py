@@ -26,12 +26,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from angarium.conversations.answers import NewReply, TakeOutcome
 from angarium.conversations.errors import RequestUnknown
 from angarium.conversations.model import GONE, TRANSITIONS, MinMessageInfo
+from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import WAITING
 from angarium.runtime.runtime import Runtime
-from tests.conversations.kit import Harness
+from tests.conversations.harness import Harness
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
@@ -261,9 +261,7 @@ class Conversations(RuleBasedStateMachine):
                 self.taken((instance + 1) % INSTANCES, again, self.do(other.take(again, second)))
             self.taken(instance, infos, self.do(store.take(infos, claim)))
 
-    def taken(
-        self, instance: int, infos: list[MinMessageInfo], outcomes: list[TakeOutcome]
-    ) -> None:
+    def taken(self, instance: int, infos: list[MinMessageInfo], outcomes: list[TakeResult]) -> None:
         for info, outcome in zip(infos, outcomes, strict=True):
             reply = self.books.replies[info.response_id]
             self.seen[outcome.status] += 1

@@ -11,7 +11,7 @@ import pytest
 
 from angarium.client import Client
 from angarium.client.application import Angarium
-from angarium.conversations.model import MessageOptions, Reply, TaskItem
+from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
 from angarium.pickup.store import PickupStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.journal import Journal, decode_entry
@@ -91,7 +91,7 @@ async def test_a_reply_that_is_sent_twice_is_there_once(any_redis_url: str) -> N
     async with sample_runtime(any_redis_url) as runtime:
         await chart(runtime)
         send, client = PickupSender(runtime), Client(runtime=runtime)
-        reply = Reply("anna", "q", "r", "pickup", TaskItem(MessageOptions({"n": 1})), 0, 0)
+        reply = OutgoingReply("anna", "q", "r", "pickup", TaskItem(MessageOptions({"n": 1})), 0, 0)
         ack_id = await send(reply)
         assert ack_id is not None
         assert await send(reply) == ack_id

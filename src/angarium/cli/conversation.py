@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from angarium.conversations.order import Need
-    from angarium.conversations.show import Shown, ShownSenders
+    from angarium.conversations.views import ConversationView, SendersView
+    from angarium.conversations.wait_reasons import SenderWait
 
 
 def conversation_commands() -> typer.Typer:
@@ -63,17 +63,17 @@ def senders(
     return 0
 
 
-async def _look_at_senders() -> ShownSenders:
+async def _look_at_senders() -> SendersView:
     from angarium.cli.runtime import opened
-    from angarium.conversations.show import show_senders
     from angarium.conversations.store import ConversationStore
+    from angarium.conversations.views import view_senders
 
     async with opened() as runtime:
-        return await show_senders(ConversationStore(runtime))
+        return await view_senders(ConversationStore(runtime))
 
 
-def _print_needs(needs: Sequence[Need], now_ms: int) -> None:
-    from angarium.conversations.order import wanted
+def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
+    from angarium.conversations.wait_reasons import wanted
 
     for need in needs:
         many = "1 reply" if need.replies == 1 else f"{need.replies} replies"
@@ -81,16 +81,16 @@ def _print_needs(needs: Sequence[Need], now_ms: int) -> None:
         print(f"{many} waiting for {_plain(wanted(need.senders))}, the first for {seconds} s")
 
 
-async def _look(conversation_id: str) -> Shown:
+async def _look(conversation_id: str) -> ConversationView:
     from angarium.cli.runtime import opened
-    from angarium.conversations.show import show
     from angarium.conversations.store import ConversationStore
+    from angarium.conversations.views import view_conversation
 
     async with opened() as runtime:
-        return await show(ConversationStore(runtime), conversation_id)
+        return await view_conversation(ConversationStore(runtime), conversation_id)
 
 
-def _print_lines(found: Shown) -> None:
+def _print_lines(found: ConversationView) -> None:
     print(_summary(found))
     for request in found.requests:
         state = "answered" if request.answered else "no reply yet"
@@ -102,7 +102,7 @@ def _print_lines(found: Shown) -> None:
         print(f"reply {place} {text}")
 
 
-def _print_table(found: Shown) -> None:
+def _print_table(found: ConversationView) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -133,7 +133,7 @@ def _print_table(found: Shown) -> None:
     console.print(replies)
 
 
-def _summary(found: Shown) -> str:
+def _summary(found: ConversationView) -> str:
     return (
         f"conversation {_plain(found.conversation_id)}: {found.replies_total} replies in flight, "
         f"{found.requests_total} requests"

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from angarium.conversations.answers import NewReply
-from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
 from angarium.conversations.model import (
     MessageOptions,
     MinMessageInfo,
     TaskItem,
     encode_task,
-    need_of,
+    required_sender_of,
 )
-from angarium.conversations.show import Shown, show
+from angarium.conversations.operations import MessageSyncManager, wall_clock_ms
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import current_trace
@@ -67,7 +67,7 @@ class ConversationsClient:
             accepted = await self._store.accept_reply(
                 NewReply(
                     conversation_id, request_id, response_id, wall_clock_ms(), task, corr,
-                    need=need_of(options),
+                    need=required_sender_of(options),
                 )
             )  # fmt: skip
             return "duplicate" if accepted.duplicate else "accepted"
@@ -78,9 +78,9 @@ class ConversationsClient:
         """'delivered' | 'gone'; raises `AckUnknown`."""
         return await self._manager.acknowledge(ack_id, conversation_id)
 
-    async def show(self, conversation_id: str) -> Shown:
+    async def show(self, conversation_id: str) -> ConversationView:
         """Who waits for whom, and why."""
-        return await show(self._store, conversation_id)
+        return await view_conversation(self._store, conversation_id)
 
     async def _traced(
         self, name: str, conversation_id: str, corr: str, call: Callable[[str], Awaitable[str]]

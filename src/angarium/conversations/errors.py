@@ -12,7 +12,7 @@
     └── WrongConversation      the request belongs to another conversation
     Overloaded                 a conversation is full
 
-Senders decide by what they raise: `Recoverable`, and the group is tried again; `Fatal`, and the
+A sender decides by what it raises: `Recoverable`, and the group is tried again; `Fatal`, and the
 group is cancelled. Anything else is recoverable until the reply's time is over.
 """
 

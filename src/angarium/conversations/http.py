@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.conversations.errors import ReplyUnknown
-from angarium.conversations.manager import MessageSyncManager
-from angarium.conversations.model import Message, MessageOptions, TaskItem
-from angarium.conversations.show import Shown, show
+from angarium.conversations.model import ConversationMessage, MessageOptions, TaskItem
+from angarium.conversations.operations import MessageSyncManager
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.application import Angarium
 from angarium.runtime.http_api import (
     TRACE,
@@ -45,7 +45,7 @@ class OpenRequestBody(msgspec.Struct, frozen=True, rename="camel"):
 
 class OpenedRequest(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["created", "duplicate"]
-    request: Message
+    request: ConversationMessage
 
 
 class ReplyBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,7 +75,7 @@ class AckBody(msgspec.Struct, frozen=True, rename="camel"):
     conversation_id: str | None = None
 
 
-class Acknowledged(msgspec.Struct, frozen=True, rename="camel"):
+class AcknowledgedReply(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["delivered", "cancelled"]
 
 
@@ -105,12 +105,12 @@ class _Operations:
             Operation(
                 "POST", "/v1/conversations/acks", "acknowledgeReply",
                 "Acknowledge a sent reply, so that the next may go", self.acknowledge_reply,
-                AckBody, {200: Acknowledged}, scope="write",
+                AckBody, {200: AcknowledgedReply}, scope="write",
             ),
             Operation(
                 "GET", "/v1/conversations/{conversation_id:path}", "showConversation",
                 "Show who waits for whom, and why", self.show_conversation,
-                None, {200: Shown}, (conversation,),
+                None, {200: ConversationView}, (conversation,),
             ),
         ]  # fmt: skip
 
@@ -145,10 +145,10 @@ class _Operations:
         status = await self._manager.acknowledge(body.async_response_id, body.conversation_id)
         if status == "gone":
             raise ReplyUnknown("its time was over before the ACK came")
-        return reply(Acknowledged("delivered" if status == "delivered" else "cancelled"))
+        return reply(AcknowledgedReply("delivered" if status == "delivered" else "cancelled"))
 
     async def show_conversation(self, request: Request) -> Response:
-        return reply(await show(self._store, request.path_params["conversation_id"]))
+        return reply(await view_conversation(self._store, request.path_params["conversation_id"]))
 
     async def _body(self, request: Request, kind: Any) -> Any:
         return decode(await read_bytes(request, self._settings.limits.http_body_bytes_max), kind)

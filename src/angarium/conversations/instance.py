@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
-from angarium.conversations.answers import Accepted, NewReply, Taken
-from angarium.conversations.awaited import AwaitedAgent
+from angarium.conversations.awaited_agent import AwaitedAgent
 from angarium.conversations.errors import (
     WHY_CHARS_MAX,
     Fatal,
@@ -23,27 +22,28 @@ from angarium.conversations.errors import (
     RetriesEnded,
     error_text,
 )
-from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
 from angarium.conversations.memory_queue import (
     MemoryQueue,
-    QueueFigures,
-    QueueLimits,
-    Step,
-    Task,
+    MemoryQueueLimits,
+    MemoryQueueMetrics,
+    QueuedTask,
+    TaskVerdict,
     Validation,
 )
 from angarium.conversations.model import (
-    Message,
+    ConversationMessage,
     MinMessageInfo,
-    Reply,
+    OutgoingReply,
     TaskItem,
+    acceptable_senders,
     encode_task,
-    need_of,
-    senders_of,
+    required_sender_of,
 )
-from angarium.conversations.senders import Sender, Senders, sender_names
-from angarium.conversations.show import ShownSenders, show_senders
+from angarium.conversations.operations import MessageSyncManager, wall_clock_ms
+from angarium.conversations.script_values import AcceptResult, NewReply, TakenReply
+from angarium.conversations.senders import ReplySender, ReplySenders, sender_names
 from angarium.conversations.store import WAITING, ConversationStore
+from angarium.conversations.views import SendersView, view_senders
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.outbound import Outbound
@@ -69,13 +69,13 @@ def check(settings: Settings, app: Angarium) -> None:
 
 
 def build(
-    runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
+    runtime: Runtime, app: Angarium, senders: Mapping[str, ReplySender] | None = None
 ) -> ConversationsInstance:
     """`senders` are ways out that other modules offer, by name; they are joined in the server."""
     return ConversationsInstance(runtime, app, senders)
 
 
-class _Hints(msgspec.Struct, frozen=True):
+class WakeHints(msgspec.Struct, frozen=True):
     """What the scripts publish; anything else on the channel is ignored."""
 
     new: bool = False
@@ -84,7 +84,7 @@ class _Hints(msgspec.Struct, frozen=True):
     needs: tuple[str, ...] = ()
 
 
-_read_hints = msgspec.json.Decoder(_Hints).decode
+_read_hints = msgspec.json.Decoder(WakeHints).decode
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Pass:
 
 class ConversationsInstance(Service):
     def __init__(
-        self, runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
+        self, runtime: Runtime, app: Angarium, senders: Mapping[str, ReplySender] | None = None
     ) -> None:
         super().__init__(ROLE, clock=runtime.clock)
         self._joined = dict(senders or {})
@@ -114,7 +114,7 @@ class ConversationsInstance(Service):
         # Replies found here without their sender since it was last asked who else runs.
         self._without_sender = 0
         self.queue = MemoryQueue(
-            QueueLimits(
+            MemoryQueueLimits(
                 settings.concurrent,
                 settings.concurrent_factor,
                 settings.max_retries,
@@ -127,11 +127,11 @@ class ConversationsInstance(Service):
             self.manager, self.store, settings, self.clock, self._module, self._enqueue
         )
         self._figures = ProcessReporter(runtime, ROLE)
-        self._senders: Senders | None = None
+        self._senders: ReplySenders | None = None
         self._outbound: Outbound | None = None
         self._fetching: Loop | None = None
         self._fetching_waiting: Loop | None = None
-        self._partial = QueueFigures()
+        self._partial = MemoryQueueMetrics()
         self.sent = self.acknowledged = self.cancelled = self.awaited = 0
 
     # What a process that runs the role can ask of it
@@ -144,7 +144,7 @@ class ConversationsInstance(Service):
         *,
         corr: str = "",
         request_timestamp: int | None = None,
-    ) -> tuple[str, Message]:
+    ) -> tuple[str, ConversationMessage]:
         """Open a request: ('created' | 'duplicate', the request)."""
         return await self.manager.create_conversation_register(
             origin, conversation_id, request_id, corr, request_timestamp
@@ -159,7 +159,7 @@ class ConversationsInstance(Service):
         *,
         corr: str = "",
         response_timestamp: int | None = None,
-    ) -> Accepted:
+    ) -> AcceptResult:
         """Accept a reply and send it from here, when it is its turn.
 
         A process whose memory is full, or that lacks the reply's sender, leaves it to others.
@@ -168,7 +168,7 @@ class ConversationsInstance(Service):
         task, held = encode_task(task_item), self._module() > 0
         new = NewReply(
             conversation_id, request_id, response_id, responded, task, corr, held,
-            need=need_of(task_item.message_options),
+            need=required_sender_of(task_item.message_options),
         )  # fmt: skip
         self._coming += held
         self._coming_bytes += held * len(task)
@@ -195,7 +195,7 @@ class ConversationsInstance(Service):
         self._outbound = Outbound(
             allow_private=self._runtime.settings.allow_private_addresses, timeout_s=self._hold_s
         )
-        self._senders = Senders(self._app, self._outbound, self._threads_max, self._joined)
+        self._senders = ReplySenders(self._app, self._outbound, self._threads_max, self._joined)
         await self.store.senders.register(self._names)
         self.store.older_beside = await self.store.senders.older_beside()
         self.spawn("queue", self.queue.run)
@@ -276,12 +276,12 @@ class ConversationsInstance(Service):
             self._without_sender = self.manager.without_sender
             self.store.older_beside = await self.store.senders.older_beside()
 
-    def _enqueue(self, taken: Sequence[Taken]) -> None:
+    def _enqueue(self, taken: Sequence[TakenReply]) -> None:
         for each in taken:
             self._add(each)
 
-    def _enqueue_own(self, accepted: Accepted, task: TaskItem, new: NewReply) -> None:
-        reply = Reply(
+    def _enqueue_own(self, accepted: AcceptResult, task: TaskItem, new: NewReply) -> None:
+        reply = OutgoingReply(
             new.conversation_id,
             new.request_id,
             new.response_id,
@@ -292,12 +292,12 @@ class ConversationsInstance(Service):
             corr=new.corr,
         )
         left_ms = self._settings.awaited_message_ttl
-        self._add(Taken(accepted.info, accepted.score, left_ms, reply, len(new.task)))
+        self._add(TakenReply(accepted.info, accepted.score, left_ms, reply, len(new.task)))
 
-    def _add(self, taken: Taken) -> None:
+    def _add(self, taken: TakenReply) -> None:
         info, reply = taken.info, taken.reply
         self.queue.add(
-            Task(
+            QueuedTask(
                 execution_task=self._send,
                 validation_task=self._validate,
                 error_task=self._failed,
@@ -334,7 +334,7 @@ class ConversationsInstance(Service):
             self._wake_fetching()
         if hints.due:
             self.agent.wake()
-        if any(name in self._names for need in hints.needs for name in senders_of(need)):
+        if any(name in self._names for need in hints.needs for name in acceptable_senders(need)):
             self._wake_fetching_waiting()
         for conversation_id in hints.woken:
             self.queue.wake(conversation_id)
@@ -359,15 +359,17 @@ class ConversationsInstance(Service):
 
     # Sending
 
-    async def _validate(self, task: Task) -> Validation:
+    async def _validate(self, task: QueuedTask) -> Validation:
         verdict = await self.store.check_reply(_info(task), only_mine=True)
         if verdict.status == "send":
-            return Validation(Step.RUN)
+            return Validation(TaskVerdict.RUN)
         if verdict.status == "gone":
-            return Validation(Step.DROP)
-        return Validation(Step.WAIT, None if verdict.left_ms is None else verdict.left_ms / 1000)
+            return Validation(TaskVerdict.DROP)
+        return Validation(
+            TaskVerdict.WAIT, None if verdict.left_ms is None else verdict.left_ms / 1000
+        )
 
-    async def _send(self, task: Task) -> float | None:
+    async def _send(self, task: QueuedTask) -> float | None:
         assert self._senders is not None
         info, reply = _info(task), _reply(task)
         left_s = self._hold_s - (self.clock.monotonic() - task.entered_s)
@@ -394,7 +396,7 @@ class ConversationsInstance(Service):
             return None
         return self._settings.sent_message_ttl / 1000
 
-    async def _failed(self, task: Task, error: Exception) -> None:
+    async def _failed(self, task: QueuedTask, error: Exception) -> None:
         info = _info(task)
         if isinstance(error, Fatal):
             self.cancelled += await self.manager.cancel_group(info, error_text(error))
@@ -427,13 +429,13 @@ class ConversationsInstance(Service):
             replies, requests, new = await self.store.in_flight(partition)
             for name, value in (("replies", replies), ("requests", requests), ("new", new)):
                 figures[name] = float(figures.get(name, 0)) + value
-        figures |= without_sender(await show_senders(self.store))
+        figures |= without_sender(await view_senders(self.store))
         figures["senders"] = " ".join(self._names)
         await self._figures.report(figures)
         self.log.info("figures", **figures)
 
     async def _report_partial(self) -> None:
-        now = QueueFigures(**asdict(self.queue.figures))
+        now = MemoryQueueMetrics(**asdict(self.queue.figures))
         before, self._partial = asdict(self._partial), now
         partial = {name: value - before[name] for name, value in asdict(now).items()}
         self.log.info(
@@ -441,7 +443,7 @@ class ConversationsInstance(Service):
         )
 
 
-def without_sender(shown: ShownSenders) -> dict[str, int]:
+def without_sender(shown: SendersView) -> dict[str, int]:
     """How many replies wait for a process with their sender, and for how long the first does."""
     since_ms = min((need.since_ms for need in shown.needs), default=shown.now_ms)
     return {
@@ -450,11 +452,11 @@ def without_sender(shown: ShownSenders) -> dict[str, int]:
     }
 
 
-def _info(task: Task) -> MinMessageInfo:
+def _info(task: QueuedTask) -> MinMessageInfo:
     info: MinMessageInfo = task.message_options[0]
     return info
 
 
-def _reply(task: Task) -> Reply:
-    reply: Reply = task.message_options[1]
+def _reply(task: QueuedTask) -> OutgoingReply:
+    reply: OutgoingReply = task.message_options[1]
     return reply

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from angarium.conversations.answers import read_infos
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.script_values import read_infos
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 

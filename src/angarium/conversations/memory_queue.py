@@ -26,13 +26,13 @@ from angarium.runtime import log
 from angarium.runtime.clock import Clock
 
 # An execution that has lasted this long no longer counts as concurrent: one client that hangs
-# must not hold up the others. How many may hang like this is a limit.
+# must not hold up the others. FinishReason many may hang like this is a limit.
 SLOW_S = 1.0
 # A wait that ends later than this is left to polling.
 TIMER_S_MAX = 60.0
 
 
-class Step(Enum):
+class TaskVerdict(Enum):
     RUN = auto()  # execute it now
     WAIT = auto()  # something stands before it, for `left_s` at the most if that is known
     DROP = auto()  # it is not ours any more
@@ -40,25 +40,25 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    step: Step
+    step: TaskVerdict
     left_s: float | None = None
 
 
-QueueTask = Callable[["Task"], Awaitable[Validation]]
-Execution = Callable[["Task"], Awaitable[float | None]]
-ErrorTask = Callable[["Task", Exception], Awaitable[None]]
+ValidationTask = Callable[["QueuedTask"], Awaitable[Validation]]
+ExecutionTask = Callable[["QueuedTask"], Awaitable[float | None]]
+ErrorTask = Callable[["QueuedTask", Exception], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class QueuedTask:
     """`execution_task` answers for how long, in seconds, the next of its group must wait."""
 
-    execution_task: Execution
+    execution_task: ExecutionTask
     task_id: str
     task_group: str
     ts_input: int
     ts_output: int
-    validation_task: QueueTask | None = None
+    validation_task: ValidationTask | None = None
     error_task: ErrorTask | None = None
     internal_id: int = 0
     time_in_queue: float | None = None  # seconds it may stay
@@ -69,7 +69,7 @@ class Task:
     validations: int = 0
     entered_s: float = 0.0
 
-    def __lt__(self, other: Task) -> bool:
+    def __lt__(self, other: QueuedTask) -> bool:
         return (self.order, self.internal_id) < (other.order, other.internal_id)
 
 
@@ -82,15 +82,15 @@ class _Place(Enum):
 @dataclass(slots=True, eq=False)
 class _Group:
     name: str
-    tasks: list[Task] = field(default_factory=list)  # a heap
+    tasks: list[QueuedTask] = field(default_factory=list)  # a heap
     place: _Place = _Place.PARKED
     woken: bool = False  # while it was in execution: what it learned may be out of date
     timer: asyncio.TimerHandle | None = None
-    executing: Task | None = None
+    executing: QueuedTask | None = None
 
 
 @dataclass(slots=True)
-class QueueFigures:
+class MemoryQueueMetrics:
     """Counted since the start; the partial metrics are differences of two of these."""
 
     added: int = 0
@@ -104,7 +104,7 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
+class MemoryQueueLimits:
     concurrent: int = 25
     concurrent_factor: float = 2.0
     max_retries: int = 100
@@ -118,14 +118,14 @@ class QueueLimits:
 class MemoryQueue:
     """`run` must be running for anything to be executed."""
 
-    def __init__(self, limits: QueueLimits, clock: Clock) -> None:
+    def __init__(self, limits: MemoryQueueLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
         self._ids = itertools.count(1)
         self._groups: dict[str, _Group] = {}
         self._priority: deque[_Group] = deque()
         self._parked: dict[str, _Group] = {}  # the longest parked first
-        self._aging: dict[int, Task] = {}  # by internal id, the oldest first
+        self._aging: dict[int, QueuedTask] = {}  # by internal id, the oldest first
         self._known: set[str] = set()
         self._bytes = 0
         self._in_execution = 0
@@ -135,7 +135,7 @@ class MemoryQueue:
         self._idle = asyncio.Event()
         self._idle.set()
         self._log = log.logger("angarium.conversations")
-        self.figures = QueueFigures()
+        self.figures = MemoryQueueMetrics()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -164,7 +164,7 @@ class MemoryQueue:
             finally:
                 self._tasks = None
 
-    def add(self, task: Task) -> bool:
+    def add(self, task: QueuedTask) -> bool:
         """Enqueue; False if a task of this id is here already."""
         if task.task_id in self._known:
             return False
@@ -206,9 +206,9 @@ class MemoryQueue:
         """Until nothing is in execution."""
         await self._idle.wait()
 
-    def take_all(self) -> list[Task]:
+    def take_all(self) -> list[QueuedTask]:
         """Everything that is not in execution, which leaves the queue."""
-        left: list[Task] = []
+        left: list[QueuedTask] = []
         for group in list(self._groups.values()):
             left += [task for task in group.tasks if task is not group.executing]
             group.tasks = [task for task in group.tasks if task is group.executing]
@@ -265,14 +265,14 @@ class MemoryQueue:
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
 
-    def _leave(self, task: Task) -> None:
+    def _leave(self, task: QueuedTask) -> None:
         self._aging.pop(task.internal_id, None)
         self._known.discard(task.task_id)
         self._bytes -= task.size_bytes
 
-    # Execution
+    # ExecutionTask
 
-    async def _work(self, group: _Group, task: Task) -> None:
+    async def _work(self, group: _Group, task: QueuedTask) -> None:
         done, left_s = True, None
         try:
             done, left_s = await self._attempt(task)
@@ -300,7 +300,7 @@ class MemoryQueue:
                 self._ready(group)
             self._fill()
 
-    def _drop(self, group: _Group, task: Task) -> None:
+    def _drop(self, group: _Group, task: QueuedTask) -> None:
         self._leave(task)
         if group.tasks and group.tasks[0] is task:
             heapq.heappop(group.tasks)
@@ -308,7 +308,7 @@ class MemoryQueue:
             group.tasks.remove(task)
             heapq.heapify(group.tasks)
 
-    async def _attempt(self, task: Task) -> tuple[bool, float | None]:
+    async def _attempt(self, task: QueuedTask) -> tuple[bool, float | None]:
         """(it leaves the queue, seconds that its group has to wait)."""
         try:
             if self._too_long(task) or task.validations >= self._limits.max_retries:
@@ -318,10 +318,10 @@ class MemoryQueue:
                 task.validations += 1
                 self.figures.validations += 1
                 verdict = await task.validation_task(task)
-                if verdict.step is Step.WAIT:
+                if verdict.step is TaskVerdict.WAIT:
                     self.figures.waits += 1
                     return False, verdict.left_s
-                if verdict.step is Step.DROP:
+                if verdict.step is TaskVerdict.DROP:
                     self.figures.dropped += 1
                     return True, None
             left_s = await self._execute(task)
@@ -331,7 +331,7 @@ class MemoryQueue:
             await self._fail(task, error)
             return True, None
 
-    async def _execute(self, task: Task) -> float | None:
+    async def _execute(self, task: QueuedTask) -> float | None:
         """Run it in one of the places for concurrent executions, which a slow one gives up."""
         await self._slots.acquire()
         place = _Slot(self)
@@ -342,7 +342,7 @@ class MemoryQueue:
             timer.cancel()
             place.release()
 
-    async def _fail(self, task: Task, error: Exception) -> None:
+    async def _fail(self, task: QueuedTask, error: Exception) -> None:
         self.figures.failed += 1
         if task.error_task is None:
             self._log.error("task_failed", task=task.task_id, error=repr(error), exc_info=error)
@@ -352,7 +352,7 @@ class MemoryQueue:
         except Exception as worse:
             self._log.error("error_task_failed", task=task.task_id, error=repr(worse))
 
-    def _too_long(self, task: Task) -> bool:
+    def _too_long(self, task: QueuedTask) -> bool:
         age_s = self._clock.monotonic() - task.entered_s
         return task.time_in_queue is not None and age_s >= task.time_in_queue
 

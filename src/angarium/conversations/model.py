@@ -103,7 +103,7 @@ class ResponsesIdByRequestId(msgspec.Struct, frozen=True):
     siblings: Sequence[MinMessageInfo]
 
 
-class Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ConversationMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A request or a reply as it is stored. Timestamps are the callers' own, in ms."""
 
     conversation_id: str
@@ -129,7 +129,7 @@ class Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 FORMER_FIELDS = {"requestIdCounter": "responseIdCounter", "asyncRequestId": "asyncResponseId"}
 
 
-def read_message(fields: Sequence[bytes]) -> Message | None:
+def read_message(fields: Sequence[bytes]) -> ConversationMessage | None:
     """A stored hash, as HGETALL gives it; None for an empty one."""
     if not fields:
         return None
@@ -143,10 +143,10 @@ def read_message(fields: Sequence[bytes]) -> Message | None:
             named["taskItem"] = msgspec.json.decode(task)  # else it is shown without
     if named.get("asyncResponseId") == "":
         del named["asyncResponseId"]
-    return msgspec.convert(named, Message, strict=False)
+    return msgspec.convert(named, ConversationMessage, strict=False)
 
 
-class Reply(msgspec.Struct, frozen=True):
+class OutgoingReply(msgspec.Struct, frozen=True):
     """What a sender gets: the reply, and how often it was tried before."""
 
     conversation_id: str
@@ -190,14 +190,14 @@ class TaskItem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 HTTP_SENDER, DEFAULT_SENDER = "http", "default"
 
 
-def need_of(options: MessageOptions) -> str:
+def required_sender_of(options: MessageOptions) -> str:
     """The sender that a reply needs, as the scripts spell it; '' if its origin tells."""
     if options.sender is not None:
         return f"n:{options.sender}"
     return "" if options.callback_url is None else f"n:{HTTP_SENDER}"
 
 
-def senders_of(need: str) -> tuple[str, ...]:
+def acceptable_senders(need: str) -> tuple[str, ...]:
     """The senders of which each can send what has this need; the first goes before the others."""
     kind, _, name = need.partition(":")
     if kind == "n" or name == DEFAULT_SENDER:

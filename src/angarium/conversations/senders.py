@@ -1,6 +1,6 @@
 """How a reply leaves: by a function of the user's, by an HTTP callback, or by another module.
 
-A sender gets a `Reply` and answers with the id under which the client will acknowledge it, or
+A sender gets an `OutgoingReply` and answers with the id the client will acknowledge it by, or
 None when no ACK is to come: then it is delivered. Which one a reply goes to is told by the reply
 itself (`sender`, or a `callbackUrl`), else by its origin, else it is the one named `default`.
 Other modules offer callables of the same shape, which the server joins by name.
@@ -17,22 +17,22 @@ import msgspec
 from angarium.conversations.errors import Fatal, Recoverable
 from angarium.conversations.model import (
     HTTP_SENDER,
-    Reply,
-    need_of,
-    senders_of,
+    OutgoingReply,
+    acceptable_senders,
+    required_sender_of,
 )
 from angarium.runtime.application import Angarium, Caller, Handler
 from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
 from angarium.runtime.text import check_text
 from angarium.runtime.trace import TRACEPARENT, current_trace, read_traceparent
 
-Sender = Callable[[Reply], Awaitable[str | None]]
+ReplySender = Callable[[OutgoingReply], Awaitable[str | None]]
 
 # The client's fault, and the same at every try, except for these: too early, too many, too slow.
 RECOVERABLE_STATUSES = frozenset({408, 421, 425, 429})
 
 
-class Callback(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class CallbackBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The body of an HTTP callback."""
 
     conversation_id: str
@@ -44,26 +44,26 @@ class Callback(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     corr: str = ""
 
 
-class CallbackAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class CallbackResponse(msgspec.Struct, frozen=True, rename="camel"):
     """What a client may answer: the id of the ACK that it will send."""
 
     async_response_id: str | None = None
 
 
-_read_answer = msgspec.json.Decoder(CallbackAnswer).decode
+_read_answer = msgspec.json.Decoder(CallbackResponse).decode
 
 
-class HttpSender:
+class CallbackSender:
     """POSTs a reply to its callback URL; the response id is the idempotency key."""
 
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
 
-    async def __call__(self, reply: Reply) -> str | None:
+    async def __call__(self, reply: OutgoingReply) -> str | None:
         url = reply.task_item.message_options.callback_url
         if not url:
             raise Fatal(f"reply {reply.response_id} has no callbackUrl")
-        body = Callback(
+        body = CallbackBody(
             reply.conversation_id,
             reply.request_id,
             reply.response_id,
@@ -106,31 +106,33 @@ def _ack_id(body: bytes) -> str | None:
         return None  # no answer of ours: the status says that it was taken
 
 
-def sender_names(app: Angarium, joined: Mapping[str, Sender]) -> tuple[str, ...]:
+def sender_names(app: Angarium, joined: Mapping[str, ReplySender]) -> tuple[str, ...]:
     """Of all senders that a process with this application has."""
     names = {HTTP_SENDER, *joined, *app.handlers("reply_sender")}
     return tuple(sorted(check_text(name, f"the name of reply sender {name!r}") for name in names))
 
 
-class Senders:
+class ReplySenders:
     """All ways of one process, by name."""
 
     def __init__(
-        self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, Sender]
+        self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, ReplySender]
     ) -> None:
         """What the application registers goes before what other modules offer under that name."""
         self._caller = Caller(threads_max)
-        self._senders: dict[str, Sender] = {HTTP_SENDER: HttpSender(outbound), **joined}
+        self._senders: dict[str, ReplySender] = {HTTP_SENDER: CallbackSender(outbound), **joined}
         for name, handler in app.handlers("reply_sender").items():
             self._senders[name] = self._sender(handler)
 
     @property
-    def names(self) -> Mapping[str, Sender]:
+    def names(self) -> Mapping[str, ReplySender]:
         return self._senders
 
-    async def send(self, reply: Reply) -> str | None:
+    async def send(self, reply: OutgoingReply) -> str | None:
         """The ACK's id or None. Raises what the sender raises; `Recoverable` if there is none."""
-        wanted = senders_of(need_of(reply.task_item.message_options) or f"o:{reply.origin}")
+        wanted = acceptable_senders(
+            required_sender_of(reply.task_item.message_options) or f"o:{reply.origin}"
+        )
         name = next((name for name in wanted if name in self._senders), wanted[-1])
         sender = self._senders.get(name)
         if sender is None:
@@ -144,8 +146,8 @@ class Senders:
     def close(self) -> None:
         self._caller.close()
 
-    def _sender(self, handler: Handler) -> Sender:
-        async def send(reply: Reply) -> str | None:
+    def _sender(self, handler: Handler) -> ReplySender:
+        async def send(reply: OutgoingReply) -> str | None:
             answer: str | None = await self._caller.call(handler, reply)
             return answer
 

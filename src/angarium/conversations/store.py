@@ -13,19 +13,6 @@ from typing import Any
 
 import msgspec
 
-from angarium.conversations.answers import (
-    Accepted,
-    Cancelling,
-    How,
-    NewReply,
-    Snapshot,
-    TakeOutcome,
-    read_infos,
-    read_needs,
-    read_next,
-    read_outcome,
-    read_queued,
-)
 from angarium.conversations.errors import (
     IdRefused,
     ReplyTaken,
@@ -35,12 +22,25 @@ from angarium.conversations.errors import (
 )
 from angarium.conversations.model import (
     CanSend,
-    Message,
+    ConversationMessage,
     MinMessageInfo,
     read_message,
 )
-from angarium.conversations.order import Need, OpenRequest
-from angarium.conversations.sender_store import SenderStore
+from angarium.conversations.script_values import (
+    AcceptResult,
+    CancelOptions,
+    ConversationSnapshot,
+    FinishReason,
+    NewReply,
+    TakeResult,
+    read_infos,
+    read_next,
+    read_outcome,
+    read_queued,
+    read_sender_waits,
+)
+from angarium.conversations.sender_registry import SenderRegistry
+from angarium.conversations.wait_reasons import OpenRequest, SenderWait
 from angarium.redis.connection import Argument, Command
 from angarium.redis.scripts import Script
 from angarium.runtime import keyspace as keys
@@ -93,7 +93,7 @@ class ConversationStore:
         self._runtime = runtime
         # Set while processes run that do not look for their replies by sender.
         self.older_beside = False
-        self.senders = SenderStore(runtime)
+        self.senders = SenderRegistry(runtime)
         self._name = runtime.keyspace.name
         self._partition_of = runtime.keyspace.partition_of
         self.partitions = range(runtime.settings.partitions)
@@ -226,7 +226,7 @@ class ConversationStore:
             raise Overloaded("conversation_requests_max", int(self._args[5]))
         return status, int(reply[1])
 
-    async def accept_reply(self, new: NewReply) -> Accepted:
+    async def accept_reply(self, new: NewReply) -> AcceptResult:
         """One that is far behind in its conversation is not held, though asked for."""
         partition = self.partition_of(new.conversation_id)
         self.check_id("request", new.request_id)
@@ -265,10 +265,12 @@ class ConversationStore:
         reply = await self._accept.submit(partition, item, conversation_id, len(new.task))
         status = status_of(reply)
         if status == "accepted":
-            return Accepted(info, int(reply[1]), reply[2] == 1, reply[3].decode(), int(reply[4]))
+            return AcceptResult(
+                info, int(reply[1]), reply[2] == 1, reply[3].decode(), int(reply[4])
+            )
         if status != "duplicate":
             raise self._refusal(status, new)
-        return Accepted(info, 0, held=False, duplicate=True)
+        return AcceptResult(info, 0, held=False, duplicate=True)
 
     def _refusal(self, status: str, new: NewReply) -> Exception:
         if status == "taken":
@@ -324,7 +326,7 @@ class ConversationStore:
         return status_of(reply)
 
     async def finish(
-        self, info: MinMessageInfo, how: How, ack_id: str | None = None
+        self, info: MinMessageInfo, how: FinishReason, ack_id: str | None = None
     ) -> tuple[str, MinMessageInfo | None]:
         """('delivered' | 'cancelled' | 'gone', the next reply if this process holds it)."""
         partition = self.partition_of(info.conversation_id)
@@ -354,7 +356,7 @@ class ConversationStore:
         """Those that wait for one of this process's senders; to be taken with `WAITING`."""
         return read_infos(await self._run(POP_WAITING, partition, (), (most,)))
 
-    async def take(self, infos: Sequence[MinMessageInfo], claim: str = "") -> list[TakeOutcome]:
+    async def take(self, infos: Sequence[MinMessageInfo], claim: str = "") -> list[TakeResult]:
         waiting, older = [], 1 if self.older_beside else 0
         for info in infos:
             partition = self.partition_of(info.conversation_id)
@@ -393,9 +395,9 @@ class ConversationStore:
         )
         return replies, requests, fresh
 
-    async def needs(self, partition: int, most: int = NEEDS_MAX) -> tuple[int, list[Need]]:
+    async def needs(self, partition: int, most: int = NEEDS_MAX) -> tuple[int, list[SenderWait]]:
         """Now (ms), and what waits for a process with its sender."""
-        return read_needs(await self._run(LIST_NEEDS, partition, (), (most,)))
+        return read_sender_waits(await self._run(LIST_NEEDS, partition, (), (most,)))
 
     # Replies wait, are put off or are given up
 
@@ -438,7 +440,7 @@ class ConversationStore:
         self,
         request: MinMessageInfo,
         replies: Sequence[MinMessageInfo],
-        what: Cancelling,
+        what: CancelOptions,
         *,
         whole_group: bool,
     ) -> tuple[int, MinMessageInfo | None] | None:
@@ -492,18 +494,22 @@ class ConversationStore:
         )
         return read_infos(await self._run(LIST_SIBLINGS, partition, names, args))
 
-    async def read_reply(self, response_id: str, conversation_id: str | None) -> Message | None:
+    async def read_reply(
+        self, response_id: str, conversation_id: str | None
+    ) -> ConversationMessage | None:
         """Without a conversation every partition is asked."""
         self.check_id("response", response_id)
         found = await self._ask(keys.CONVERSATION_RESPONSE, response_id, conversation_id)
         return self._of_conversation(found, conversation_id)
 
-    async def read_request(self, request_id: str, conversation_id: str | None) -> Message | None:
+    async def read_request(
+        self, request_id: str, conversation_id: str | None
+    ) -> ConversationMessage | None:
         self.check_id("request", request_id)
         found = await self._ask(keys.CONVERSATION_REQUEST, request_id, conversation_id)
         return self._of_conversation(found, conversation_id)
 
-    async def read_named(self, key: str) -> Message | None:
+    async def read_named(self, key: str) -> ConversationMessage | None:
         """The reply whose hash has this name in Redis."""
         found = self._runtime.keyspace.explain(key)
         if found is None or found.key is not keys.CONVERSATION_RESPONSE:
@@ -524,7 +530,7 @@ class ConversationStore:
         wanted = (info for info in found if conversation_id in (None, info.conversation_id))
         return next(wanted, None)
 
-    async def snapshot(self, conversation_id: str, most: int) -> Snapshot:
+    async def snapshot(self, conversation_id: str, most: int) -> ConversationSnapshot:
         """A conversation's order, and the state of each reply in it."""
         partition = self.partition_of(conversation_id)
         names = [
@@ -537,7 +543,7 @@ class ConversationStore:
         rows = [replies[number : number + 8] for number in range(0, len(replies), 8)]
         infos = read_infos(row[0] for row in rows)
         stored = await self._states(infos, partition)
-        return Snapshot(
+        return ConversationSnapshot(
             int(now_ms),
             requests_total,
             replies_total,
@@ -609,7 +615,9 @@ class ConversationStore:
         return self.partitions if conversation_id is None else [self.partition_of(conversation_id)]
 
     @staticmethod
-    def _of_conversation(found: Iterable[Any], conversation_id: str | None) -> Message | None:
+    def _of_conversation(
+        found: Iterable[Any], conversation_id: str | None
+    ) -> ConversationMessage | None:
         """A partition knows an id once, which may be that of another conversation."""
         for fields in found:
             message = read_message(fields)

@@ -19,8 +19,8 @@ import msgspec
 from angarium.conversations import instance
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.memory_queue import Task
-from angarium.conversations.model import Reply, SyncMessageOptions
+from angarium.conversations.memory_queue import QueuedTask
+from angarium.conversations.model import OutgoingReply, SyncMessageOptions
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.letterbox import Address, Letter, Letterbox, is_letter_id, letter_id
 from angarium.pickup.mailbox import CANCELLED, DELIVERED
@@ -55,7 +55,7 @@ class PickupSender:
         self._prefix = runtime.settings.prefix
         self._tracing = runtime.tracing
 
-    async def __call__(self, reply: Reply) -> str | None:
+    async def __call__(self, reply: OutgoingReply) -> str | None:
         """The id of the ACK to come; None for one that was put there before and is gone."""
         letter = self._letter(reply)
         try:
@@ -74,7 +74,7 @@ class PickupSender:
         with self._tracing.span("pickup add", trace, values, kind="producer"):
             return await self._box.put(letter)
 
-    def _letter(self, reply: Reply) -> Letter:
+    def _letter(self, reply: OutgoingReply) -> Letter:
         try:
             address = msgspec.convert(
                 reply.task_item.message_options.address or {}, Address, strict=True
@@ -264,7 +264,7 @@ class JoinedConversations(ConversationsInstance):
         reply = await self.store.read_reply(info.response_id, info.conversation_id)
         return None if reply is None else read_traceparent(reply.corr)
 
-    async def _send(self, task: Task) -> float | None:
+    async def _send(self, task: QueuedTask) -> float | None:
         tracing = self._runtime.tracing
         trace = None if tracing is None else read_traceparent(task.corr)
         if tracing is None or trace is None:

@@ -19,8 +19,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.show import show
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import view_conversation
 from angarium.dispatch.identity import is_message_id
 from angarium.dispatch.letters import DeadLetters, shown
 from angarium.dispatch.store import DispatchStore
@@ -201,7 +201,7 @@ class Search:
         return await self._transactions.get_external(OWNER_DEFAULT, id)
 
     async def _conversation(self, id: str) -> Any:
-        state = await show(self._conversations, id)
+        state = await view_conversation(self._conversations, id)
         return state if state.requests_total or state.replies_total else None
 
     async def _request(self, id: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from angarium.conversations.order import Need, wanted
+from angarium.conversations.wait_reasons import SenderWait, wanted
 from angarium.transactions.store.reading import AwaitedStep
 
 # Nodes of two applications in one group pass work on to each other all the time; what waits longer
@@ -31,7 +31,7 @@ def notices(
     roles: Set[str],
     dropped_events: int,
     awaited_steps: Sequence[AwaitedStep] = (),
-    needs: Sequence[Need] = (),
+    needs: Sequence[SenderWait] = (),
 ) -> list[Notice]:
     """The worst first."""
     found = [
@@ -95,7 +95,7 @@ def _awaited_steps(steps: Sequence[AwaitedStep]) -> Iterator[Notice]:
             yield Notice("transactions", "trouble", text, hint)
 
 
-def _needs(needs: Sequence[Need]) -> Iterator[Notice]:
+def _needs(needs: Sequence[SenderWait]) -> Iterator[Notice]:
     for need in needs:
         text = f"{_many(need.replies, 'reply')} waiting for {wanted(need.senders)}"
         hint = "start a process whose application has this sender, or cancel them"

@@ -12,8 +12,8 @@ from dataclasses import asdict
 import msgspec
 
 import angarium
-from angarium.conversations.show import ShownSenders, show_senders
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import SendersView, view_senders
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing_store import PickupListing
 from angarium.pickup.store import PickupStore
@@ -84,7 +84,7 @@ class Sampler:
         processes = await read_processes(self._runtime)
         journal = await self._journal_figures()
         watch = await self._transactions.watch(1)
-        senders = await show_senders(self._conversations)
+        senders = await view_senders(self._conversations)
         modules = [
             await self._dispatch_figures(processes),
             await self._routing_figures(processes),
@@ -158,7 +158,7 @@ class Sampler:
         )  # fmt: skip
 
     async def _conversations_figures(
-        self, processes: Sequence[ProcessReport], senders: ShownSenders
+        self, processes: Sequence[ProcessReport], senders: SendersView
     ) -> ModuleMetrics:
         found = [await self._conversations.in_flight(partition) for partition in self._partitions]
         replies, requests, new = (sum(each) for each in zip(*found, strict=True))

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.conversations.listing_store import ConversationListing, Kind, Waiting
-from angarium.conversations.order import Need
-from angarium.conversations.show import show_senders
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import view_senders
+from angarium.conversations.wait_reasons import SenderWait
 from angarium.pickup.archive import Archive
 from angarium.pickup.listing_store import PickupListing
 from angarium.pickup.model import connection_of
@@ -71,7 +71,7 @@ class ConversationsPage(msgspec.Struct, frozen=True):
 
     conversations: list[WaitingConversation]
     next: str | None
-    needs: Sequence[Need]
+    needs: Sequence[SenderWait]
 
 
 class PickupQueue(msgspec.Struct, frozen=True):
@@ -174,7 +174,7 @@ class ModuleViews:
             left -= len(some)
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
         following = mark(partition, first) if partition < self._partitions else None
-        needs = (await show_senders(self._replies)).needs
+        needs = (await view_senders(self._replies)).needs
         return reply(ConversationsPage(list(found.values()), following, needs))
 
     async def pickup_queues(self, request: Request) -> Response:

@@ -34,21 +34,21 @@ class QueuedReply(msgspec.Struct, frozen=True, rename="camel"):
     without_sender_since_ms: int | None = None
 
 
-Why = Literal[
+WaitCode = Literal[
     "send", "sent", "awaited", "not_held", "wait_request", "wait_response", "no_sender", "expired"
 ]
 
 
-class Reason(msgspec.Struct, frozen=True, rename="camel"):
+class WaitReason(msgspec.Struct, frozen=True, rename="camel"):
     """Why a reply does not leave at this moment, and until when that can last."""
 
-    why: Why
+    why: WaitCode
     text: str
     behind: str | None = None
     until_ms: int | None = None
 
 
-class Need(msgspec.Struct, frozen=True, rename="camel"):
+class SenderWait(msgspec.Struct, frozen=True, rename="camel"):
     """Replies that wait for a process with one of these senders, and since when the first does."""
 
     senders: tuple[str, ...]
@@ -56,14 +56,14 @@ class Need(msgspec.Struct, frozen=True, rename="camel"):
     since_ms: int
 
 
-def unmet(needs: Iterable[Need], live: Container[str]) -> list[Need]:
+def unmet(needs: Iterable[SenderWait], live: Container[str]) -> list[SenderWait]:
     """Those for which no process runs, each once; `live` are the senders that processes have."""
-    found: dict[tuple[str, ...], Need] = {}
+    found: dict[tuple[str, ...], SenderWait] = {}
     for need in needs:
         if any(name in live for name in need.senders):
             continue
-        known = found.get(need.senders, Need(need.senders, 0, need.since_ms))
-        found[need.senders] = Need(
+        known = found.get(need.senders, SenderWait(need.senders, 0, need.since_ms))
+        found[need.senders] = SenderWait(
             need.senders, known.replies + need.replies, min(known.since_ms, need.since_ms)
         )
     return sorted(found.values(), key=lambda need: need.since_ms)
@@ -78,12 +78,12 @@ def explain(
     replies: Sequence[QueuedReply],
     now_ms: int,
     live: Mapping[str, int] | None = None,
-) -> list[Reason]:
+) -> list[WaitReason]:
     """One reason for each reply, in the order given, which is the order of leaving.
 
     `live`: how many processes have each sender.
     """
-    reasons: list[Reason] = []
+    reasons: list[WaitReason] = []
     ahead: QueuedReply | None = None
     for reply in replies:
         reasons.append(_reason(reply, ahead, requests, now_ms) or _held_by(reply, now_ms, live))
@@ -97,38 +97,38 @@ def _reason(
     ahead: QueuedReply | None,
     requests: Sequence[OpenRequest],
     now_ms: int,
-) -> Reason | None:
+) -> WaitReason | None:
     """What stands before it; None if nothing does."""
     if reply.until_ms <= now_ms:
-        return Reason("expired", "its time is over; removed at the next look")
+        return WaitReason("expired", "its time is over; removed at the next look")
     if reply.status == "SENT":
-        return Reason("sent", "sent, its ACK is waited for", None, reply.until_ms)
+        return WaitReason("sent", "sent, its ACK is waited for", None, reply.until_ms)
     if ahead is not None:
         text = f"waits for reply {ahead.response_id} ({ahead.status}) before it"
-        return Reason("wait_response", text, ahead.response_id, ahead.until_ms)
+        return WaitReason("wait_response", text, ahead.response_id, ahead.until_ms)
     for request in requests:
         if request.position >= reply.position:
             break
         if not request.answered and request.until_ms > now_ms:
             text = f"waits for request {request.request_id}, which has no reply yet"
-            return Reason("wait_request", text, request.request_id, request.until_ms)
+            return WaitReason("wait_request", text, request.request_id, request.until_ms)
     return None
 
 
-def _held_by(reply: QueuedReply, now_ms: int, live: Mapping[str, int] | None) -> Reason:
+def _held_by(reply: QueuedReply, now_ms: int, live: Mapping[str, int] | None) -> WaitReason:
     if reply.senders:
         process = wanted(reply.senders)
         if live and any(name in live for name in reply.senders):
-            return Reason("not_held", f"{process} takes it next", None, reply.due_ms)
+            return WaitReason("not_held", f"{process} takes it next", None, reply.due_ms)
         since_ms = reply.without_sender_since_ms or now_ms
         text = f"waiting for {process}, for {max(0, now_ms - since_ms) // 1000} s so far"
-        return Reason("no_sender", text, None, reply.until_ms)
+        return WaitReason("no_sender", text, None, reply.until_ms)
     if reply.status == "AWAITED":
         text = f"could not be sent; tried again after retry {reply.awaited_retries}"
-        return Reason("awaited", text, None, reply.due_ms)
+        return WaitReason("awaited", text, None, reply.due_ms)
     if reply.status == "WAITING":
-        return Reason("not_held", "no process has taken it yet", None, reply.due_ms)
-    return Reason("send", f"may leave now; held by {reply.holder}", None, reply.due_ms)
+        return WaitReason("not_held", "no process has taken it yet", None, reply.due_ms)
+    return WaitReason("send", f"may leave now; held by {reply.holder}", None, reply.due_ms)
 
 
 def group_backoff_ms(max_pending_ttl_ms: int, factor: float) -> int:

@@ -13,21 +13,27 @@ from typing import Any
 
 import msgspec
 
-from angarium.conversations.answers import Accepted, Cancelling, How, NewReply, Taken
 from angarium.conversations.errors import AckUnknown, ReplyUnknown
 from angarium.conversations.model import (
     CanSend,
-    Message,
+    ConversationMessage,
     MinMessageInfo,
     RequestStatus,
     ResponsesIdByRequestId,
     SyncMessageOptions,
     TaskItem,
     encode_task,
-    need_of,
+    required_sender_of,
 )
-from angarium.conversations.order import group_backoff_ms
+from angarium.conversations.script_values import (
+    AcceptResult,
+    CancelOptions,
+    FinishReason,
+    NewReply,
+    TakenReply,
+)
 from angarium.conversations.store import GROUP_PART, WAITING, ConversationStore
+from angarium.conversations.wait_reasons import group_backoff_ms
 from angarium.runtime.setting_groups.conversations import ConversationsSettings
 from angarium.runtime.text import check_text
 
@@ -68,9 +74,9 @@ class MessageSyncManager:
 
     def get_init_default_values(
         self, origin: str, conversation_id: str, request_id: str, request_timestamp: int
-    ) -> Message:
+    ) -> ConversationMessage:
         """A request as it is before anything happened to it."""
-        return Message(
+        return ConversationMessage(
             conversation_id=conversation_id,
             origin=origin,
             request_id=request_id,
@@ -87,7 +93,7 @@ class MessageSyncManager:
         request_id: str,
         corr: str = "",
         request_timestamp: int | None = None,
-    ) -> tuple[str, Message]:
+    ) -> tuple[str, ConversationMessage]:
         """Open a request: ('created' | 'duplicate', the request)."""
         requested = wall_clock_ms() if request_timestamp is None else request_timestamp
         info = MinMessageInfo(request_id, "", conversation_id)
@@ -105,7 +111,7 @@ class MessageSyncManager:
         response_id: str,
         *,
         response_timestamp: int | None = None,
-    ) -> Accepted:
+    ) -> AcceptResult:
         """Accept a reply to an open request; without an origin ('') it has the request's.
 
         The next process that asks for replies gets it.
@@ -120,7 +126,7 @@ class MessageSyncManager:
             task,
             corr,
             origin=origin,
-            need=need_of(task_item.message_options),
+            need=required_sender_of(task_item.message_options),
         )
         return await self._store.accept_reply(new)
 
@@ -157,7 +163,7 @@ class MessageSyncManager:
     async def delete_conversation_message(self, options: SyncMessageOptions) -> str:
         """Remove one reply: 'delivered' if it was SENT, else 'cancelled', or 'gone'."""
         info = await self.find(options)
-        how: How = "deleted" if options.async_response_id is None else "acknowledged"
+        how: FinishReason = "deleted" if options.async_response_id is None else "acknowledged"
         status, following = await self._store.finish(info, how, options.async_response_id)
         self._wake_next(following)
         return status
@@ -196,7 +202,9 @@ class MessageSyncManager:
             return fields
         return {name: fields[name] for name, on in projection.items() if on and name in fields}
 
-    async def get_first_conversation_message(self, conversation_id: str) -> Message | None:
+    async def get_first_conversation_message(
+        self, conversation_id: str
+    ) -> ConversationMessage | None:
         """The reply that leaves next."""
         snapshot = await self._store.snapshot(conversation_id, FIRST_LOOKS)
         for each in snapshot.replies:
@@ -239,13 +247,13 @@ class MessageSyncManager:
         wait_ms = self._settings.awaited_time_when_retries_end
         await self._store.await_replies(infos, wait_ms, 0, "retries ended", tried=False)
 
-    async def get_awaited_messages(self, n_messages: int, corr: str = "") -> list[Taken]:
+    async def get_awaited_messages(self, n_messages: int, corr: str = "") -> list[TakenReply]:
         """Claim that many due replies at most; they are PENDING in this process now."""
         return (await self.claim_awaited_messages(n_messages))[1]
 
-    async def claim_awaited_messages(self, n_messages: int) -> tuple[int, list[Taken]]:
+    async def claim_awaited_messages(self, n_messages: int) -> tuple[int, list[TakenReply]]:
         """How many were due, and those of them that are to be sent: some ended by being seen."""
-        taken: list[Taken] = []
+        taken: list[TakenReply] = []
         partitions = len(self._store.partitions)
         claimed = 0
         for number in range(partitions):
@@ -264,7 +272,7 @@ class MessageSyncManager:
         self._first_partition = (self._first_partition + 1) % partitions
         return claimed, taken
 
-    async def take(self, infos: Sequence[MinMessageInfo], claim: str = "") -> list[Taken]:
+    async def take(self, infos: Sequence[MinMessageInfo], claim: str = "") -> list[TakenReply]:
         taken = []
         outcomes = await self._store.take(infos, claim)
         for info, outcome in zip(infos, outcomes, strict=True):
@@ -293,7 +301,7 @@ class MessageSyncManager:
         return await self.cancel_group(await self.find(options), why)
 
     async def cancel_group(self, info: MinMessageInfo, why: str) -> int:
-        return await self._cancel_all(info, Cancelling(why=why))
+        return await self._cancel_all(info, CancelOptions(why=why))
 
     async def delete_conversation_register(
         self, all_origin_except: str | None, status: str | None, request_info: MinMessageInfo
@@ -303,7 +311,7 @@ class MessageSyncManager:
         for name, text in (("status", status), ("origin", all_origin_except)):
             if text is not None:
                 check_text(text, name)
-        what = Cancelling(
+        what = CancelOptions(
             close=status is None and all_origin_except is None,
             status=status or "",
             except_origin=all_origin_except or "",
@@ -323,13 +331,13 @@ class MessageSyncManager:
         """Remove a reply's siblings, and with `remove_owner` itself and its request."""
         info = await self.find(options)
         if remove_owner:
-            return await self._cancel_all(info, Cancelling(why="removed"))
+            return await self._cancel_all(info, CancelOptions(why="removed"))
         return await self.remove_all_siblings(await self._siblings(info))
 
     async def remove_all_siblings(self, group: ResponsesIdByRequestId, corr: str = "") -> int:
         """Remove those that were listed, but not the reply they were listed for."""
         others = [each for each in reversed(group.siblings) if each != group.info]
-        return await self._cancel(group.info, others, Cancelling(close=False, why="removed"))
+        return await self._cancel(group.info, others, CancelOptions(close=False, why="removed"))
 
     async def remove_all_references_at_time(
         self, options: SyncMessageOptions, delay_s: float, corr: str = ""
@@ -340,7 +348,7 @@ class MessageSyncManager:
 
     # Plumbing
 
-    async def _message(self, options: SyncMessageOptions) -> Message:
+    async def _message(self, options: SyncMessageOptions) -> ConversationMessage:
         response_id = options.response_id or ""
         message = await self._store.read_reply(response_id, options.conversation_id)
         if message is None:
@@ -350,7 +358,7 @@ class MessageSyncManager:
     async def _siblings(self, info: MinMessageInfo) -> ResponsesIdByRequestId:
         return ResponsesIdByRequestId(info, await self._store.siblings(info, AWAIT_MAX))
 
-    async def _cancel_all(self, info: MinMessageInfo, what: Cancelling) -> int:
+    async def _cancel_all(self, info: MinMessageInfo, what: CancelOptions) -> int:
         """The last part first: the head of the group stands in the way until all have gone."""
         request = MinMessageInfo(info.request_id, "", info.conversation_id)
         first = await self._store.siblings(info, 1) or await self._store.siblings(request, 1)
@@ -368,7 +376,7 @@ class MessageSyncManager:
                 return total
 
     async def _cancel(
-        self, info: MinMessageInfo, replies: Sequence[MinMessageInfo], what: Cancelling
+        self, info: MinMessageInfo, replies: Sequence[MinMessageInfo], what: CancelOptions
     ) -> int:
         request = MinMessageInfo(info.request_id, "", info.conversation_id)
         total = 0
@@ -405,5 +413,5 @@ class MessageSyncManager:
     removeAllReferencesAtTime = remove_all_references_at_time  # noqa: N815
 
 
-def _info(message: Message) -> MinMessageInfo:
+def _info(message: ConversationMessage) -> MinMessageInfo:
     return MinMessageInfo(message.request_id, message.response_id or "", message.conversation_id)

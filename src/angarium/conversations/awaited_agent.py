@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from angarium.conversations.answers import Taken
-from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.operations import MessageSyncManager
+from angarium.conversations.script_values import TakenReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.clock import Clock
 from angarium.runtime.setting_groups.conversations import ConversationsSettings
@@ -26,7 +26,7 @@ REQUESTS_MAX = 500
 
 
 @dataclass(frozen=True)
-class Turn:
+class AwaitedTurn:
     taken: int
     requests_expired: int
     again: bool
@@ -42,7 +42,7 @@ class AwaitedAgent:
         settings: ConversationsSettings,
         clock: Clock,
         module: Callable[[], int],
-        enqueue: Callable[[Sequence[Taken]], None],
+        enqueue: Callable[[Sequence[TakenReply]], None],
     ) -> None:
         self._manager = manager
         self._store = store
@@ -69,19 +69,19 @@ class AwaitedAgent:
             else:
                 await self._pause(self._settings.awaited_messages_interval / 1000)
 
-    async def run_once(self) -> Turn:
+    async def run_once(self) -> AwaitedTurn:
         self._woken.clear()
         self.turns += 1
         expired = 0
         for partition in self._store.partitions:
             expired += await self._store.expire_requests(partition, REQUESTS_MAX)
         bite = min(self._settings.awaited_messages_by_turn, self._module())
-        claimed, taken = 0, list[Taken]()
+        claimed, taken = 0, list[TakenReply]()
         if bite > 0:
             claimed, taken = await self._manager.claim_awaited_messages(bite)
             self._enqueue(taken)
         full = 0 < bite <= claimed
-        return Turn(len(taken), expired, full or expired >= REQUESTS_MAX)
+        return AwaitedTurn(len(taken), expired, full or expired >= REQUESTS_MAX)
 
     async def _pause(self, seconds: float) -> None:
         async with asyncio.TaskGroup() as group:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from angarium.conversations.answers import NewReply
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.manager import MessageSyncManager
-from angarium.conversations.model import MessageOptions, MinMessageInfo, Reply, TaskItem
+from angarium.conversations.model import MessageOptions, MinMessageInfo, OutgoingReply, TaskItem
+from angarium.conversations.operations import MessageSyncManager
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.journal import Journal, decode_entry
@@ -130,6 +130,6 @@ class Client:
         """Until so many have left."""
         await eventually(lambda: len(self.sent) >= number, DEADLINE_S)
 
-    async def send(self, reply: Reply) -> str | None:
+    async def send(self, reply: OutgoingReply) -> str | None:
         self.sent.append(reply.response_id)
         return f"ack-{reply.response_id}" if self._ack else None

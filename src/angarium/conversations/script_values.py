@@ -8,13 +8,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from angarium.conversations.model import MinMessageInfo, Reply, read_task, senders_of
-from angarium.conversations.order import Need, OpenRequest, QueuedReply
+from angarium.conversations.model import (
+    MinMessageInfo,
+    OutgoingReply,
+    acceptable_senders,
+    read_task,
+)
+from angarium.conversations.wait_reasons import OpenRequest, QueuedReply, SenderWait
 from angarium.runtime.scripts import status_of
 
 SPAN = 1 << 26  # as in the scripts: a score is position × SPAN + number of the reply
 
-How = Literal["acknowledged", "unasked", "deleted"]
+FinishReason = Literal["acknowledged", "unasked", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class NewReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptResult:
     """A reply that was taken in, now or (`duplicate`) before."""
 
     info: MinMessageInfo
@@ -45,27 +50,27 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenReply:
     """A reply that is now in this process's hands."""
 
     info: MinMessageInfo
     score: int
     left_ms: int
-    reply: Reply
+    reply: OutgoingReply
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOutcome:
+class TakeResult:
     """What came of a claim; `next` is a reply of ours that may now be able to go."""
 
     status: str
-    taken: Taken | None = None
+    taken: TakenReply | None = None
     next: MinMessageInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelling:
+class CancelOptions:
     """What of a group is to go. `close`: the request takes no more replies."""
 
     close: bool = True
@@ -75,7 +80,7 @@ class Cancelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ConversationSnapshot:
     now_ms: int
     requests_total: int
     replies_total: int
@@ -83,10 +88,12 @@ class Snapshot:
     replies: Sequence[QueuedReply]
 
 
-def read_needs(reply: Sequence[Any]) -> tuple[int, list[Need]]:
+def read_sender_waits(reply: Sequence[Any]) -> tuple[int, list[SenderWait]]:
     rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
     return int(reply[0]), [
-        Need(senders_of(need.decode(errors="backslashreplace")), replies, int(float(since)))
+        SenderWait(
+            acceptable_senders(need.decode(errors="backslashreplace")), replies, int(float(since))
+        )
         for need, replies, since in rows
     ]
 
@@ -105,21 +112,21 @@ def read_next(reply: Sequence[Any]) -> MinMessageInfo | None:
     return MinMessageInfo.read(reply[1]) if reply[1] else None
 
 
-def read_outcome(info: MinMessageInfo, reply: Sequence[Any]) -> TakeOutcome:
+def read_outcome(info: MinMessageInfo, reply: Sequence[Any]) -> TakeResult:
     status = status_of(reply)
     if status in ("expired", "delivered"):
-        return TakeOutcome(status, next=read_next(reply))
+        return TakeResult(status, next=read_next(reply))
     if status != "taken":
-        return TakeOutcome(status)
+        return TakeResult(status)
     try:
-        return TakeOutcome(status, _read_taken(info, reply))
+        return TakeResult(status, _read_taken(info, reply))
     except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, AttributeError):
-        return TakeOutcome("unreadable")  # it must not keep those it was taken with from leaving
+        return TakeResult("unreadable")  # it must not keep those it was taken with from leaving
 
 
-def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> Taken:
+def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> TakenReply:
     _, score, retries, left_ms, text, origin, corr, requested, responded, attempts = reply
-    taken = Reply(
+    taken = OutgoingReply(
         conversation_id=info.conversation_id,
         request_id=info.request_id,
         response_id=info.response_id,
@@ -131,7 +138,7 @@ def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> Taken:
         sent_attempts=int(attempts),
         corr=corr.decode(),
     )
-    return Taken(info, int(score), int(left_ms), taken, len(text or b""))
+    return TakenReply(info, int(score), int(left_ms), taken, len(text or b""))
 
 
 def read_queued(
@@ -151,6 +158,6 @@ def read_queued(
         until_ms=int(until_ms),
         due_ms=round(float(due) * 1000),
         awaited_retries=int(retries or 0),
-        senders=senders_of(need.decode()) if need else (),
+        senders=acceptable_senders(need.decode()) if need else (),
         without_sender_since_ms=int(float(since_ms)) or None,
     )

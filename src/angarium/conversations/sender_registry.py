@@ -24,7 +24,7 @@ class SenderProcess(msgspec.Struct, frozen=True):
     senders: tuple[str, ...]
 
 
-class SenderStore:
+class SenderRegistry:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._keys = [runtime.keyspace.name(keys.SENDER_PROCESSES, 0)]
