@@ -238,7 +238,7 @@ async def impostor(fsync: str = "everysec", **info: str) -> AsyncIterator[str]:
         while line := await reader.readline():
             if line.strip().upper() == b"SETNAME":
                 writer.write(b"+OK\r\n")
-            if line.strip().upper() == b"ECHO":
+            if line.strip().upper() in (b"ECHO", b"PING"):
                 await reader.readline()
                 writer.write(b"+" + (await reader.readline()))
             if line.strip().upper() == b"INFO":

@@ -37,9 +37,10 @@ from angarium.redis.topology import SentinelLocator, Single, Topology, always_at
 from angarium.redis.url import parse_redis_url
 
 # Replies that say «not now, nothing was done».
-TRANSIENT = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED")
+TRANSIENT = frozenset(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED"))
 # Replies that say «not here, nothing was done».
-REDIRECTIONS = ("MOVED", "ASK", "READONLY")
+REDIRECTIONS = frozenset(("MOVED", "ASK", "READONLY"))
+REFUSALS = TRANSIENT | REDIRECTIONS
 # Beyond the time a blocking read asks the server to wait: after this the connection is dead.
 BLOCKING_MARGIN_S = 5.0
 # Keys looked at by one SCAN: some tens of microseconds of the server's time.
@@ -276,7 +277,7 @@ class Redis:
 
     async def _redirected(self, refusal: str) -> Node | None:
         """The node to ask this once, if the refusal named one."""
-        if refusal.startswith(REDIRECTIONS):
+        if _word(refusal) in REDIRECTIONS:
             return await self._topology.redirected(refusal)
         return None
 
@@ -369,9 +370,14 @@ def _sort(
 
 
 def _refusal(reply: Any) -> str | None:
-    if isinstance(reply, ReplyError) and str(reply).startswith((*TRANSIENT, *REDIRECTIONS)):
+    if isinstance(reply, ReplyError) and _word(str(reply)) in REFUSALS:
         return str(reply)
     return None
+
+
+def _word(text: str) -> str:
+    """The code of an error reply; the rest is prose, and may be a script's own."""
+    return text.partition(" ")[0]
 
 
 def _embedded(options: RedisOptions) -> EmbeddedServer | None:

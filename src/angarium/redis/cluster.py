@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,9 @@ class Cluster:
             if loop.time() - self._refreshed_at < REFRESH_INTERVAL_S:
                 return
             known = [Address(host, port) for host, port in self._nodes]
+            # A node that was cut off from the others still answers, with an old map: not the
+            # same one is asked each time.
+            random.shuffle(known)
             problems = []
             for address in dict.fromkeys((*known, *self._seeds)):
                 try:
@@ -112,7 +116,11 @@ class Cluster:
         self._owners = owners
         serving = {id(node) for node in owners if node is not None}
         for place, node in list(self._nodes.items()):
-            if id(node) not in serving and place != (asked.host, asked.port):
+            if id(node) in serving or place == (asked.host, asked.port):
+                continue
+            # What it was asked before, or is asked as the target of an ASK, it still answers.
+            node.retire()
+            if node.idle:
                 del self._nodes[place]
                 await node.close()
 

@@ -45,7 +45,7 @@ class Single:
         return (self._node,)
 
     async def redirected(self, error: str) -> Node | None:
-        self._node.drop()
+        self._node.retire()
         return None
 
     async def failed(self) -> None:
