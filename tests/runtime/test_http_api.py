@@ -1,4 +1,4 @@
-"""What the HTTP http_apis share: bodies that are too long or make no sense, and a page that is true."""
+"""What the modules' HTTP APIs share: bodies that are too long or make no sense, and the page."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def _by_method(handles: Mapping[str, Handle]) -> Handle:
 
 
 def openapi(http_apis: Sequence[HttpApi], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 page of all http_apis; declarations that contradict one another are refused."""
+    """The OpenAPI 3.1 page of all APIs; declarations that contradict one another are refused."""
     kinds: list[Any] = [Problem]
     for http_api in http_apis:
         for each in http_api.operations:

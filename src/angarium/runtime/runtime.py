@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
@@ -28,6 +28,7 @@ from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
 from angarium.runtime.limits import Limits
 from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.tracing import Tracing, open_tracing
+from angarium.runtime.transition import Item, Transition
 
 if TYPE_CHECKING:
     from angarium.runtime.settings import Settings
@@ -47,6 +48,32 @@ class RuntimeOptions:
     journal_bytes_max: int
     """0 writes no journal."""
     limits: Limits
+
+
+class Batched(Generic[Item]):
+    """One declared transition, called item by item."""
+
+    def __init__(
+        self,
+        transition: Transition[Item],
+        batcher: Batcher[BatchItem, Any],
+        names_of: Callable[[int, Item], tuple[str, ...]],
+    ) -> None:
+        self._decode = transition.decode
+        self._submit = batcher.submit
+        self._names_of = names_of
+
+    async def __call__(
+        self,
+        partition: int,
+        item: Item,
+        order: Hashable = None,
+        size_bytes: int = 0,
+        answer_bytes: int = 0,
+    ) -> Any:
+        """As `Batcher.submit`; the item's reply."""
+        entry = (self._names_of(partition, item), item)
+        return self._decode(await self._submit(partition, entry, order, size_bytes, answer_bytes))
 
 
 async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
@@ -178,6 +205,38 @@ class Runtime:
         batcher: Batcher[BatchItem, Any] = Batcher(run, self.options.limits, self._unanswered)
         self._batchers.append(batcher)
         return batcher
+
+    async def call(
+        self,
+        transition: Transition[Item],
+        partition: int,
+        args: tuple[Any, ...] | None = None,
+        items: Sequence[Item] = (),
+        *,
+        durable: bool = True,
+    ) -> Any:
+        """One call of a declared transition: its reply, or one for each item."""
+        names = transition.names(self.keyspace, partition, args)
+        values = transition.values(self.keyspace, args)
+        if transition.item is not None:
+            names_of = transition.item_names(self.keyspace)
+            entries = [(names_of(partition, item), item) for item in items]
+            names, values = joined(names, values, entries)
+        reply = await self.run(transition.script, partition, names, values, durable=durable)
+        if transition.item is None or transition.one_reply:
+            return transition.decode(reply)
+        return [transition.decode(each) for each in reply]
+
+    def batch(
+        self, transition: Transition[Item], args: tuple[Any, ...] | None = None
+    ) -> Batched[Item]:
+        """Single calls of a declared transition that share script calls; `args` are the same for
+        all of them."""
+        before = transition.values(self.keyspace, args)
+        batcher = self.batched(
+            transition.script, lambda p: transition.names(self.keyspace, p, args), before
+        )
+        return Batched(transition, batcher, transition.item_names(self.keyspace))
 
     async def _call(
         self,

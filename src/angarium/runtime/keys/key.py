@@ -13,6 +13,12 @@ Module = Literal["runtime", "dispatch", "routing", "conversations", "pickup", "t
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
+def placeholder_of(name: str) -> str | None:
+    """`transaction_id` of `state:{transaction_id}`."""
+    found = _PLACEHOLDER.search(name)
+    return found.group()[1:-1] if found else None
+
+
 class Scope(StrEnum):
     PARTITION = "partition"  # one in each partition, with its hash tag
     KEYSPACE = "keyspace"  # one in all, with the prefix only
