@@ -159,6 +159,8 @@ class Redis:
                     raise
                 asked, problem = None, error
             if asked is None:
+                if len(due) < len(commands):
+                    problem = OutcomeUnknown(f"some of the commands have run: {problem}")
                 await attempt.pause_or_raise(problem)
                 await self._look_around()
 

@@ -19,6 +19,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import hiredis
@@ -307,6 +308,8 @@ class Connection(asyncio.Protocol):
 
     def unmatched(self, problem: str) -> bool:
         """Wrong data is never handed out: whoever waits is told that the outcome is unknown."""
+        if self._closing():
+            return False  # told already
         waiting = sum(not isinstance(each, bytes) for each in self._in_flight)
         waiting += len(self._unverified)
         log.error(
@@ -332,10 +335,22 @@ class Connection(asyncio.Protocol):
         oldest = self._unverified[0] if self._unverified else next(waiting, None)
         if oldest is None:
             return
-        if self._loop.time() >= oldest.deadline:
-            self.close("no reply in time")
-        else:
+        if self._loop.time() < oldest.deadline:
             self._watch_until(oldest.deadline)
+        elif self._fence_misplaced():
+            self.unmatched("a reply is missing")
+        else:
+            self.close("no reply in time")
+
+    def _fence_misplaced(self) -> bool:
+        """A fence came where a caller's reply was due: what is missing will never come."""
+        taken = [*self._unverified, *islice(self._in_flight, 1)]
+        return bool(self._fence) and any(
+            isinstance(reply, bytes) and reply.startswith(self._fence_value)
+            for request in taken
+            if isinstance(request, _Request)
+            for reply in request.replies
+        )
 
 
 _MORE = object()
