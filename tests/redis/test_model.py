@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from angarium.redis import connection as module
 from angarium.redis.commands import Command, pack_commands
 from angarium.redis.connection import Connection
+from angarium.redis.errors import RedisUnavailable
 from tests.faults.profile import LONG
 from tests.kit.server import ServerProcess
 from tests.redis.drive import drive_one
@@ -137,7 +138,7 @@ def register_then_pack(
     """F1 of 0.1.0: what can't be packed stays registered, and shifts all later replies."""
     future: asyncio.Future[list[Any]] = self._loop.create_future()
     if not self.usable:
-        future.set_exception(module.RedisUnavailable("closed"))
+        future.set_exception(RedisUnavailable("closed"))
         return future
     deadline = self._loop.time() + timeout_s
     self._in_flight.append(module._Request(future, len(commands), deadline))

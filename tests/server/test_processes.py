@@ -12,8 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from angarium.redis.address import Address
+from angarium.redis.connection import Credentials, open_connection
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import AngariumError
+from angarium.runtime.errors import AngariumError, RedisUnavailable
 from angarium.runtime.process_report import TTL_MS, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.server import http, processes
@@ -23,22 +25,24 @@ from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
+from tests.redis.scripted import scripted
 from tests.runtime.test_http_api import check_page
 
 PATIENCE_S = 30.0
 # Between two readings, so that a test need not wait for seconds.
 SHORT_S = 0.02
+UNMATCHED = "angarium_redis_unmatched_replies_total"
 
 Series = dict[tuple[str, str], float]
 
 
 def shown(text: str) -> Series:
-    """(name, actor) -> value of every gauge about a process; a series that is twice is an error."""
+    """(name, actor) -> value of every series of a process; one that is twice is an error."""
     found: Series = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if "actor" in sample.labels:
-                assert family.type == "gauge"
+                assert family.type == ("counter" if sample.name == UNMATCHED else "gauge")
                 assert set(sample.labels) == {"host", "pid", "actor"}
                 key = (sample.name, sample.labels["actor"])
                 assert key not in found
@@ -46,10 +50,15 @@ def shown(text: str) -> Series:
     return found
 
 
-def scraped(metrics: ProcessMetrics) -> Series:
+def page(metrics: ProcessMetrics) -> Series:
     registry = CollectorRegistry()
     registry.register(metrics)
     return shown(generate_latest(registry).decode())
+
+
+def scraped(metrics: ProcessMetrics) -> Series:
+    """The figures of roles, without what every process shows."""
+    return {key: value for key, value in page(metrics).items() if key[0] != UNMATCHED}
 
 
 async def get(port: int, path: str) -> str:
@@ -96,6 +105,23 @@ async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url
             ("angarium_relay_queued", "two"): 4.5,
             ("angarium_node_running", "two"): 1,
         }
+
+
+async def test_replies_that_did_not_match_are_counted_for_each_process(redis_url: str) -> None:
+    async with (
+        sample_runtime(redis_url, clock=FakeClock(), actor="one") as one,
+        beside(one, "two") as two,
+        scripted(lambda number, words: b"?" if number == 0 else None) as server,
+    ):
+        # A connection of one's own client that is answered with what is no reply.
+        address = Address("127.0.0.1", server.port)
+        with pytest.raises(RedisUnavailable):
+            await open_connection(address, Credentials(), None, two.redis._use.count_unmatched)
+        for runtime, role in ((one, "relay"), (two, "relay"), (two, "node")):
+            await ProcessReporter(runtime, role).report({})
+        metrics = ProcessMetrics(one)
+        await metrics.run_once()
+        assert page(metrics) == {(UNMATCHED, "one"): 0, (UNMATCHED, "two"): 1}
 
 
 async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
@@ -253,6 +279,6 @@ async def test_the_figures_come_back_after_redis_was_gone(
             await eventually(gauges, PATIENCE_S)
             server.kill()
             await eventually(reading_failed, PATIENCE_S)
-            assert len(await gauges()) <= 1, "an answer, with Redis gone"
+            assert len(await gauges()) <= 2, "an answer, with Redis gone"
             server.restart()
             await eventually(back, PATIENCE_S, ignoring=(AngariumError,))

@@ -54,6 +54,8 @@ class ProcessReport(msgspec.Struct, frozen=True):
     tasks: int = 0
     heap_bytes: int = 0
     python_blocks: int = 0
+    unmatched_replies: int = 0
+    """Connections to Redis that were closed because their replies did not match."""
 
 
 class ProcessReporter:
@@ -81,6 +83,7 @@ class ProcessReporter:
             tasks=tasks_running(),
             heap_bytes=heap_bytes(),
             python_blocks=python_blocks(),
+            unmatched_replies=runtime.redis.unmatched,
         )
         await self._send(msgspec.json.encode(report))
 
