@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MessageOptions, MinMessageInfo, OutgoingReply, TaskItem
-from angarium.conversations.operations import MessageSyncManager
 from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
@@ -50,9 +50,12 @@ class Harness:
         conversation_id: str = "c",
         *,
         held: bool = True,
-        need: str = "",
+        required_sender: str = "",
     ) -> MinMessageInfo:
-        new = NewReply(conversation_id, request_id, response_id, 2, b"{}", "corr", held, need=need)
+        new = NewReply(
+            conversation_id, request_id, response_id, 2, b"{}", "corr", held,
+            required_sender=required_sender,
+        )  # fmt: skip
         accepted = await self.store.accept_reply(new)
         assert not accepted.duplicate
         return accepted.info
@@ -74,7 +77,7 @@ class Harness:
 
 
 @asynccontextmanager
-async def modules(
+async def harnesses(
     redis_url: str, *senders: Sequence[str] | None, **overrides: Any
 ) -> AsyncIterator[list[Harness]]:
     """Processes side by side, each with its senders: `p0`, `p1` and so on."""
@@ -92,7 +95,7 @@ async def modules(
 
 
 @asynccontextmanager
-async def module(redis_url: str, **overrides: Any) -> AsyncIterator[Harness]:
+async def harness(redis_url: str, **overrides: Any) -> AsyncIterator[Harness]:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock, **overrides) as runtime:
         yield Harness(runtime, clock)

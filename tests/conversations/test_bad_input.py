@@ -20,7 +20,7 @@ from angarium.conversations.model import (
     read_task,
 )
 from angarium.conversations.script_values import read_infos
-from angarium.conversations.senders import _ack_id
+from angarium.conversations.senders import read_ack_id
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from tests.conversations.harness import DEADLINE_S, Client, Harness, info, instance, task
@@ -34,7 +34,7 @@ QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_in_our_keys_are_read_or_passed_over(data: bytes) -> None:
     read_infos([data])
-    assert _ack_id(data) is None or isinstance(_ack_id(data), str)
+    assert read_ack_id(data) is None or isinstance(read_ack_id(data), str)
     # These errors are what the store expects of a task that it can't read.
     with contextlib.suppress(msgspec.MsgspecError, RecursionError):
         assert isinstance(read_task(data), TaskItem)
@@ -215,7 +215,7 @@ async def test_nonsense_on_the_wake_channel_is_ignored(redis_url: str) -> None:
     async with instance(redis_url, client.app) as bridge:
         for payload in ("", "[]", "{", '{"woken":7}', '{"woken":["nobody"]}', "[" * 5_000):
             channel = bridge.store.wake_channel
-            await bridge._runtime.redis.call("PUBLISH", channel, payload)
+            await bridge.runtime.redis.call("PUBLISH", channel, payload)
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task())
         await client.wait(1)
@@ -225,7 +225,7 @@ async def test_clocks_that_differ_by_a_minute_change_no_order(redis_url: str) ->
     """Stored times come from Redis; what callers say of theirs is kept and decides nothing."""
     first, second = Client(), Client()
     async with instance(redis_url, first.app) as one:
-        prefix = one._runtime.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with instance(redis_url, second.app, prefix=prefix) as other:
             await one.request("c", "G", "whatsapp")
             await other.request("c", "A", "whatsapp", request_timestamp=100_000)
@@ -251,12 +251,12 @@ async def test_what_nobody_can_send_expires_and_is_accounted_for(any_redis_url: 
         "awaited_retries_factor": 0.001,
     }
     async with instance(any_redis_url, Angarium(), conversations=quick) as bridge:
-        module = Harness(bridge._runtime, FakeClock())
+        process = Harness(bridge.runtime, FakeClock())
         await bridge.request("c", "U", "whatsapp")
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task(sender="nobody"))
         await settled(bridge)
-        events = await module.events()
+        events = await process.events()
         assert events.count(("expired", "a1")) == 1
         assert events.count(("request_expired", "U")) == 1
         assert (await bridge.store.check_reply(info("A", "a1"))).status == "gone"

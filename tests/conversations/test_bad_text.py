@@ -10,21 +10,23 @@ from typing import Any
 
 import pytest
 
+from angarium.conversations.compat import (
+    MessageSyncManager,
+    ResponsesIdByRequestId,
+    SyncMessageOptions,
+)
 from angarium.conversations.errors import Fatal, Recoverable, error_text
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import (
     MessageOptions,
     MinMessageInfo,
     OutgoingReply,
-    ResponsesIdByRequestId,
-    SyncMessageOptions,
     TaskItem,
 )
-from angarium.conversations.operations import MessageSyncManager
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
-from tests.conversations.harness import DEADLINE_S, info, instance, module, task
+from tests.conversations.harness import DEADLINE_S, harness, info, instance, task
 from tests.kit.eventually import eventually
 
 BAD = "caf\udce9"
@@ -38,7 +40,7 @@ class Unreadable(Exception):
 
 async def reasons(bridge: ConversationsInstance) -> list[str]:
     found = []
-    for entry in await Journal(bridge._runtime).read(0, entries_max=1_000):
+    for entry in await Journal(bridge.runtime).read(0, entries_max=1_000):
         found += [event.detail for event in decode_entry(*entry).events if event.detail]
     return [text for text in found if text != "A"]
 
@@ -157,7 +159,7 @@ CALLS: dict[str, Call] = {
 async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
     redis_url: str, what: str
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         with pytest.raises(InputInvalid) as refused:
             await CALLS[what](it.manager)
@@ -167,7 +169,7 @@ async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
 
 
 async def test_a_reason_that_is_not_valid_is_stored_clean(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         assert await it.manager.set_awaited_by_request_id("c", "A", why=BAD) == 1

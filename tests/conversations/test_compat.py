@@ -9,19 +9,18 @@ import msgspec
 import pytest
 
 from angarium.conversations.awaited_agent import first_turn_in_s
+from angarium.conversations.compat import MessageSyncManager, SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, IdRefused, ReplyUnknown, RequestUnknown
 from angarium.conversations.model import (
     CanSend,
     MinMessageInfo,
-    SyncMessageOptions,
     TaskItem,
     read_message,
 )
-from angarium.conversations.operations import MessageSyncManager
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid, SettingInvalid
 from angarium.runtime.settings import load
-from tests.conversations.harness import Harness, info, module, task
+from tests.conversations.harness import Harness, harness, info, task
 from tests.kit.server import ServerProcess
 
 SEED_NAMES = [
@@ -96,7 +95,7 @@ def test_every_method_has_its_former_name_too(name: str) -> None:
 
 
 async def test_a_reply_goes_through_its_life(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         manager = it.manager
         status, request = await manager.create_conversation_register("web", "c", "A", "x", 7)
         assert (status, request.status, request.request_timestamp) == ("created", "WAITING", 7)
@@ -128,7 +127,7 @@ async def test_a_reply_goes_through_its_life(any_redis_url: str) -> None:
 async def test_the_keys_and_their_times_are_as_they_always_were(
     redis_server: ServerProcess,
 ) -> None:
-    async with module(redis_server.url) as it:
+    async with harness(redis_server.url) as it:
         witness = redis_server.client(decode_responses=True)
         head = f"{it.runtime.settings.prefix}bridge:queue"
         await it.request("rq-1", "conv-01")
@@ -159,7 +158,7 @@ async def test_the_keys_and_their_times_are_as_they_always_were(
 
 
 async def test_groups_are_awaited_and_claimed(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         first, second = await two_replies(it)
         assert await it.manager.set_awaited_by_request_id("c", "A") == 2
         taken = await it.manager.get_awaited_messages(15)
@@ -172,7 +171,7 @@ async def test_groups_are_awaited_and_claimed(any_redis_url: str) -> None:
 
 
 async def test_an_error_cancels_a_reply_and_its_siblings(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await two_replies(it)
         assert await it.manager.set_error_by_id(by("a1")) == 2
         with pytest.raises(RequestUnknown):
@@ -180,7 +179,7 @@ async def test_an_error_cancels_a_reply_and_its_siblings(any_redis_url: str) -> 
 
 
 async def test_siblings_can_be_removed_without_the_reply_itself(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         first, second = await two_replies(it)
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
         group = await it.manager.get_all_siblings(name)
@@ -192,7 +191,7 @@ async def test_siblings_can_be_removed_without_the_reply_itself(redis_url: str) 
 
 
 async def test_a_register_is_deleted_whole_or_in_part(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await two_replies(it)
         manager = it.manager
         await manager.mark_pending_conversation_register("sms", "c", "A", task(), "", "a3")
@@ -204,7 +203,7 @@ async def test_a_register_is_deleted_whole_or_in_part(redis_url: str) -> None:
 async def test_a_reply_has_the_origin_it_names_and_else_that_of_its_request(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         for origin, name in (("sms", "a1"), ("", "a2")):
             await it.manager.mark_pending_conversation_register(
@@ -219,7 +218,7 @@ async def test_a_reply_has_the_origin_it_names_and_else_that_of_its_request(
 
 
 async def test_siblings_are_listed_by_the_name_of_a_reply_in_redis(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         first, second = await two_replies(it)
         partition = it.store.partition_of("c")
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, partition, "a2")
@@ -239,7 +238,7 @@ def test_what_can_send_answers_has_its_former_names_when_written() -> None:
 
 
 async def test_a_group_larger_than_one_call_leaves_whole(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         for number in range(1_203):
@@ -250,7 +249,7 @@ async def test_a_group_larger_than_one_call_leaves_whole(redis_url: str) -> None
 
 
 async def test_a_reply_can_be_told_to_end_later(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         _first, second = await two_replies(it)
         assert await it.manager.remove_all_references_at_time(by("a1"), 3) == "retiring"
         assert await it.verdict(second) == "wait_response"
@@ -259,7 +258,7 @@ async def test_a_reply_can_be_told_to_end_later(redis_url: str) -> None:
 
 
 async def test_a_task_that_json_cannot_hold_is_refused(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         with pytest.raises(InputInvalid):
             await it.manager.mark_pending_conversation_register(
@@ -269,7 +268,7 @@ async def test_a_task_that_json_cannot_hold_is_refused(redis_url: str) -> None:
 
 async def test_late_callbacks_reuse_the_request(any_redis_url: str) -> None:
     """11 s after the first reply: the request is still there, and the order as well."""
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.reply("A", "a1")
@@ -285,7 +284,7 @@ async def test_late_callbacks_reuse_the_request(any_redis_url: str) -> None:
 
 
 async def test_ten_thousand_replies_of_one_moment_have_ten_thousand_places(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         for start in range(0, 10_000, 500):
             await asyncio.gather(*(it.reply("A", f"a{start + n}") for n in range(500)))

@@ -12,15 +12,16 @@ import pytest
 from yarl import URL
 
 from angarium.cli import conversation as command
-from angarium.conversations import operations as manager_module
+from angarium.conversations import operations
+from angarium.conversations.compat import SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
-from angarium.conversations.model import MinMessageInfo, OutgoingReply, SyncMessageOptions
+from angarium.conversations.model import MinMessageInfo, OutgoingReply
 from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.conversations.views import view_conversation
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, Overloaded
-from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, module, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.conversations.test_bad_input import settled
 from tests.conversations.test_http import House, house, opening
@@ -41,7 +42,7 @@ async def order_fields(it: Harness, conversation_id: str = "c") -> set[str]:
 
 async def test_the_end_of_a_reply_does_not_take_another_of_the_same_id(any_redis_url: str) -> None:
     """Response ids that are numbered per request come again when the first's time is over."""
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         first = await it.reply("A", "1")
         assert await it.store.report_sent(first, "ack") == "sent"
@@ -78,7 +79,7 @@ async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str
 
 
 async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         await it.store.report_sent(reply, "ack")
@@ -94,7 +95,7 @@ async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) 
 
 
 async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) -> None:
-    async with module(any_redis_url, limits={"conversation_requests_max": 3}) as it:
+    async with harness(any_redis_url, limits={"conversation_requests_max": 3}) as it:
         partition = it.store.partition_of("c")
         for number in range(10):
             await it.request(f"r{number}")
@@ -109,7 +110,7 @@ async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) 
 async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
     redis_url: str,
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(10_000)
         await it.request("A")
@@ -121,7 +122,7 @@ async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
 
 
 async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         for number in range(3):
             await it.reply("A", f"a{number}")
@@ -152,22 +153,23 @@ async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
         await bridge.reply("c", "A", "a1", task())
         await client.wait(1)
         partition = bridge.store.partition_of("c")
-        name = bridge._runtime.keyspace.name
+        name = bridge.runtime.keyspace.name
         sent = name(keys.CONVERSATION_RESPONSE, partition, "a1")
 
         async def is_sent() -> bool:
-            return bool(await bridge._runtime.redis.call("HGET", sent, "status") == b"SENT")
+            return bool(await bridge.runtime.redis.call("HGET", sent, "status") == b"SENT")
 
         await eventually(is_sent, DEADLINE_S)
         for key in (keys.CONVERSATION_RESPONSES, keys.CONVERSATION_ORDER):
-            left_ms = await bridge._runtime.redis.call("PTTL", name(key, partition, "c"))
+            left_ms = await bridge.runtime.redis.call("PTTL", name(key, partition, "c"))
             assert left_ms > 5_000
-        found = await bridge.manager.get_conversation_message(SyncMessageOptions("a1"))
-        assert found["status"] == "SENT"
+        found = await bridge.store.read_reply("a1", "c")
+        assert found is not None
+        assert found.status == "SENT"
 
 
 async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         first, second = await it.reply("A", "a1"), await it.reply("B", "b1")
@@ -179,7 +181,7 @@ async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url:
 
 
 async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         it.clock.jump(1_000)
@@ -196,8 +198,8 @@ async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
 async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager_module, "GROUP_PART", 4)
-    async with module(redis_url) as it:
+    monkeypatch.setattr(operations, "CANCEL_BATCH", 4)
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         replies = [await it.reply("A", f"a{number}") for number in range(10)]
@@ -223,7 +225,7 @@ async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
 
 async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
     large = b'{"messageOptions":{"payload":"' + b"x" * (5 << 20) + b'"}}'
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         for name in ("A", "B", "C"):
             await it.request(name, name)
             await it.store.accept_reply(NewReply(name, name, name, 2, large))
@@ -243,7 +245,7 @@ async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
 async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
     redis_url: str,
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
@@ -259,7 +261,7 @@ async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
 
 @pytest.mark.parametrize("wrong", [1.5, float("nan"), -1, 2**60, "1", True])
 async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: object) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         with pytest.raises(InputInvalid, match="timestamp"):
             await it.manager.create_conversation_register(
                 "web",
@@ -281,7 +283,7 @@ async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: 
 
 
 async def test_one_reply_nobody_can_read_does_not_keep_the_others(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         for name in ("A", "B"):
             await it.request(name, name)
             await it.reply(name, name, name, held=False)
@@ -346,7 +348,7 @@ async def test_a_sender_is_told_when_the_reply_was_made(redis_url: str) -> None:
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_ids_go_through_every_state(redis_url: str, odd: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request(odd, odd)
         await it.request(f"{odd}2", odd)
         sent = await it.reply(odd, odd, odd)
@@ -397,33 +399,36 @@ async def get_encoded(api: House, conversation_id: str) -> tuple[int, dict[str, 
 
 
 @pytest.mark.parametrize("odd", ODD)
-async def test_the_command_prints_one_line_each_and_steers_no_terminal(
-    redis_url: str, odd: str
+async def test_the_command_prints_no_control_characters_of_an_id(
+    redis_url: str, odd: str, no_settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with module(redis_url) as it:
-        await it.request(odd, odd)
-        await it.request("B", odd)
-        await it.reply("B", odd, odd)
-        await it.reply("B", "b2", odd)
-        found = await view_conversation(it.store, odd)
-    lines = io.StringIO()
-    with redirect_stdout(lines):
-        command._print_lines(found)
-    assert len(lines.getvalue().splitlines()) == 5
-    table = io.StringIO()
-    with redirect_stdout(table):
-        command._print_table(found)
-    for text in (lines.getvalue(), table.getvalue()):
-        assert "\x1b" not in text
-        assert "\x00" not in text
+    """An id with a line break adds no line either."""
+    async with harness(redis_url) as it:
+        for conversation_id in (odd, "plain"):
+            await it.request(f"{conversation_id}-A", conversation_id)
+            await it.request(f"{conversation_id}-B", conversation_id)
+            await it.reply(f"{conversation_id}-B", f"{conversation_id}-b", conversation_id)
+        monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
+        monkeypatch.setenv("ANGARIUM_PREFIX", it.runtime.settings.prefix)
+        found, plain = [await printed(conversation_id) for conversation_id in (odd, "plain")]
+    assert len(found.splitlines()) == len(plain.splitlines())
+    assert all(char.isprintable() for line in found.splitlines() for char in line)
     if odd.isprintable():
-        assert odd in table.getvalue()
+        assert odd in found
+
+
+async def printed(conversation_id: str) -> str:
+    """The output of `angarium conversation show`."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert await asyncio.to_thread(command.show, conversation_id) == 0
+    return output.getvalue()
 
 
 async def test_a_full_conversation_takes_requests_again_when_old_ones_are_over(
     redis_url: str,
 ) -> None:
-    async with module(redis_url, limits={"conversation_requests_max": 2}) as it:
+    async with harness(redis_url, limits={"conversation_requests_max": 2}) as it:
         await it.request("A")
         await it.request("B")
         with pytest.raises(Overloaded):

@@ -72,7 +72,7 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
     first, second = Client(ack=True), Client(ack=True)
     patient = {"interval": 600_000, "check_queue_interval": 600_000}
     async with instance(any_redis_url, first.app, conversations=patient) as one:
-        prefix = one._runtime.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with instance(
             any_redis_url, second.app, prefix=prefix, conversations=patient
         ) as other:
@@ -80,7 +80,7 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
             await one.reply("c", "A", "a1", task())
             await first.wait(1)
             await other.reply("c", "A", "a2", task())
-            await eventually(lambda: other.queue.figures.waits >= 1, DEADLINE_S)
+            await eventually(lambda: other.queue.metrics.waits >= 1, DEADLINE_S)
             assert second.sent == []
             await one.acknowledge("ack-a1")
             await second.wait(1)
@@ -89,9 +89,9 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
 async def test_a_reply_that_no_process_holds_is_taken_by_one(any_redis_url: str) -> None:
     client = Client()
     async with instance(any_redis_url, client.app) as bridge:
-        module = Harness(bridge._runtime, FakeClock())
+        process = Harness(bridge.runtime, FakeClock())
         await bridge.request("c", "A", "whatsapp")
-        await module.reply("A", "a1", held=False)
+        await process.reply("A", "a1", held=False)
         await client.wait(1)
         assert client.sent == ["a1"]
 
@@ -113,9 +113,12 @@ async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url:
         await bridge.reply("c", "A", "a1", task())
         await bridge.reply("c", "A", "a2", task())
         await eventually(lambda: sent == ["b1"], DEADLINE_S)
-        module = Harness(bridge._runtime, FakeClock())
-        assert await module.count("cancelled") in (1, 2)  # a2 may come after its request was closed
-        events = await module.events()
+        process = Harness(bridge.runtime, FakeClock())
+        assert await process.count("cancelled") in (
+            1,
+            2,
+        )  # a2 may come after its request was closed
+        events = await process.events()
         assert ("cancelled", "a1") in events
 
 
@@ -203,7 +206,7 @@ async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
         assert await bridge.acknowledge("ack") == "delivered"
 
 
-async def test_another_module_can_be_joined_as_a_way_out(redis_url: str) -> None:
+async def test_another_module_can_offer_a_sender(redis_url: str) -> None:
     delivered: list[str] = []
 
     async def deliver(reply: OutgoingReply) -> str | None:
@@ -242,7 +245,7 @@ async def test_what_a_stopping_process_holds_goes_to_another_at_once(redis_url: 
     first, second = Client(ack=True), Client(ack=True)
     slow = {"awaited_messages_interval": 600_000, "awaited_first_turn": 1_000}
     async with instance(redis_url, second.app, conversations=slow) as other:
-        prefix = other._runtime.settings.prefix
+        prefix = other.runtime.settings.prefix
         await eventually(lambda: other.agent.turns >= 1, DEADLINE_S)
         async with instance(redis_url, first.app, prefix=prefix, conversations=slow) as one:
             await one.request("c", "A", "whatsapp")
@@ -293,12 +296,12 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
         await bridge.request("c", "A", "web")
         accepted = await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
         assert not accepted.held
-        await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
+        await eventually(lambda: bridge.operations.without_sender >= 1, DEADLINE_S)
         assert len(bridge.queue) == 0
-        prefix = bridge._runtime.settings.prefix
+        prefix = bridge.runtime.settings.prefix
         async with instance(redis_url, elsewhere, prefix=prefix) as other:
             await eventually(lambda: sent == ["a1 0"], DEADLINE_S)
-            assert other.store.older_beside is False
+            assert other.store.old_version_runs is False
         assert bridge.awaited == 0
 
 
@@ -307,15 +310,15 @@ async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: 
     async with sample_runtime(redis_url) as runtime:
         prefix = runtime.settings.prefix
         await ProcessReporter(runtime, "conversations").report({"queue": 0})
-        module = Harness(runtime, FakeClock())
+        process = Harness(runtime, FakeClock())
         async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
-            assert bridge.store.older_beside
+            assert bridge.store.old_version_runs
             await bridge.request("c", "A", "web")
             await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
-            await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
+            await eventually(lambda: bridge.operations.without_sender >= 1, DEADLINE_S)
 
             async def claimed() -> bool:
-                _, infos = await module.store.claim_awaited(0, 10)
+                _, infos = await process.store.claim_awaited(0, 10)
                 return [each.response_id for each in infos] == ["a1"]
 
             await eventually(claimed, DEADLINE_S)
@@ -325,8 +328,8 @@ async def test_the_role_reports_its_figures(redis_url: str) -> None:
     client = Client()
     async with instance(redis_url, client.app) as bridge:
         await bridge.request("c", "A", "whatsapp")
-        await bridge._report()
-        (found,) = await read_processes(bridge._runtime)
+        await bridge.report()
+        (found,) = await read_processes(bridge.runtime)
         assert found.role == "conversations"
         assert found.figures["requests"] == 1
 

@@ -128,7 +128,7 @@ async def test_a_wait_that_ends_by_itself_is_looked_at_then() -> None:
     async with bench() as it:
         it.answers["a"] = Validation(TaskVerdict.WAIT, 0.02)
         it.add("a")
-        await eventually(lambda: it.queue.figures.waits >= 2, DEADLINE_S)
+        await eventually(lambda: it.queue.metrics.waits >= 2, DEADLINE_S)
         it.answers["a"] = RUN
         await it.until_executed("a")
 
@@ -179,7 +179,7 @@ async def test_a_task_is_checked_only_so_often(checks: int) -> None:
         it.add("a")
         await it.until_failed("a")
         assert it.failed[0][1] == RetriesEnded.__name__
-        assert it.queue.figures.validations == checks
+        assert it.queue.metrics.validations == checks
 
 
 async def test_a_task_stays_only_so_long_also_behind_others() -> None:
@@ -190,7 +190,7 @@ async def test_a_task_stays_only_so_long_also_behind_others() -> None:
         await eventually(lambda: it.queue.parked == 1)
         await it.clock.advance(24.9)
         it.queue.poll()
-        await eventually(lambda: it.queue.figures.waits >= 2)
+        await eventually(lambda: it.queue.metrics.waits >= 2)
         assert it.failed == []
         await it.clock.advance(0.2)
         it.queue.poll()

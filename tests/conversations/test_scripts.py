@@ -15,7 +15,7 @@ from angarium.conversations.model import CanSend
 from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import Overloaded
-from tests.conversations.harness import info, module
+from tests.conversations.harness import harness, info
 from tests.kit.server import ServerProcess
 
 
@@ -27,7 +27,7 @@ def new(request_id: str, response_id: str, conversation_id: str = "c") -> NewRep
 
 
 async def test_a_request_takes_the_next_position_once(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         assert await it.request("A") == 1
         assert await it.request("B") == 2
         again = await it.store.create_request(info("A"), "whatsapp", 9, "")
@@ -36,14 +36,14 @@ async def test_a_request_takes_the_next_position_once(any_redis_url: str) -> Non
 
 
 async def test_a_request_id_of_another_conversation_is_taken(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A", "c")
         with pytest.raises(RequestTaken):
             await it.request("A", "d")
 
 
 async def test_a_conversation_full_of_requests_says_so(redis_url: str) -> None:
-    async with module(redis_url, limits={"conversation_requests_max": 2}) as it:
+    async with harness(redis_url, limits={"conversation_requests_max": 2}) as it:
         await it.request("A")
         await it.request("B")
         with pytest.raises(Overloaded, match="conversation_requests_max"):
@@ -51,7 +51,7 @@ async def test_a_conversation_full_of_requests_says_so(redis_url: str) -> None:
 
 
 async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(9_000)
         await it.request("B")
@@ -69,7 +69,7 @@ async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis
 
 
 async def test_replies_get_their_places_by_request_and_then_by_number(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         for request_id, response_id in (("B", "b1"), ("A", "a1"), ("B", "b2"), ("A", "a2")):
@@ -81,7 +81,7 @@ async def test_replies_get_their_places_by_request_and_then_by_number(redis_url:
 async def test_a_reply_is_accepted_once_also_when_it_was_delivered_meanwhile(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert (await it.store.accept_reply(new("A", "a1"))).duplicate
@@ -91,7 +91,7 @@ async def test_a_reply_is_accepted_once_also_when_it_was_delivered_meanwhile(
 
 
 async def test_a_reply_that_names_the_wrong_things_is_refused(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.request("D", "d")
@@ -106,7 +106,7 @@ async def test_a_reply_that_names_the_wrong_things_is_refused(redis_url: str) ->
 
 
 async def test_a_reply_to_an_expired_request_is_refused(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(10_000)
         with pytest.raises(RequestUnknown):
@@ -114,7 +114,7 @@ async def test_a_reply_to_an_expired_request_is_refused(redis_url: str) -> None:
 
 
 async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
-    async with module(redis_url, limits={"conversation_replies_max": 2}) as it:
+    async with harness(redis_url, limits={"conversation_replies_max": 2}) as it:
         await it.request("A")
         await it.reply("A", "a1")
         await it.reply("A", "a2")
@@ -128,7 +128,7 @@ async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
 async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_over(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         reply = await it.reply("B", "b1")
@@ -141,7 +141,7 @@ async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_over
 
 
 async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert await it.verdict(first) == "send"
@@ -154,7 +154,7 @@ async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
 
 
 async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         sent = await it.reply("A", "a1")
         await it.store.report_sent(sent, "x")
@@ -166,7 +166,7 @@ async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> No
 
 
 async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         it.clock.jump(900_000)
@@ -177,8 +177,8 @@ async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
 
 async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) -> None:
     async with (
-        module(redis_url) as it,
-        module(redis_url, prefix=it.runtime.settings.prefix) as other,
+        harness(redis_url) as it,
+        harness(redis_url, prefix=it.runtime.settings.prefix) as other,
     ):
         await it.request("A")
         reply = await it.reply("A", "a1")
@@ -190,7 +190,7 @@ async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) ->
 
 
 async def test_a_sent_reply_is_found_by_the_id_of_its_ack(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert await it.store.report_sent(reply, "ack1") == "sent"
@@ -205,7 +205,7 @@ async def test_a_sent_reply_is_found_by_the_id_of_its_ack(any_redis_url: str) ->
 
 
 async def test_the_id_of_an_ack_stays_with_the_first_that_waits_for_it(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         for name in "xyz":
             await it.request(name, name)
         first, second, third = [await it.reply(name, name, name) for name in "xyz"]
@@ -227,7 +227,7 @@ async def test_the_id_of_an_ack_stays_with_the_first_that_waits_for_it(redis_url
 
 async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str) -> None:
     """A process died after it reported; nothing of that is another reply's."""
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         name = it.runtime.keyspace.name(keys.ASYNC_REQUEST, 0, "same")
@@ -237,7 +237,7 @@ async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str
 
 
 async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         status, _ = await it.store.finish(reply, "deleted")
@@ -248,7 +248,7 @@ async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str
 async def test_nothing_of_a_finished_conversation_stands_in_the_way(
     redis_server: ServerProcess,
 ) -> None:
-    async with module(redis_server.url) as it:
+    async with harness(redis_server.url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         await it.store.report_sent(reply, "x")
@@ -262,7 +262,7 @@ async def test_nothing_of_a_finished_conversation_stands_in_the_way(
 
 
 async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1", held=False)
         partition = it.store.partition_of("c")
@@ -277,7 +277,7 @@ async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
 async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         partition = it.store.partition_of("c")
@@ -296,7 +296,7 @@ async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
 
 
 async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert [each.status for each in await it.store.take([info("A", "never")], "1")] == ["gone"]
@@ -320,7 +320,7 @@ async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str)
 async def test_a_reply_far_behind_stays_out_of_memory_until_it_is_nearly_its_turn(
     redis_url: str,
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         replies = [await it.reply("A", f"a{n}", held=False) for n in range(70)]
         outcomes = await it.store.take(await it.store.pop_new(0, 100))
@@ -337,7 +337,7 @@ async def test_a_reply_far_behind_stays_out_of_memory_until_it_is_nearly_its_tur
 
 
 async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         partition = it.store.partition_of("c")
@@ -359,8 +359,8 @@ async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) ->
 
 async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis_url: str) -> None:
     async with (
-        module(redis_url) as it,
-        module(redis_url, prefix=it.runtime.settings.prefix) as other,
+        harness(redis_url) as it,
+        harness(redis_url, prefix=it.runtime.settings.prefix) as other,
     ):
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
@@ -373,7 +373,7 @@ async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis
 
 
 async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert await it.store.postpone(reply, 50_000, 0) == "postponed"
@@ -393,7 +393,7 @@ async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None
 
 
 async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.reply("A", "a1")
@@ -410,7 +410,7 @@ async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) 
 
 
 async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         group = await it.store.siblings(info("A"), last_first=True)
@@ -421,7 +421,7 @@ async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: 
 
 
 async def test_only_some_of_a_group_can_be_cancelled(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         await it.reply("A", "a2", held=False)
@@ -434,7 +434,7 @@ async def test_only_some_of_a_group_can_be_cancelled(redis_url: str) -> None:
 
 
 async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         waiting = await it.reply("B", "b1")
@@ -449,7 +449,7 @@ async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
 
 
 async def test_a_request_nobody_answered_is_noted_once(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.reply("B", "b1")
@@ -464,7 +464,7 @@ async def test_a_request_nobody_answered_is_noted_once(any_redis_url: str) -> No
 
 
 async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         request = await it.store.read_request("A", None)
         assert request is not None
@@ -488,13 +488,13 @@ async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
 async def test_an_id_that_spells_another_key_is_refused(
     redis_url: str, conversation_id: str
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         with pytest.raises(IdRefused):
             await it.request("A", conversation_id)
 
 
 async def test_foreign_entries_in_our_keys_are_passed_over(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         name = it.runtime.keyspace.name(keys.PENDING_MESSAGES)
         await it.runtime.redis.call("ZADD", name, 1, "nonsense")
         assert (await it.store.claim_awaited(0, 10))[1] == []

@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
-from angarium.conversations.operations import MessageSyncManager
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
 from angarium.routing.listening import rules_of

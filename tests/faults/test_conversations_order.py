@@ -37,7 +37,7 @@ async def pair(
 ) -> AsyncIterator[tuple[ConversationsInstance, ConversationsInstance]]:
     quick = {**QUICK, **more}
     async with instance(redis_url, app, conversations=quick) as one:
-        prefix = one._runtime.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with instance(redis_url, app, prefix=prefix, conversations=quick) as other:
             yield one, other
 
@@ -87,7 +87,7 @@ async def past(bridge: ConversationsInstance, ms: int) -> None:
     """Until so much of Redis' time is over."""
 
     async def now_ms() -> int:
-        seconds, micros = await bridge._runtime.redis.call("TIME", key="c")
+        seconds, micros = await bridge.runtime.redis.call("TIME", key="c")
         return int(seconds) * 1000 + int(micros) // 1000
 
     until_ms = await now_ms() + ms
@@ -135,13 +135,13 @@ async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: s
     probe = Probe()
     async with pair(redis_url, probe.app, message_ttl=600_000) as both:
         one, other = both
-        module = Harness(one._runtime, FakeClock())
+        process = Harness(one.runtime, FakeClock())
         alone = [await probe.ask(one) for _ in range(200)]
         await one.request("long", "G", "whatsapp")
         await one.request("long", "L", "whatsapp")
         for start in range(0, LONG_CONVERSATION, 500):
             await asyncio.gather(
-                *(module.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
+                *(process.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
             )
         # Everything of the long one waits for its gate, and memories hold only its beginning.
         await eventually(lambda: len(one.queue) + len(other.queue) > 0, DEADLINE_S)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from angarium.conversations.operations import MessageSyncManager
+from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.store import ConversationStore
 from tests.conversations.harness import task
 from tests.conversations.receiver import receiver

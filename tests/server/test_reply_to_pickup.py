@@ -12,6 +12,8 @@ import pytest
 from angarium.client import Client
 from angarium.client.application import Angarium
 from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
+from angarium.conversations.operations import ConversationOperations
+from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.journal import Journal, decode_entry
@@ -115,9 +117,9 @@ async def test_an_ack_survives_the_process_that_was_to_hear_it(
         client, send = Client(runtime=runtime), PickupSender(runtime)
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r", "hello")
-        store = client.conversations._store
+        store = ConversationStore(runtime)
         info = (await store.pop_new(store.partition_of("anna"), 1))[0]
-        (taken,) = await client.conversations._manager.take([info])
+        (taken,) = await ConversationOperations(store, runtime.settings.conversations).take([info])
         ack_id = await send(taken.reply)
         assert ack_id is not None
         await store.report_sent(info, ack_id)

@@ -65,29 +65,30 @@ def senders(
 
 async def _look_at_senders() -> SendersView:
     from angarium.cli.runtime import opened
-    from angarium.conversations.store import ConversationStore
+    from angarium.conversations.queries import ConversationQueries
     from angarium.conversations.views import view_senders
 
     async with opened() as runtime:
-        return await view_senders(ConversationStore(runtime))
+        return await view_senders(ConversationQueries(runtime))
 
 
 def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
-    from angarium.conversations.wait_reasons import wanted
+    from angarium.conversations.wait_reasons import process_with_sender
 
     for need in needs:
         many = "1 reply" if need.replies == 1 else f"{need.replies} replies"
         seconds = max(0, now_ms - need.since_ms) // 1000
-        print(f"{many} waiting for {_plain(wanted(need.senders))}, the first for {seconds} s")
+        process = _plain(process_with_sender(need.senders))
+        print(f"{many} waiting for {process}, the first for {seconds} s")
 
 
 async def _look(conversation_id: str) -> ConversationView:
     from angarium.cli.runtime import opened
-    from angarium.conversations.store import ConversationStore
+    from angarium.conversations.queries import ConversationQueries
     from angarium.conversations.views import view_conversation
 
     async with opened() as runtime:
-        return await view_conversation(ConversationStore(runtime), conversation_id)
+        return await view_conversation(ConversationQueries(runtime), conversation_id)
 
 
 def _print_lines(found: ConversationView) -> None:

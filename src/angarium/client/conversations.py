@@ -12,13 +12,9 @@ from typing import Any
 
 from angarium.conversations.model import (
     MessageOptions,
-    MinMessageInfo,
     TaskItem,
-    encode_task,
-    required_sender_of,
 )
-from angarium.conversations.operations import MessageSyncManager, wall_clock_ms
-from angarium.conversations.script_values import NewReply
+from angarium.conversations.operations import ConversationOperations, new_reply
 from angarium.conversations.store import ConversationStore
 from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.outbound import check_url
@@ -31,17 +27,18 @@ class ConversationsClient:
         self._settings = runtime.settings
         self._tracing = runtime.tracing
         self._store = ConversationStore(runtime)
-        self._manager = MessageSyncManager(self._store, runtime.settings.conversations)
+        self._operations = ConversationOperations(self._store, runtime.settings.conversations)
 
     async def request(
         self, conversation_id: str, request_id: str, origin: str = "pickup", *, corr: str = ""
     ) -> str:
         """Open a request, once: 'created' | 'duplicate'. Its replies leave by `origin`."""
-        info = MinMessageInfo(request_id, "", conversation_id)
 
         async def open_under(corr: str) -> str:
-            status, _ = await self._store.create_request(info, origin, wall_clock_ms(), corr)
-            return status
+            opened = await self._operations.open_request(
+                conversation_id, request_id, origin, corr=corr
+            )
+            return opened[0]
 
         return await self._traced("conversations request", conversation_id, corr, open_under)
 
@@ -63,20 +60,16 @@ class ConversationsClient:
         options = MessageOptions(payload, sender, callback_url, address)
 
         async def reply_under(corr: str) -> str:
-            task = encode_task(TaskItem(options, response_id, conversation_id, corr=corr))
-            accepted = await self._store.accept_reply(
-                NewReply(
-                    conversation_id, request_id, response_id, wall_clock_ms(), task, corr,
-                    need=required_sender_of(options),
-                )
-            )  # fmt: skip
+            task = TaskItem(options, response_id, conversation_id, corr=corr)
+            new = new_reply(conversation_id, request_id, response_id, task, corr=corr)
+            accepted = await self._store.accept_reply(new)
             return "duplicate" if accepted.duplicate else "accepted"
 
         return await self._traced("conversations reply", conversation_id, corr, reply_under)
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
         """'delivered' | 'gone'; raises `AckUnknown`."""
-        return await self._manager.acknowledge(ack_id, conversation_id)
+        return await self._operations.acknowledge(ack_id, conversation_id)
 
     async def show(self, conversation_id: str) -> ConversationView:
         """Who waits for whom, and why."""

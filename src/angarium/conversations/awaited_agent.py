@@ -1,10 +1,9 @@
-"""The agent that brings awaited replies back: in turns, a few at a time, each claimed.
+"""The awaited agent: claims replies that are due again, in turns, a few at a time.
 
-The first turn comes at a random second of the minute, so that processes that were started
-together do not look together; that is for load only. What makes two of them safe is the claim,
-which one script gives to one of them, and which ends by itself if that one is never heard again.
-A turn that was full is followed by the next at once: the number is the size of a bite, not a
-speed limit.
+A script gives each claim to one process, and a claim expires: two agents never take the same reply,
+and the replies of a dead process become due again. The first turn comes at a random second of the
+minute, which only spreads the load of processes that start together. After a full turn the next
+one follows at once: the number of replies per turn is a batch size, not a rate limit.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from angarium.conversations.operations import MessageSyncManager
+from angarium.conversations.operations import ConversationOperations
 from angarium.conversations.script_values import TakenReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.clock import Clock
 from angarium.runtime.setting_groups.conversations import ConversationsSettings
 
-# Requests nobody answered, noted in one call.
+# Requests without a reply that one turn expires, per partition.
 REQUESTS_MAX = 500
 
 
@@ -33,34 +32,34 @@ class AwaitedTurn:
 
 
 class AwaitedAgent:
-    """`module` tells how many more the memory queue takes; `enqueue` gets what was claimed."""
+    """`free_slots` returns how many more replies the memory queue takes."""
 
     def __init__(
         self,
-        manager: MessageSyncManager,
+        operations: ConversationOperations,
         store: ConversationStore,
         settings: ConversationsSettings,
         clock: Clock,
-        module: Callable[[], int],
+        free_slots: Callable[[], int],
         enqueue: Callable[[Sequence[TakenReply]], None],
     ) -> None:
-        self._manager = manager
+        self._operations = operations
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._module = module
+        self._free_slots = free_slots
         self._enqueue = enqueue
         self._woken = asyncio.Event()
-        self._begun = False
+        self._started = False
         self.turns = 0
 
     def wake(self) -> None:
-        """Something became due before its time."""
+        """Start the next turn now: a reply became due early."""
         self._woken.set()
 
     async def run(self) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             await self._pause(first_turn_in_s(self._settings.awaited_first_turn))
         while True:
             turn = await self.run_once()
@@ -75,12 +74,12 @@ class AwaitedAgent:
         expired = 0
         for partition in self._store.partitions:
             expired += await self._store.expire_requests(partition, REQUESTS_MAX)
-        bite = min(self._settings.awaited_messages_by_turn, self._module())
+        most = min(self._settings.awaited_messages_by_turn, self._free_slots())
         claimed, taken = 0, list[TakenReply]()
-        if bite > 0:
-            claimed, taken = await self._manager.claim_awaited_messages(bite)
+        if most > 0:
+            claimed, taken = await self._operations.claim_awaited(most)
             self._enqueue(taken)
-        full = 0 < bite <= claimed
+        full = 0 < most <= claimed
         return AwaitedTurn(len(taken), expired, full or expired >= REQUESTS_MAX)
 
     async def _pause(self, seconds: float) -> None:
@@ -97,6 +96,6 @@ def first_turn_in_s(
     now_s: Callable[[], float] = time.time,
     draw: Callable[[int], int] = random.randrange,
 ) -> float:
-    """Seconds until a drawn second of the minute, or of the shorter time that is set."""
+    """Seconds until a random second of the minute, or of a shorter interval that is set."""
     within_s = max(1, within_ms // 1000)
     return (draw(within_s) - now_s()) % within_s

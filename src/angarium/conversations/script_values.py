@@ -1,4 +1,4 @@
-"""What goes to the scripts and what they answer, as values. Pure: reads bytes, touches nothing."""
+"""Arguments and replies of the scripts, as values. Pure: converts bytes, does no I/O."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from angarium.conversations.model import (
 from angarium.conversations.wait_reasons import OpenRequest, QueuedReply, SenderWait
 from angarium.runtime.scripts import status_of
 
-SPAN = 1 << 26  # as in the scripts: a score is position × SPAN + number of the reply
+SPAN = 1 << 26  # as in the scripts: score = position × SPAN + number of the reply
 
+# 'unasked': the sender expects no ACK.
 FinishReason = Literal["acknowledged", "unasked", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
 class NewReply:
-    """A reply on its way in. `held`: the process that accepts it will send it, too."""
+    """A reply to accept. `held`: the accepting process also sends it."""
 
     conversation_id: str
     request_id: str
@@ -33,13 +34,13 @@ class NewReply:
     task: bytes
     corr: str = ""
     held: bool = False
-    origin: str = ""  # '': that of its request
-    need: str = ""  # of a sender, see `model.need_of`; '': that of its origin
+    origin: str = ""  # '': the origin of its request
+    required_sender: str = ""  # see `model.required_sender_of`; '': the sender of its origin
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptResult:
-    """A reply that was taken in, now or (`duplicate`) before."""
+    """`duplicate`: the reply was accepted before."""
 
     info: MinMessageInfo
     score: int
@@ -51,7 +52,7 @@ class AcceptResult:
 
 @dataclass(frozen=True, slots=True)
 class TakenReply:
-    """A reply that is now in this process's hands."""
+    """A reply that this process holds now."""
 
     info: MinMessageInfo
     score: int
@@ -62,7 +63,7 @@ class TakenReply:
 
 @dataclass(frozen=True, slots=True)
 class TakeResult:
-    """What came of a claim; `next` is a reply of ours that may now be able to go."""
+    """`next`: a reply this process holds that may be sendable now."""
 
     status: str
     taken: TakenReply | None = None
@@ -71,7 +72,7 @@ class TakeResult:
 
 @dataclass(frozen=True, slots=True)
 class CancelOptions:
-    """What of a group is to go. `close`: the request takes no more replies."""
+    """Which replies of a group to cancel. `close`: the request accepts no more replies."""
 
     close: bool = True
     status: str = ""
@@ -90,12 +91,11 @@ class ConversationSnapshot:
 
 def read_sender_waits(reply: Sequence[Any]) -> tuple[int, list[SenderWait]]:
     rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-    return int(reply[0]), [
-        SenderWait(
-            acceptable_senders(need.decode(errors="backslashreplace")), replies, int(float(since))
-        )
-        for need, replies, since in rows
-    ]
+    waits = []
+    for required, replies, since in rows:
+        senders = acceptable_senders(required.decode(errors="backslashreplace"))
+        waits.append(SenderWait(senders, replies, int(float(since))))
+    return int(reply[0]), waits
 
 
 def read_infos(members: Iterable[bytes]) -> list[MinMessageInfo]:
@@ -104,7 +104,7 @@ def read_infos(members: Iterable[bytes]) -> list[MinMessageInfo]:
         try:
             found.append(MinMessageInfo.read(member))
         except (msgspec.MsgspecError, RecursionError):
-            continue  # not ours: another program wrote into this key
+            continue  # another program wrote into this key
     return found
 
 
@@ -112,7 +112,7 @@ def read_next(reply: Sequence[Any]) -> MinMessageInfo | None:
     return MinMessageInfo.read(reply[1]) if reply[1] else None
 
 
-def read_outcome(info: MinMessageInfo, reply: Sequence[Any]) -> TakeResult:
+def read_take_result(info: MinMessageInfo, reply: Sequence[Any]) -> TakeResult:
     status = status_of(reply)
     if status in ("expired", "delivered"):
         return TakeResult(status, next=read_next(reply))
@@ -121,12 +121,12 @@ def read_outcome(info: MinMessageInfo, reply: Sequence[Any]) -> TakeResult:
     try:
         return TakeResult(status, _read_taken(info, reply))
     except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, AttributeError):
-        return TakeResult("unreadable")  # it must not keep those it was taken with from leaving
+        return TakeResult("unreadable")  # the other replies of the batch are still sent
 
 
 def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> TakenReply:
     _, score, retries, left_ms, text, origin, corr, requested, responded, attempts = reply
-    taken = OutgoingReply(
+    outgoing = OutgoingReply(
         conversation_id=info.conversation_id,
         request_id=info.request_id,
         response_id=info.response_id,
@@ -138,26 +138,26 @@ def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> TakenReply:
         sent_attempts=int(attempts),
         corr=corr.decode(),
     )
-    return TakenReply(info, int(score), int(left_ms), taken, len(text or b""))
+    return TakenReply(info, int(score), int(left_ms), outgoing, len(text or b""))
 
 
 def read_queued(
     info: MinMessageInfo, row: Sequence[bytes], stored: Sequence[bytes | None]
 ) -> QueuedReply:
-    """`stored`: status and retries of its hash, which may have ended already."""
-    _, score, until_ms, state, holder, due, need, since_ms = row
+    """`stored`: status and retries of the reply's hash, which may have expired already."""
+    _, score, until_ms, state, holder, due, required, since_ms = row
     status, retries = stored
-    placed = b"SENT" if state == b"S" else b"PENDING"
+    status_by_state = b"SENT" if state == b"S" else b"PENDING"
     return QueuedReply(
         request_id=info.request_id,
         response_id=info.response_id,
         position=int(score) // SPAN,
         number=int(score) % SPAN,
-        status=(status or placed).decode(),
-        holder=None if need or holder in (b"-", b"*") else holder.decode(),
+        status=(status or status_by_state).decode(),
+        holder=None if required or holder in (b"-", b"*") else holder.decode(),
         until_ms=int(until_ms),
         due_ms=round(float(due) * 1000),
         awaited_retries=int(retries or 0),
-        senders=acceptable_senders(need.decode()) if need else (),
+        senders=acceptable_senders(required.decode()) if required else (),
         without_sender_since_ms=int(float(since_ms)) or None,
     )

@@ -1,8 +1,7 @@
-"""Which senders the running processes have, by their signs of life.
+"""Which senders the running processes have.
 
-A process that sends replies says every few seconds which senders it has; what it said lives as
-long as the next reports would take to come, so the senders of a dead process do not count. People
-and the scripts' callers read it: a reply whose sender nobody has waits, and is shown as such.
+A process that sends replies reports its senders every few seconds. A report expires when the next
+ones fail to come, so the senders of a dead process do not count.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class SenderRegistry:
     async def withdraw(self) -> None:
         await self._report(b"")
 
-    async def live(self) -> Mapping[str, int]:
-        """How many running processes have each sender, by its name."""
+    async def running(self) -> Mapping[str, int]:
+        """Sender name → number of running processes that have it."""
         found: dict[str, int] = {}
         for process in await self._processes():
             for name in process.senders:
                 found[name] = found.get(name, 0) + 1
         return found
 
-    async def older_beside(self) -> bool:
-        """Whether a process of 0.1.0 runs, which takes every reply and registers no senders."""
+    async def old_version_runs(self) -> bool:
+        """Whether a process of 0.1.0 runs: it takes every reply and registers no senders."""
         registered = {process.actor for process in await self._processes()}
         running = await read_processes(self._runtime)
         return any(process.role == ROLE and process.actor not in registered for process in running)
@@ -54,7 +53,7 @@ class SenderRegistry:
         reply = await self._runtime.run(LIST_PROCESSES, 0, self._keys, [TTL_MS])
         found = []
         for report in reply[1::2]:
-            # One that another version wrote differently must not hide all the others.
+            # A report in another version's format must not hide the others.
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 found.append(msgspec.json.decode(report, type=SenderProcess))
         return found

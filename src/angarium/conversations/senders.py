@@ -1,9 +1,9 @@
-"""How a reply leaves: by a function of the user's, by an HTTP callback, or by another module.
+"""Senders: functions of the application, HTTP callbacks, and what other modules offer.
 
-A sender gets an `OutgoingReply` and answers with the id the client will acknowledge it by, or
-None when no ACK is to come: then it is delivered. Which one a reply goes to is told by the reply
-itself (`sender`, or a `callbackUrl`), else by its origin, else it is the one named `default`.
-Other modules offer callables of the same shape, which the server joins by name.
+A sender gets an `OutgoingReply` and returns the id under which the client will acknowledge it. It
+returns None if no ACK will come: the reply is then delivered. A reply names its sender (`sender`,
+or `http` by a `callbackUrl`). Otherwise the sender named like its origin sends it, or the one named
+`default`. Other modules offer callables of the same shape; the server adds them by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from angarium.runtime.trace import TRACEPARENT, current_trace, read_traceparent
 
 ReplySender = Callable[[OutgoingReply], Awaitable[str | None]]
 
-# The client's fault, and the same at every try, except for these: too early, too many, too slow.
+# Of the 4xx statuses, a later try can succeed only after these: too early, too many, too slow.
 RECOVERABLE_STATUSES = frozenset({408, 421, 425, 429})
 
 
@@ -45,7 +45,7 @@ class CallbackBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class CallbackResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """What a client may answer: the id of the ACK that it will send."""
+    """The body a client may answer with: the id of the ACK that it will send."""
 
     async_response_id: str | None = None
 
@@ -86,57 +86,52 @@ class CallbackSender:
         except (OutboundFailed, ValueError) as error:
             raise Recoverable(str(error)) from error
         if answer.ok:
-            return _ack_id(answer.body)
+            return read_ack_id(answer.body)
         if answer.status >= 500 or answer.status in RECOVERABLE_STATUSES:
             raise Recoverable(f"the client answered {answer.status}")
         raise Fatal(f"the client answered {answer.status}")
 
 
 def _as_header(response_id: str) -> str:
-    """As it is where a header can carry it, else percent-encoded."""
+    """Percent-encoded only if a header can't carry the id as it is."""
     if response_id.isascii() and response_id.isprintable() and response_id == response_id.strip():
         return response_id
     return quote(response_id)
 
 
-def _ack_id(body: bytes) -> str | None:
+def read_ack_id(body: bytes) -> str | None:
     try:
         return _read_answer(body).async_response_id or None
     except (msgspec.MsgspecError, RecursionError):
-        return None  # no answer of ours: the status says that it was taken
+        return None  # another format: the status alone says that the client took it
 
 
 def sender_names(app: Angarium, joined: Mapping[str, ReplySender]) -> tuple[str, ...]:
-    """Of all senders that a process with this application has."""
+    """All senders that a process with this application has."""
     names = {HTTP_SENDER, *joined, *app.handlers("reply_sender")}
     return tuple(sorted(check_text(name, f"the name of reply sender {name!r}") for name in names))
 
 
 class ReplySenders:
-    """All ways of one process, by name."""
+    """The senders of one process, by name."""
 
     def __init__(
         self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, ReplySender]
     ) -> None:
-        """What the application registers goes before what other modules offer under that name."""
+        """A sender of the application replaces one of `joined` with the same name."""
         self._caller = Caller(threads_max)
         self._senders: dict[str, ReplySender] = {HTTP_SENDER: CallbackSender(outbound), **joined}
         for name, handler in app.handlers("reply_sender").items():
             self._senders[name] = self._sender(handler)
 
-    @property
-    def names(self) -> Mapping[str, ReplySender]:
-        return self._senders
-
     async def send(self, reply: OutgoingReply) -> str | None:
         """The ACK's id or None. Raises what the sender raises; `Recoverable` if there is none."""
-        wanted = acceptable_senders(
-            required_sender_of(reply.task_item.message_options) or f"o:{reply.origin}"
-        )
-        name = next((name for name in wanted if name in self._senders), wanted[-1])
+        required = required_sender_of(reply.task_item.message_options) or f"o:{reply.origin}"
+        acceptable = acceptable_senders(required)
+        name = next((name for name in acceptable if name in self._senders), acceptable[-1])
         sender = self._senders.get(name)
         if sender is None:
-            # Only a reply with a need that does not fit its task: nobody else can do better.
+            # The stored requirement does not match the task; no other process could send it.
             raise Recoverable(f"this process has no reply sender {name!r}")
         answer = await sender(reply)
         if answer is not None and not isinstance(answer, str):

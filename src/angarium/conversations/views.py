@@ -1,4 +1,4 @@
-"""Conversations as a person looks at them: who waits for whom, and why."""
+"""Conversations and senders as people see them: which reply waits, and why."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.wait_reasons import (
     OpenRequest,
     QueuedReply,
     SenderWait,
     WaitReason,
     explain,
-    unmet,
+    without_process,
 )
 
-# Of each, requests and replies: more than anybody reads, and one short script call.
-SHOWN_MAX = 200
+# Requests and replies that a view has, each: more than people read, and one short script call.
+VIEW_ITEMS_MAX = 200
 
 
 class ReplyView(msgspec.Struct, frozen=True, rename="camel"):
@@ -27,9 +27,9 @@ class ReplyView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConversationView(msgspec.Struct, frozen=True, rename="camel"):
-    """The first requests and replies of a conversation, in the order in which they leave.
+    """The first requests and replies of a conversation, in sending order.
 
-    `needs`: those of the replies for whose sender no process runs.
+    `needs`: the replies for whose sender no process runs.
     """
 
     conversation_id: str
@@ -48,14 +48,22 @@ class SendersView(msgspec.Struct, frozen=True, rename="camel"):
     senders: Mapping[str, int]
     needs: Sequence[SenderWait]
 
+    def metrics(self) -> dict[str, int]:
+        """Number of replies without a running sender, and how long the first has waited."""
+        since_ms = min((wait.since_ms for wait in self.needs), default=self.now_ms)
+        return {
+            "without_sender": sum(wait.replies for wait in self.needs),
+            "without_sender_ms": max(0, self.now_ms - since_ms),
+        }
+
 
 async def view_conversation(
-    store: ConversationStore, conversation_id: str, most: int = SHOWN_MAX
+    queries: ConversationQueries, conversation_id: str, most: int = VIEW_ITEMS_MAX
 ) -> ConversationView:
-    found = await store.snapshot(conversation_id, most)
-    live = await store.senders.live()
-    reasons = explain(found.requests, found.replies, found.now_ms, live)
-    needs = [
+    found = await queries.snapshot(conversation_id, most)
+    running = await queries.senders.running()
+    reasons = explain(found.requests, found.replies, found.now_ms, running)
+    waits = [
         SenderWait(reply.senders, 1, reply.without_sender_since_ms or found.now_ms)
         for reply in found.replies
         if reply.senders and reply.until_ms > found.now_ms
@@ -67,12 +75,12 @@ async def view_conversation(
         found.replies_total,
         found.requests,
         [ReplyView(*pair) for pair in zip(found.replies, reasons, strict=True)],
-        unmet(needs, live),
+        without_process(waits, running),
     )
 
 
-async def view_senders(store: ConversationStore) -> SendersView:
-    found = await asyncio.gather(*(store.needs(partition) for partition in store.partitions))
-    live = await store.senders.live()
-    needs = [need for _, needs in found for need in needs]
-    return SendersView(max(now_ms for now_ms, _ in found), live, unmet(needs, live))
+async def view_senders(queries: ConversationQueries) -> SendersView:
+    found = await asyncio.gather(*(queries.sender_waits(p) for p in queries.partitions))
+    running = await queries.senders.running()
+    waits = [wait for _, some in found for wait in some]
+    return SendersView(max(now_ms for now_ms, _ in found), running, without_process(waits, running))

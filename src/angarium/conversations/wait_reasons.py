@@ -1,4 +1,4 @@
-"""Why a reply waits, told from one look at its conversation; and when to try again. Pure."""
+"""Why each reply of a conversation waits, found from one snapshot of it. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QueuedReply(msgspec.Struct, frozen=True, rename="camel"):
     due_ms: int
     awaited_retries: int = 0
     senders: tuple[str, ...] = ()
-    """It waits for a process with one of these."""
+    """The reply waits for a process that has one of these senders."""
     without_sender_since_ms: int | None = None
 
 
@@ -40,7 +40,7 @@ WaitCode = Literal[
 
 
 class WaitReason(msgspec.Struct, frozen=True, rename="camel"):
-    """Why a reply does not leave at this moment, and until when that can last."""
+    """Why a reply is not sent at this moment, and the latest time at which that ends."""
 
     why: WaitCode
     text: str
@@ -49,27 +49,27 @@ class WaitReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SenderWait(msgspec.Struct, frozen=True, rename="camel"):
-    """Replies that wait for a process with one of these senders, and since when the first does."""
+    """Replies that wait for a process with one of these senders; `since_ms` is of the first."""
 
     senders: tuple[str, ...]
     replies: int
     since_ms: int
 
 
-def unmet(needs: Iterable[SenderWait], live: Container[str]) -> list[SenderWait]:
-    """Those for which no process runs, each once; `live` are the senders that processes have."""
+def without_process(waits: Iterable[SenderWait], running: Container[str]) -> list[SenderWait]:
+    """The waits for which no process runs, summed by senders; `running` has sender names."""
     found: dict[tuple[str, ...], SenderWait] = {}
-    for need in needs:
-        if any(name in live for name in need.senders):
+    for wait in waits:
+        if any(name in running for name in wait.senders):
             continue
-        known = found.get(need.senders, SenderWait(need.senders, 0, need.since_ms))
-        found[need.senders] = SenderWait(
-            need.senders, known.replies + need.replies, min(known.since_ms, need.since_ms)
+        known = found.get(wait.senders, SenderWait(wait.senders, 0, wait.since_ms))
+        found[wait.senders] = SenderWait(
+            wait.senders, known.replies + wait.replies, min(known.since_ms, wait.since_ms)
         )
-    return sorted(found.values(), key=lambda need: need.since_ms)
+    return sorted(found.values(), key=lambda wait: wait.since_ms)
 
 
-def wanted(senders: Sequence[str]) -> str:
+def process_with_sender(senders: Sequence[str]) -> str:
     return "a process with sender " + " or ".join(f"'{name}'" for name in senders)
 
 
@@ -77,30 +77,31 @@ def explain(
     requests: Sequence[OpenRequest],
     replies: Sequence[QueuedReply],
     now_ms: int,
-    live: Mapping[str, int] | None = None,
+    running: Mapping[str, int] | None = None,
 ) -> list[WaitReason]:
-    """One reason for each reply, in the order given, which is the order of leaving.
+    """One reason for each reply. `replies` are in sending order.
 
-    `live`: how many processes have each sender.
+    `running`: number of processes that have each sender.
     """
     reasons: list[WaitReason] = []
     ahead: QueuedReply | None = None
     for reply in replies:
-        reasons.append(_reason(reply, ahead, requests, now_ms) or _held_by(reply, now_ms, live))
+        reason = _blocked(reply, ahead, requests, now_ms) or _unblocked(reply, now_ms, running)
+        reasons.append(reason)
         if ahead is None and reply.until_ms > now_ms:
             ahead = reply
     return reasons
 
 
-def _reason(
+def _blocked(
     reply: QueuedReply,
     ahead: QueuedReply | None,
     requests: Sequence[OpenRequest],
     now_ms: int,
 ) -> WaitReason | None:
-    """What stands before it; None if nothing does."""
+    """None if nothing is ahead of the reply."""
     if reply.until_ms <= now_ms:
-        return WaitReason("expired", "its time is over; removed at the next look")
+        return WaitReason("expired", "expired; removed at the next check")
     if reply.status == "SENT":
         return WaitReason("sent", "sent, its ACK is waited for", None, reply.until_ms)
     if ahead is not None:
@@ -115,10 +116,10 @@ def _reason(
     return None
 
 
-def _held_by(reply: QueuedReply, now_ms: int, live: Mapping[str, int] | None) -> WaitReason:
+def _unblocked(reply: QueuedReply, now_ms: int, running: Mapping[str, int] | None) -> WaitReason:
     if reply.senders:
-        process = wanted(reply.senders)
-        if live and any(name in live for name in reply.senders):
+        process = process_with_sender(reply.senders)
+        if running and any(name in running for name in reply.senders):
             return WaitReason("not_held", f"{process} takes it next", None, reply.due_ms)
         since_ms = reply.without_sender_since_ms or now_ms
         text = f"waiting for {process}, for {max(0, now_ms - since_ms) // 1000} s so far"
@@ -128,9 +129,4 @@ def _held_by(reply: QueuedReply, now_ms: int, live: Mapping[str, int] | None) ->
         return WaitReason("awaited", text, None, reply.due_ms)
     if reply.status == "WAITING":
         return WaitReason("not_held", "no process has taken it yet", None, reply.due_ms)
-    return WaitReason("send", f"may leave now; held by {reply.holder}", None, reply.due_ms)
-
-
-def group_backoff_ms(max_pending_ttl_ms: int, factor: float) -> int:
-    """Added for each retry so far: the back-off is retries × pending time × factor."""
-    return round(max_pending_ttl_ms * factor)
+    return WaitReason("send", f"can be sent now; held by {reply.holder}", None, reply.due_ms)

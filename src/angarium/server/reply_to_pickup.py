@@ -20,7 +20,7 @@ from angarium.conversations import instance
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.memory_queue import QueuedTask
-from angarium.conversations.model import OutgoingReply, SyncMessageOptions
+from angarium.conversations.model import OutgoingReply
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.letterbox import Address, Letter, Letterbox, is_letter_id, letter_id
 from angarium.pickup.mailbox import CANCELLED, DELIVERED
@@ -242,33 +242,32 @@ class JoinedConversations(ConversationsInstance):
             await follower.release()
 
     async def hear_ack(self, removal: Removal) -> bool:
-        options = SyncMessageOptions(async_response_id=removal.ack_id)
         trace: Trace | None = None
         try:
-            if self._runtime.tracing is not None:
-                trace = await self._trace_of(options)
-            status = await self.manager.delete_conversation_message(options)
+            if self.runtime.tracing is not None:
+                trace = await self._trace_of(removal.ack_id)
+            status = await self.operations.acknowledge_now(removal.ack_id)
         except AckUnknown:
             return False
         self.acknowledged += status == "delivered"
-        if self._runtime.tracing is not None and trace is not None and status == "delivered":
+        if self.runtime.tracing is not None and trace is not None and status == "delivered":
             values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.by}
-            self._runtime.tracing.record(
+            self.runtime.tracing.record(
                 "pickup delivered", trace, removal.at_ms * 1_000_000, values, kind="consumer"
             )
         return True
 
-    async def _trace_of(self, options: SyncMessageOptions) -> Trace | None:
+    async def _trace_of(self, ack_id: str) -> Trace | None:
         """Asked for only where there is a collector: it is one more question to Redis."""
-        info = await self.manager.find(options)
+        info = await self.operations.find_ack(ack_id)
         reply = await self.store.read_reply(info.response_id, info.conversation_id)
         return None if reply is None else read_traceparent(reply.corr)
 
-    async def _send(self, task: QueuedTask) -> float | None:
-        tracing = self._runtime.tracing
+    async def send(self, task: QueuedTask) -> float | None:
+        tracing = self.runtime.tracing
         trace = None if tracing is None else read_traceparent(task.corr)
         if tracing is None or trace is None:
-            return await super()._send(task)
+            return await super().send(task)
         values = {"angarium.conversation_id": task.task_group, "angarium.id": task.task_id}
         with tracing.span(
             "conversations send", trace, values, kind="producer", current=True
@@ -277,7 +276,7 @@ class JoinedConversations(ConversationsInstance):
             in_hand.works_under(own)
             token = IN_HAND.set(in_hand)
             try:
-                return await super()._send(task)
+                return await super().send(task)
             finally:
                 IN_HAND.reset(token)
 

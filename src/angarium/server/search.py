@@ -19,7 +19,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.views import view_conversation
 from angarium.dispatch.identity import is_message_id
 from angarium.dispatch.letters import DeadLetters, shown
@@ -110,7 +110,7 @@ class Search:
         self._dispatch = DispatchStore(runtime)
         self._letters = DeadLetters(self._dispatch)
         self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
-        self._conversations = ConversationStore(runtime)
+        self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
         self._transactions = Transactions(runtime)
 

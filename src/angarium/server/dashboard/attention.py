@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from angarium.conversations.wait_reasons import SenderWait, wanted
+from angarium.conversations.wait_reasons import SenderWait, process_with_sender
 from angarium.transactions.store.reading import AwaitedStep
 
 # Nodes of two applications in one group pass work on to each other all the time; what waits longer
@@ -97,7 +97,7 @@ def _awaited_steps(steps: Sequence[AwaitedStep]) -> Iterator[Notice]:
 
 def _needs(needs: Sequence[SenderWait]) -> Iterator[Notice]:
     for need in needs:
-        text = f"{_many(need.replies, 'reply')} waiting for {wanted(need.senders)}"
+        text = f"{_many(need.replies, 'reply')} waiting for {process_with_sender(need.senders)}"
         hint = "start a process whose application has this sender, or cancel them"
         yield Notice("conversations", "trouble", text, hint)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import msgspec
 
 import angarium
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.views import SendersView, view_senders
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing_store import PickupListing
@@ -72,7 +72,7 @@ class Sampler:
         self._dispatch = DispatchStore(runtime)
         self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
         self._routing_lengths = RoutingListing(runtime)
-        self._conversations = ConversationStore(runtime)
+        self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
         self._pickup_ages = PickupListing(runtime)
         self._transactions = Transactions(runtime)

@@ -14,8 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.listing_store import ConversationListing, Kind, Waiting
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.queries import ConversationQueries, WaitingEntry, WaitingKind
 from angarium.conversations.views import view_senders
 from angarium.conversations.wait_reasons import SenderWait
 from angarium.pickup.archive import Archive
@@ -99,8 +98,7 @@ class ModuleViews:
         self._partitions = settings.partitions
         self._keys = RoutingListing(runtime)
         self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
-        self._conversations = ConversationListing(runtime)
-        self._replies = ConversationStore(runtime)
+        self._conversations = ConversationQueries(runtime)
         self._pickup = PickupListing(runtime)
         self._queues = PickupStore(runtime)
         self._database = (settings.database_url, settings.prefix)
@@ -160,7 +158,7 @@ class ModuleViews:
         asked = request.query_params.get("kind", "replies")
         if asked not in ("replies", "requests"):
             raise InputInvalid("kind must be replies or requests")
-        kind: Kind = "requests" if asked == "requests" else "replies"
+        kind: WaitingKind = "requests" if asked == "requests" else "replies"
         limit = limit_of(request)
         partition, first = self._place(request, 2)
         found: dict[str, WaitingConversation] = {}
@@ -174,7 +172,7 @@ class ModuleViews:
             left -= len(some)
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
         following = mark(partition, first) if partition < self._partitions else None
-        needs = (await view_senders(self._replies)).needs
+        needs = (await view_senders(self._conversations)).needs
         return reply(ConversationsPage(list(found.values()), following, needs))
 
     async def pickup_queues(self, request: Request) -> Response:
@@ -260,7 +258,9 @@ class ModuleViews:
         return numbers_of(request.query_params.get("after"), count)
 
 
-def _with_one(known: WaitingConversation | None, kind: Kind, new: Waiting) -> WaitingConversation:
+def _with_one(
+    known: WaitingConversation | None, kind: WaitingKind, new: WaitingEntry
+) -> WaitingConversation:
     replies, requests = (0, 0) if known is None else (known.replies, known.requests)
     return WaitingConversation(
         new.info.conversation_id,
