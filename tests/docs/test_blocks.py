@@ -141,7 +141,7 @@ async def test_the_page_of_the_api(server: ServerProcess, tmp_path: Path) -> Non
         await reader.type("angarium serve worker --app module:app")
         await reader.type("angarium serve dispatcher")
         await reader.python(script + calls)
-        listed = await reader.type("angarium tx list --status queued --json")
+        listed = await reader.type("angarium transactions list --status queued --json")
         assert "support" in listed
 
 

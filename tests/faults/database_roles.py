@@ -1,7 +1,7 @@
 """Two roles in one process, as far as they use the database: a gateway, an archiver and an API.
 
 The writers store when they are asked to; the API's handles on the same file only read. A second
-process looks as `angarium pickup show` and `angarium tx show` do: it opens, counts and closes.
+process looks as `angarium pickup show` and `angarium transactions show` do: it opens, counts and closes.
 """
 
 from __future__ import annotations

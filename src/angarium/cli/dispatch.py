@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from angarium.cli.output import Json, print_json, print_table, run, seconds, warn
+
 if TYPE_CHECKING:
     from angarium.dispatch.letters import DeadLetters
     from angarium.dispatch.store import DeadLetter, DispatchStore, PartitionStatus
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
 # Of a payload or a reason in a list: a line for people, not the whole of it.
 SHOWN_CHARS_MAX = 60
@@ -32,9 +32,7 @@ def dispatch_commands() -> typer.Typer:
 
 def status(as_json: Json = False) -> int:
     """Who leads each partition, what waits there, and who is there to work."""
-    import uvloop
-
-    return uvloop.run(_status(as_json))
+    return run(_status(as_json))
 
 
 async def _status(as_json: bool) -> int:
@@ -42,9 +40,9 @@ async def _status(as_json: bool) -> int:
         partitions = [await store.status(number) for number in range(store.partitions)]
         consumers, dispatchers = await store.consumers(), await store.dispatchers()
     if as_json:
-        _print_json({"partitions": partitions, "consumers": consumers, "dispatchers": dispatchers})
+        print_json({"partitions": partitions, "consumers": consumers, "dispatchers": dispatchers})
         return 0
-    _print_rows(
+    print_table(
         ("partition", "leader", "term", "pending", "oldest", "inbox", "processed", "dead"),
         [_partition_row(each) for each in partitions],
     )
@@ -54,7 +52,7 @@ async def _status(as_json: bool) -> int:
 
 
 def _partition_row(each: PartitionStatus) -> tuple[str, ...]:
-    oldest = f"{each.oldest_ms / 1000:.1f} s" if each.pending else "-"
+    oldest = seconds(each.oldest_ms) if each.pending else "-"
     numbers = (each.inbox, each.processed, each.dead)
     return (
         str(each.partition), each.leader or "nobody", str(each.term), str(each.pending), oldest,
@@ -70,9 +68,7 @@ def list_dead(
     as_json: Json = False,
 ) -> int:
     """List dead letters, oldest first, with what went wrong."""
-    import uvloop
-
-    return uvloop.run(_list_dead(limit, after, as_json))
+    return run(_list_dead(limit, after, as_json))
 
 
 async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
@@ -87,14 +83,14 @@ async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
                 break
             letters.append(letter)
     if as_json:
-        _print_json({"letters": [shown(each) for each in letters], "next": mark})
+        print_json({"letters": [shown(each) for each in letters], "next": mark})
         return 0
-    _print_rows(
+    print_table(
         ("message", "died", "deliveries", "last reason", "payload"),
         [_letter_row(each) for each in letters],
     )
     if mark is not None:
-        print(f"angarium: there are more; go on with --after {mark}", file=sys.stderr)
+        warn(f"there are more; go on with --after {mark}")
     return 0
 
 
@@ -140,23 +136,21 @@ def _act(
     all_of_them: Callable[[DeadLetters], Awaitable[dict[str, int]]],
 ) -> int:
     """0 when it was done to all that were named; else 1, with a line for each that it was not."""
-    import uvloop
-
     from angarium.runtime.errors import InputInvalid
 
     if bool(ids) == everything:
         raise InputInvalid("name the messages by their ids, or all of them by --all")
 
-    async def run() -> int:
+    async def act() -> int:
         from angarium.dispatch.letters import DeadLetters
 
         async with _store() as store:
             letters = DeadLetters(store)
             if everything:
-                return _say_counts(await all_of_them(letters), as_json)
+                return _print_counts(await all_of_them(letters), as_json)
             return await _one_by_one(letters, ids or (), one, as_json)
 
-    return uvloop.run(run())
+    return run(act())
 
 
 async def _one_by_one(
@@ -176,18 +170,18 @@ async def _one_by_one(
             outcomes[message_id] = error.code
             problems.append(str(error))
     if as_json:
-        _print_json({"messages": outcomes})
+        print_json({"messages": outcomes})
     else:
         for message_id, outcome in outcomes.items():
             print(f"{message_id} {outcome}")
     for problem in problems:
-        print(f"angarium: {problem}", file=sys.stderr)
+        warn(problem)
     return 1 if problems else 0
 
 
-def _say_counts(counts: dict[str, int], as_json: bool) -> int:
+def _print_counts(counts: dict[str, int], as_json: bool) -> int:
     if as_json:
-        _print_json(counts)
+        print_json(counts)
     else:
         print(", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0
@@ -215,27 +209,3 @@ def _short(text: str) -> str:
     # What strangers published may hold what a terminal would obey.
     line = "".join(letter if letter.isprintable() else " " for letter in text)
     return line if len(line) <= SHOWN_CHARS_MAX else f"{line[: SHOWN_CHARS_MAX - 1]}…"
-
-
-def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people; when piped, a line for each, its cells parted by tabs."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            print("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading.capitalize(), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())

@@ -1,8 +1,7 @@
-"""`angarium tx …` and `angarium pipeline …`: transactions from the command line."""
+"""`angarium transactions …` (also `tx`) and `angarium pipeline …`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from angarium.cli.output import Json, print_json, print_table, run, seconds
+
 if TYPE_CHECKING:
     from angarium.transactions.client import Transactions
     from angarium.transactions.model import Transaction
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
 
 
-def tx_commands() -> typer.Typer:
+def transaction_commands() -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, help="Start, see and steer transactions.")
     for command in (start, show, list_, cancel, switch, watch, statistics):
         app.command(command.__name__.rstrip("_"))(command)
@@ -41,7 +41,7 @@ def start(
     external_id: Annotated[
         str | None, typer.Option(help="Your own id for it; a repeat finds the first one.")
     ] = None,
-    webhook: Annotated[str | None, typer.Option(help="URL that is told of its end.")] = None,
+    webhook: Annotated[str | None, typer.Option(help="URL that is called when it ends.")] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Before all others of its group.")] = False,
     wait_s: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 0,
     as_json: Json = False,
@@ -49,7 +49,7 @@ def start(
     """Start a transaction, and wait for its end if asked to."""
     text = _data(given, data)
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         from angarium.transactions.model import Start
 
         started = await transactions.start(
@@ -58,21 +58,21 @@ def start(
         if wait_s > 0:
             return _show(await _ended(transactions, started.transaction_id, wait_s), as_json)
         if as_json:
-            _print_json({"id": started.transaction_id, "duplicate": started.duplicate})
+            print_json({"id": started.transaction_id, "duplicate": started.duplicate})
         else:
             print(started.transaction_id)
         return 0
 
-    return _run(run)
+    return _run(use)
 
 
 def show(id: Id, as_json: Json = False) -> int:
     """What is known of a transaction, from Redis or the archive."""
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         return _show(await transactions.get(id), as_json)
 
-    return _run(run)
+    return _run(use)
 
 
 def list_(
@@ -94,32 +94,32 @@ def list_(
     except ValueError:
         raise InputInvalid(f"--status must be one of {', '.join(Status)}") from None
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         found: list[Transaction] = []
         for each in wanted:
             left = limit - len(found)
             if left:
                 found += await transactions.listed(each, left, pipeline=pipeline, owner=owner)
         if as_json:
-            _print_json(found)
+            print_json(found)
         else:
             rows = [
                 (one.id, one.pipeline, one.owner, one.status.value, one.step, one.node or "")
                 for one in found
             ]
-            _print_table(("id", "pipeline", "owner", "status", "step", "node"), rows)
+            print_table(("id", "pipeline", "owner", "status", "step", "node"), rows)
         return 0
 
-    return _run(run)
+    return _run(use)
 
 
 def cancel(id: Id, as_json: Json = False) -> int:
     """Cancel a transaction; one that runs is stopped by its node."""
 
-    async def run(transactions: Transactions) -> int:
-        return _say_status(await transactions.cancel(id), as_json)
+    async def use(transactions: Transactions) -> int:
+        return _print_status(await transactions.cancel(id), as_json)
 
-    return _run(run)
+    return _run(use)
 
 
 def switch(
@@ -130,51 +130,53 @@ def switch(
 ) -> int:
     """Set a switch; a transaction that sleeps for it wakes up."""
 
-    async def run(transactions: Transactions) -> int:
-        return _say_status(await transactions.set_switch(id, name, value), as_json)
+    async def use(transactions: Transactions) -> int:
+        return _print_status(await transactions.set_switch(id, name, value), as_json)
 
-    return _run(run)
+    return _run(use)
 
 
 def watch(
-    elders: Annotated[int, typer.Option(min=1, max=200, help="How many elders.")] = 20,
+    longest: Annotated[
+        int, typer.Option(min=1, max=200, help="How many of those that run longest.")
+    ] = 20,
     as_json: Json = False,
 ) -> int:
-    """What needs an eye: transactions that run longest, queues, awaited steps, silent nodes."""
+    """Show what needs attention: the longest running, queues, missing steps, silent nodes."""
 
-    async def run(transactions: Transactions) -> int:
-        found = await transactions.watch(elders)
+    async def use(transactions: Transactions) -> int:
+        found = await transactions.watch(longest)
         if as_json:
-            _print_json(found)
+            print_json(found)
             return 0
         print(
             f"{found.running} running, {found.sleeping} sleeping, {found.to_archive} to archive, "
             f"{found.webhooks} webhooks due"
         )
         nodes = [
-            (each.node, f"{each.silent_ms / 1000:.1f} s", "alive" if each.alive else "SILENT")
+            (each.node, seconds(each.silent_ms), "alive" if each.alive else "SILENT")
             for each in found.nodes
         ]
-        _print_table(("node", "last seen", ""), nodes)
+        print_table(("node", "last seen", ""), nodes)
         queues = [
-            (each.node_group, each.kind, each.length, f"{each.waiting_ms / 1000:.1f} s")
+            (each.node_group, each.kind, each.length, seconds(each.waiting_ms))
             for each in found.queues
         ]
-        _print_table(("node group", "queue", "length", "waiting"), queues)
+        print_table(("node group", "queue", "length", "waiting"), queues)
         steps = [
-            (each.node_group, each.step_type, each.transactions, f"{each.waiting_ms / 1000:.1f} s")
+            (each.node_group, each.step_type, each.transactions, seconds(each.waiting_ms))
             for each in found.awaited_steps
         ]
         if steps:
-            _print_table(("node group", "no node with step", "waiting", "for"), steps)
+            print_table(("node group", "no node with step", "waiting", "for"), steps)
         rows = [
-            (each.transaction_id, each.pipeline, each.node, f"{each.age_ms / 1000:.1f} s")
+            (each.transaction_id, each.pipeline, each.node, seconds(each.age_ms))
             for each in found.elders
         ]
-        _print_table(("running longest", "pipeline", "node", "for"), rows)
+        print_table(("running longest", "pipeline", "node", "for"), rows)
         return 0
 
-    return _run(run)
+    return _run(use)
 
 
 def statistics(
@@ -193,35 +195,35 @@ def statistics(
     except ValueError:
         raise InputInvalid(f"--level must be one of {', '.join(Level)}") from None
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         found = await transactions.statistics(wanted, intervals)
         if as_json:
-            _print_json(found)
+            print_json(found)
             return 0
         events = sorted({event for each in found for event in each.all})
         rows = [(each.start_s, *(each.all.get(event, 0) for event in events)) for each in found]
-        _print_table(("from", *events), rows)
+        print_table(("from", *events), rows)
         return 0
 
-    return _run(run)
+    return _run(use)
 
 
 def pipeline_list(as_json: Json = False) -> int:
     """The newest version of each pipeline."""
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         found = list((await transactions.pipelines()).values())
         if as_json:
-            _print_json(found)
+            print_json(found)
         else:
             rows = [
                 (each.name, each.version, each.node_group, len(each.steps), each.description)
                 for each in found
             ]
-            _print_table(("name", "version", "node group", "steps", "description"), rows)
+            print_table(("name", "version", "node group", "steps", "description"), rows)
         return 0
 
-    return _run(run)
+    return _run(use)
 
 
 def pipeline_show(
@@ -230,10 +232,10 @@ def pipeline_show(
 ) -> int:
     """All versions of a pipeline, newest first."""
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         found = await transactions.versions(name)
         if as_json:
-            _print_json(found)
+            print_json(found)
             return 0
         for each in found:
             print(f"{each.name} version {each.version} on {each.node_group}  {each.description}")
@@ -241,10 +243,10 @@ def pipeline_show(
                 (number, step.type or f"→ {step.pipeline}", step.timeout_ms or "", step.description)
                 for number, step in enumerate(each.steps, 1)
             ]
-            _print_table(("step", "type", "timeout_ms", "description"), rows)
+            print_table(("step", "type", "timeout_ms", "description"), rows)
         return 0
 
-    return _run(run)
+    return _run(use)
 
 
 def pipeline_load(
@@ -256,31 +258,29 @@ def pipeline_load(
 ) -> int:
     """Store definitions; transactions that run keep the version they started with."""
 
-    async def run(transactions: Transactions) -> int:
+    async def use(transactions: Transactions) -> int:
         from angarium.transactions.library import read_definitions
 
         stored = await transactions.load(read_definitions(str(path)))
         if as_json:
-            _print_json(stored)
+            print_json(stored)
         else:
             for name, version in stored.items():
                 print(f"{name} is version {version}")
         return 0
 
-    return _run(run, application)
+    return _run(use, application)
 
 
 # Shared
 
 
 def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None = None) -> int:
-    import uvloop
-
-    async def run() -> int:
+    async def used() -> int:
         async with _transactions(application) as transactions:
             return await use(transactions)
 
-    return uvloop.run(run())
+    return run(used())
 
 
 @asynccontextmanager
@@ -320,14 +320,14 @@ def _show(transaction: Transaction, as_json: bool) -> int:
     import msgspec
 
     if as_json:
-        _print_json(transaction)
+        print_json(transaction)
         return 0
     rows = [
         (name, value if isinstance(value, str | int) else msgspec.json.encode(value).decode())
         for name, value in msgspec.to_builtins(_plain(transaction)).items()
         if value is not None
     ]
-    _print_table(("", ""), rows)
+    print_table(("", ""), rows)
     return 0
 
 
@@ -337,18 +337,12 @@ def _plain(transaction: Transaction) -> Any:
     return msgspec.json.decode(msgspec.json.encode(transaction))
 
 
-def _say_status(status: str, as_json: bool) -> int:
+def _print_status(status: str, as_json: bool) -> int:
     if as_json:
-        _print_json({"status": status})
+        print_json({"status": status})
     else:
         print(status)
     return 0
-
-
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
 
 
 def _data(given: str | None, option: str | None) -> str:
@@ -364,27 +358,3 @@ def _data(given: str | None, option: str | None) -> str:
     except ValueError as error:
         raise InputInvalid(f"the data is not JSON: {error}") from None
     return text
-
-
-def _print_table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    if not sys.stdout.isatty():
-        _print_columns([titles, *rows] if any(titles) else rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=any(titles), pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(str(value) for value in row))
-    Console(soft_wrap=True).print(table)
-
-
-def _print_columns(rows: list[tuple[Any, ...]]) -> None:
-    """One line for each row, however wide: for files and other programs."""
-    words = [[str(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*words, strict=True)]
-    for row in words:
-        pairs = zip(row, widths, strict=True)
-        print("  ".join(word.ljust(width) for word, width in pairs).rstrip())
