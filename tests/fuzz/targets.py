@@ -28,6 +28,7 @@ from angarium.routing.errors import ItemInvalid
 from angarium.routing.http import DeadInbound, read_letter
 from angarium.routing.http1 import Refused, RequestReader
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
+from angarium.runtime.http_api import decode
 from angarium.runtime.journal import EntryUnreadable, decode_entry
 from angarium.runtime.limits import Limits
 from angarium.runtime.setting_values import key_name, read_consumers, read_list
@@ -41,11 +42,11 @@ from angarium.runtime.urls import (
     redacted,
     redis_url_problem,
 )
-from angarium.runtime.web import decode
 from angarium.server.dashboard.marks import numbers_of
 from angarium.transactions.datp import StartRequest
 from angarium.transactions.http import BatchBody, StartBody, SwitchBody
 from angarium.transactions.pipeline import Pipeline, read_pipelines
+from tests.fuzz.redis_replies import RIGHT, redis_replies
 
 LIMITS = Limits()
 REFUSED = (InputInvalid, LimitExceeded)
@@ -281,6 +282,15 @@ TARGETS: Mapping[str, Target] = {
             b"10.0.0.1:9000,10.0.0.2:9000",
             b"write@acme:sha256=" + b"0" * 64,
             b"rediss+sentinel://u:p@a:1,b:2/primary/0?ca=x&verify=false",
+        ),
+    ),
+    "redis_replies": Target(
+        redis_replies,
+        (
+            b"\x00" + RIGHT,
+            b"\x25" + RIGHT,
+            b"\x00" + RIGHT.replace(b"$3\r\nf:1", b"-BUSY x"),
+            b"\x00" + RIGHT.replace(b":1\r\n$-1", b"%1\r\n*0\r\n+a"),
         ),
     ),
     "urls": Target(
