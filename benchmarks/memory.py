@@ -29,7 +29,7 @@ from angarium.pickup.store import PickupStore
 from angarium.routing.store import RoutingStore, Rules
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.model import Start
+from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
 from benchmarks.end_to_end import wait_for
@@ -190,7 +190,7 @@ async def _pickup(runtime: Runtime) -> None:
 async def _transactions(runtime: Runtime) -> None:
     await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "job"}]}))
     store = TransactionStore(runtime)
-    await _each(lambda _: store.start(Start("one", TEXT)))
+    await _each(lambda _: store.start(TransactionStart("one", TEXT)))
 
 
 MODULES: dict[str, Fill] = {

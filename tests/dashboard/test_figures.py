@@ -10,7 +10,7 @@ from angarium.runtime.process_report import ProcessReport
 from angarium.server.dashboard.attention import notices
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.rates import Rates
-from angarium.transactions.store.reading import AwaitedStep
+from angarium.transactions.store.queries import AwaitedStep
 
 FACTS: dict[str, dict[str, int]] = {
     "dispatch": {"waiting": 0, "without_leader": 0, "consumers": 1, "dead": 0},

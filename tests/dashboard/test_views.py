@@ -18,8 +18,8 @@ from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
-from angarium.transactions.archive import Archive
-from angarium.transactions.model import Start, Status
+from angarium.transactions.archive import TransactionArchive
+from angarium.transactions.model import TransactionStart, TransactionStatus
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
 from tests.kit.eventually import eventually
@@ -147,7 +147,9 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
         await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
         await PipelineStore(runtime).put(pipeline_of({"name": "two", "steps": [{"type": "x"}]}))
         started = [
-            (await store.start(Start("two" if n % 3 else "one", owner="ann"))).transaction_id
+            (
+                await store.start(TransactionStart("two" if n % 3 else "one", owner="ann"))
+            ).transaction_id
             for n in range(30)
         ]
         path = "/v1/transaction-list"
@@ -157,7 +159,7 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
         assert {row["id"] for row in ones} == set(started[::3])
         for id in started:
             await store.cancel(id)
-        archive = Archive(runtime.settings.database_url)
+        archive = TransactionArchive(runtime.settings.database_url)
         old = [await store.find(id) for id in started[:9]]
         renamed = [_renamed(each, f"old-{n}") for n, each in enumerate(old) if each is not None]
         await archive.store(renamed)
@@ -172,7 +174,9 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
 def _renamed(transaction: Any, id: str) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(transaction, id=id, completed_ms=1_000, status=Status.CANCELLED)
+    return msgspec.structs.replace(
+        transaction, id=id, completed_ms=1_000, status=TransactionStatus.CANCELLED
+    )
 
 
 async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
@@ -182,7 +186,7 @@ async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
         store = TransactionStore(runtime)
         await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
         for _ in range(7):
-            start = Start("one", webhook="https://example.org/hook")
+            start = TransactionStart("one", webhook="https://example.org/hook")
             await store.cancel((await store.start(start)).transaction_id)
         found = await walk(ask, "/v1/transaction-webhooks", "webhooks", limit=2)
         assert len({row["transaction_id"] for row in found}) == 7

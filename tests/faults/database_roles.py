@@ -1,7 +1,8 @@
 """Two roles in one process, as far as they use the database: a gateway, an archiver and an API.
 
 The writers store when they are asked to; the API's handles on the same file only read. A second
-process looks as `angarium pickup show` and `angarium transactions show` do: it opens, counts and closes.
+process looks as `angarium pickup show` and `angarium transactions show` do: it opens, counts,
+closes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import msgspec
 
 from angarium.pickup.archive import Archive as PickupArchive
 from angarium.pickup.model import Message
-from angarium.transactions.archive import Archive as TransactionArchive
-from angarium.transactions.model import Status, Transaction
+from angarium.transactions.archive import TransactionArchive
+from angarium.transactions.model import Transaction, TransactionStatus
 
 PREFIX = "f62:"
 QUEUE = "default:c1"
@@ -50,7 +51,7 @@ async def _look(url: str) -> Counts:
 
 async def _count(pickup: PickupArchive, transactions: TransactionArchive) -> Counts:
     ids = await pickup.ids(QUEUE, "", ROWS_MAX, 0)
-    found = await transactions.listed(Status.SUCCESS, ROWS_MAX)
+    found = await transactions.page(TransactionStatus.SUCCESS, ROWS_MAX)
     assert len({each.id for each in found}) == len(found)
     return Counts(len(ids), len(found))
 
@@ -82,7 +83,7 @@ def _transaction(number: int) -> Transaction:
     nothing = msgspec.Raw(b"null")
     return Transaction(
         id=f"transaction-{number}",
-        status=Status.SUCCESS,
+        status=TransactionStatus.SUCCESS,
         owner="anna",
         pipeline="pay",
         version=1,

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from angarium.runtime.errors import AngariumError
-from angarium.transactions.model import Start
+from angarium.transactions.model import TransactionStart
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -79,7 +79,7 @@ async def _start_all(here: Harness, url: str, ids: list[str]) -> None:
             while True:
                 try:
                     # Under an externalId, so that a start whose answer was lost is not doubled.
-                    start = Start("five", external_id=f"{number}-{count}", webhook=url)
+                    start = TransactionStart("five", external_id=f"{number}-{count}", webhook=url)
                     ids.append((await here.store.start(start)).transaction_id)
                     break
                 except AngariumError:
@@ -200,7 +200,7 @@ async def test_orphans_are_taken_over_within_fifteen_seconds(redis_server: Serve
             ids = [await here.start("p") for _ in range(60)]
 
             async def taken() -> bool:
-                return (await here.reading.watch(["default"], 1)).running >= 60
+                return (await here.queries.health_report(["default"], 1)).running >= 60
 
             await eventually(taken, 30)
             first.kill()
@@ -220,7 +220,7 @@ async def test_a_paused_node_can_not_write_when_it_wakes(redis_server: ServerPro
         async with RoleProcess(["serve", "node"], _environment(here)) as sleepy:
             ids = [await here.start("p") for _ in range(20)]
             for id in ids:
-                await here.reaches(id, "running")
+                await here.wait_for_status(id, "running")
             sleepy.pause()
             async with RoleProcess(["serve", "node"], _environment(here)):
                 for id in ids:
@@ -253,7 +253,7 @@ async def test_a_node_stops_though_a_thread_never_returns(redis_server: ServerPr
         await here.define("p", {"type": "blocked", "parameters": {"pause_s": 600}})
         async with RoleProcess(["serve", "node"], _environment(here)) as node:
             id = await here.start("p")
-            await here.reaches(id, "running")
+            await here.wait_for_status(id, "running")
             # It can't end well with a thread in the way, but it ends, and hands back first.
             assert await asyncio.to_thread(node.terminate) == 1
         assert (await here.state(id)).status == "queued"
@@ -272,7 +272,7 @@ async def test_a_silent_redis_is_not_taken_for_silent_nodes() -> None:
                 await nodes.enter_async_context(RoleProcess(["serve", "node"], _environment(here)))
             ids = [await here.start("p") for _ in range(60)]
             for id in ids:
-                await here.reaches(id, "running")
+                await here.wait_for_status(id, "running")
             with server.paused():
                 await asyncio.sleep(3.5)  # the fault itself
             for id in ids:

@@ -43,9 +43,9 @@ from angarium.runtime.urls import (
     redis_url_problem,
 )
 from angarium.server.dashboard.marks import numbers_of
-from angarium.transactions.datp import StartRequest
-from angarium.transactions.http import BatchBody, StartBody, SwitchBody
-from angarium.transactions.pipeline import Pipeline, read_pipelines
+from angarium.transactions.compat import DatpStartRequest
+from angarium.transactions.http import SwitchBody, TransactionBatchBody, TransactionStartBody
+from angarium.transactions.pipeline import PipelineDefinition, read_pipelines
 from tests.fuzz.redis_replies import RIGHT, redis_replies
 
 LIMITS = Limits()
@@ -160,10 +160,16 @@ def urls(data: bytes) -> None:
 
 
 def http_bodies(data: bytes) -> None:
-    for kind in (StartBody, BatchBody, SwitchBody, Pipeline, StartRequest):
+    for kind in (
+        TransactionStartBody,
+        TransactionBatchBody,
+        SwitchBody,
+        PipelineDefinition,
+        DatpStartRequest,
+    ):
         with contextlib.suppress(InputInvalid):
             read = decode(data, kind)
-            if isinstance(read, StartBody):
+            if isinstance(read, TransactionStartBody):
                 read.start()
 
 

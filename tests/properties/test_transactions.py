@@ -13,7 +13,12 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import TransactionFinished
-from angarium.transactions.model import Start, Taken, Transaction, step_words
+from angarium.transactions.model import (
+    TakenTransaction,
+    Transaction,
+    TransactionStart,
+    encode_step_types,
+)
 from angarium.transactions.store import WebhookResult
 from tests.faults.profile import LONG, rounds
 from tests.kit.clock import FakeClock
@@ -55,8 +60,8 @@ class Lives(RuleBasedStateMachine):
         self.accepted: dict[str, str] = {}
         self.ended: dict[str, str] = {}
         self.archived: set[str] = set()
-        self.held: dict[str, list[Taken]] = {node: [] for node in NODES}
-        self.stale: list[Taken] = []
+        self.held: dict[str, list[TakenTransaction]] = {node: [] for node in NODES}
+        self.stale: list[TakenTransaction] = []
         self.calling: set[str] = set()
         self.steps: Counter[str] = Counter()
 
@@ -71,7 +76,7 @@ class Lives(RuleBasedStateMachine):
         pipeline=st.sampled_from(["one", "sum", "brief"]),
     )
     def start(self, external: str | None, hook: bool, pipeline: str = "one") -> None:
-        asked = Start(pipeline, external_id=external, webhook=HOOK if hook else None)
+        asked = TransactionStart(pipeline, external_id=external, webhook=HOOK if hook else None)
         started = self.do(self.here.store.start(asked))
         if external is not None and external in self.accepted.values():
             first = next(id for id, name in self.accepted.items() if name == external)
@@ -112,9 +117,11 @@ class Lives(RuleBasedStateMachine):
 
     @rule(node=NODE, count=st.integers(1, 5))
     def take(self, node: str, count: int) -> None:
-        for taken in self.do(self.here.take(node, count, step_types=step_words(STEPS[node]))):
+        for taken in self.do(
+            self.here.take(node, count, step_types=encode_step_types(STEPS[node]))
+        ):
             assert taken.id not in self.ended, "what has ended was handed out"
-            if not taken.cancel and taken.left_ms > 0 and not self.steps[taken.id]:
+            if not taken.cancel and taken.remaining_ms > 0 and not self.steps[taken.id]:
                 assert FIRST_STEP[taken.pipeline] in STEPS[node], "given to a node without the step"
             holders = [t for held in self.held.values() for t in held if t.id == taken.id]
             assert not holders, "taken from a node that lives and holds it"
@@ -209,7 +216,7 @@ class Lives(RuleBasedStateMachine):
         """Who waits for a step past its time ends."""
         self.do(self.clock.advance(seconds))
         waiting = {id for id, state in self.do(self._states()).items() if _waits(state)}
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
             self.do(self.here.store.expire_waiting(partition))
@@ -228,7 +235,7 @@ class Lives(RuleBasedStateMachine):
         self.stale += self.held[node]
         self.held[node] = []
         self.do(self.clock.advance(10))
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for other in NODES:
                 if other != node:
                     self.do(self.here.store.touch_node(partition, other))
@@ -255,7 +262,7 @@ class Lives(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 6]))
     def wake(self, seconds: int) -> None:
         self.do(self.clock.advance(seconds))
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
         self.do(self.here.wake())
@@ -263,14 +270,14 @@ class Lives(RuleBasedStateMachine):
     @rule(stored=st.booleans())
     def archive(self, stored: bool) -> None:
         self.do(self.clock.advance(61))
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
-            due = self.do(self.here.handout.to_archive(partition, "a", [], 100)).transactions
+            due = self.do(self.here.leases.to_archive(partition, "a", [], 100)).transactions
             ids = [each.id for each in due]
             assert set(ids) <= set(self.ended)
             if stored:
-                self.do(self.here.handout.to_archive(partition, "a", ids, 0))
+                self.do(self.here.leases.to_archive(partition, "a", ids, 0))
                 self.archived |= set(ids)
 
     @rule(taken=st.booleans(), busy=st.booleans())
@@ -278,14 +285,14 @@ class Lives(RuleBasedStateMachine):
         if busy:
             self.start_and_take("n0", 1, hook=True)
             self.complete_all("n0")
-        for partition in self.here.store.places.partitions:
-            due = self.do(self.here.handout.webhooks(partition, "w", [], 100)).webhooks
+        for partition in self.here.store.keys.partitions:
+            due = self.do(self.here.leases.webhooks(partition, "w", [], 100)).webhooks
             for each in due:
                 assert each.transaction.id in self.ended
                 assert each.transaction.id not in self.archived, "archived before it was told"
             problem = "" if taken else "status 500"
             told = [WebhookResult(e.transaction.id, e.version, problem) for e in due]
-            self.do(self.here.handout.webhooks(partition, "w", told, 0))
+            self.do(self.here.leases.webhooks(partition, "w", told, 0))
 
     # What must hold
 
@@ -326,18 +333,18 @@ class Lives(RuleBasedStateMachine):
         queued: list[str] = []
         waiting: list[str] = []
         ask = self.here.runtime.redis.call
-        for partition in self.here.store.places.partitions:
-            places = self.here.store.places
-            for name in places.queues(partition, ["default"]):
+        for partition in self.here.store.keys.partitions:
+            module_keys = self.here.store.keys
+            for name in module_keys.queues(partition, ["default"]):
                 queued += [id.decode() for id in await ask("LRANGE", name, 0, -1, key=name)]
-            index = places.name(keys.WAITING_PLACES, partition)
+            index = module_keys.name(keys.WAITING_PLACES, partition)
             here: list[str] = []
             for place in await ask("ZRANGE", index, 0, -1, key=index):
-                name = places.name(keys.WAITING, partition, place.decode())
+                name = module_keys.name(keys.WAITING, partition, place.decode())
                 found = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
                 assert found, f"{place} is empty and still listed"
                 here += found
-            name = places.name(keys.WAITING_DEADLINES, partition)
+            name = module_keys.name(keys.WAITING_DEADLINES, partition)
             deadlines = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
             assert sorted(deadlines) == sorted(here)
             waiting += here
@@ -371,7 +378,7 @@ class Lives(RuleBasedStateMachine):
         ids = sorted(self.accepted)
         return ids[pick % len(ids)] if ids else None
 
-    def _pop(self, node: str, pick: int) -> Taken | None:
+    def _pop(self, node: str, pick: int) -> TakenTransaction | None:
         held = self.held[node]
         return held.pop(pick % len(held)) if held else None
 

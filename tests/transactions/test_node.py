@@ -95,7 +95,7 @@ async def test_a_switch_wakes_a_sleeper_once(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         await here.define("p", {"type": "wait_for_switch"})
         id = await here.start("p")
-        await here.reaches(id, "sleeping")
+        await here.wait_for_status(id, "sleeping")
         assert await here.client.set_switch(id, "other", "1") == "set"
         assert await here.client.set_switch(id, "go", "now") == "woken"
         ended = await here.ended(id)
@@ -147,7 +147,7 @@ async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) 
         await here.define("p", {"pipeline": "child"})
         id = await here.start("p", {"value": 1})
         async with running_node(here.runtime):
-            await here.reaches(id, "sleeping")
+            await here.wait_for_status(id, "sleeping")
             assert (await here.state(f"{id}.0-1")).status == "queued"
         settings = here.runtime.settings
         other = settings.transactions.model_copy(update={"node_groups": ("other", "default")})
@@ -175,7 +175,7 @@ async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str
         await here.define("p", {"type": "for_ever"})
         for _ in range(5):
             id = await here.start("p")
-            await here.reaches(id, "running")
+            await here.wait_for_status(id, "running")
             assert await here.client.cancel(id) == "cancelling"
             assert (await here.ended(id)).status == "cancelled"
 
@@ -189,9 +189,9 @@ async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
         ids = [await here.start("p") for _ in range(5)]
         async with running_node(here.runtime):
             for id in ids[:3]:
-                await here.reaches(id, "running")
+                await here.wait_for_status(id, "running")
         assert {(await here.state(id)).status.value for id in ids} == {"queued"}
-        assert (await here.reading.watch(["default"], 1)).nodes == []
+        assert (await here.queries.health_report(["default"], 1)).nodes == []
         taken = [each.id for each in await here.take()]
         assert set(taken[:3]) == set(ids[:3])
         assert taken[3:] == ids[3:]
@@ -276,9 +276,9 @@ async def test_an_end_that_redis_refuses_comes_back_and_harms_nobody() -> None:
             await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})
             ids = [await here.start("p") for _ in range(3)]
             for id in ids:
-                await here.reaches(id, "running")
+                await here.wait_for_status(id, "running")
             witness.config_set("min-replicas-to-write", 1)
-            await eventually(lambda: not node._running, 30)
+            await eventually(lambda: node.running_count == 0, 30)
             witness.config_set("min-replicas-to-write", 0)
             for id in ids:
                 ended = await here.ended(id)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.runtime.errors import AngariumError
+from angarium.transactions.definitions import read_definitions
 from angarium.transactions.errors import NameInvalid, PipelineInvalid, PipelineLoops, StepUnknown
-from angarium.transactions.library import read_definitions
 from angarium.transactions.pipeline import (
     check_references,
     definition_of,

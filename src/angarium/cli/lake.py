@@ -250,14 +250,16 @@ def _to_transactions(runtime: Runtime) -> Send:
     import msgspec
 
     from angarium.transactions.client import Transactions
-    from angarium.transactions.model import Start
+    from angarium.transactions.model import TransactionStart
 
     transactions = Transactions(runtime)
 
     async def send(planned: Planned, key: str) -> str:
         row = planned.row
         data = msgspec.json.encode(msgspec.json.decode(row["state"]).get("data"))
-        start = Start(row["pipeline"], data, row["owner"], external_id=key, version=row["version"])
+        start = TransactionStart(
+            row["pipeline"], data, row["owner"], external_id=key, version=row["version"]
+        )
         return (await transactions.start(start)).transaction_id
 
     return send

@@ -50,10 +50,12 @@ def start(
     text = _data(given, data)
 
     async def use(transactions: Transactions) -> int:
-        from angarium.transactions.model import Start
+        from angarium.transactions.model import TransactionStart
 
         started = await transactions.start(
-            Start(pipeline, text.encode(), owner, external_id, webhook=webhook, admin=admin)
+            TransactionStart(
+                pipeline, text.encode(), owner, external_id, webhook=webhook, admin=admin
+            )
         )
         if wait_s > 0:
             return _show(await _ended(transactions, started.transaction_id, wait_s), as_json)
@@ -87,19 +89,25 @@ def list_(
 ) -> int:
     """Transactions of one status, or all that have not ended."""
     from angarium.runtime.errors import InputInvalid
-    from angarium.transactions.model import Status
+    from angarium.transactions.model import TransactionStatus
 
     try:
-        wanted = [Status(status)] if status else [each for each in Status if not each.final]
+        wanted = (
+            [TransactionStatus(status)]
+            if status
+            else [each for each in TransactionStatus if not each.final]
+        )
     except ValueError:
-        raise InputInvalid(f"--status must be one of {', '.join(Status)}") from None
+        raise InputInvalid(f"--status must be one of {', '.join(TransactionStatus)}") from None
 
     async def use(transactions: Transactions) -> int:
         found: list[Transaction] = []
         for each in wanted:
             left = limit - len(found)
             if left:
-                found += await transactions.listed(each, left, pipeline=pipeline, owner=owner)
+                found += await transactions.list_by_status(
+                    each, left, pipeline=pipeline, owner=owner
+                )
         if as_json:
             print_json(found)
         else:
@@ -145,7 +153,7 @@ def watch(
     """Show what needs attention: the longest running, queues, missing steps, silent nodes."""
 
     async def use(transactions: Transactions) -> int:
-        found = await transactions.watch(longest)
+        found = await transactions.health_report(longest)
         if as_json:
             print_json(found)
             return 0
@@ -171,7 +179,7 @@ def watch(
             print_table(("node group", "no node with step", "waiting", "for"), steps)
         rows = [
             (each.transaction_id, each.pipeline, each.node, seconds(each.age_ms))
-            for each in found.elders
+            for each in found.longest_running
         ]
         print_table(("running longest", "pipeline", "node", "for"), rows)
         return 0
@@ -188,12 +196,12 @@ def statistics(
 ) -> int:
     """Counters of the last intervals."""
     from angarium.runtime.errors import InputInvalid
-    from angarium.transactions.statistics import Level
+    from angarium.transactions.statistics import StatisticsLevel
 
     try:
-        wanted = Level(level)
+        wanted = StatisticsLevel(level)
     except ValueError:
-        raise InputInvalid(f"--level must be one of {', '.join(Level)}") from None
+        raise InputInvalid(f"--level must be one of {', '.join(StatisticsLevel)}") from None
 
     async def use(transactions: Transactions) -> int:
         found = await transactions.statistics(wanted, intervals)
@@ -259,7 +267,7 @@ def pipeline_load(
     """Store definitions; transactions that run keep the version they started with."""
 
     async def use(transactions: Transactions) -> int:
-        from angarium.transactions.library import read_definitions
+        from angarium.transactions.definitions import read_definitions
 
         stored = await transactions.load(read_definitions(str(path)))
         if as_json:

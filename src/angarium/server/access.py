@@ -72,7 +72,7 @@ class Access:
         self._store = TokenStore(runtime)
         self._seen = TokensSeen(runtime, "api")
         self._stored: Mapping[str, Token] = {}
-        self._transactions = Transactions(runtime, elsewhere=transactions_of(runtime.settings))
+        self._transactions = Transactions(runtime, lake_lookup=transactions_of(runtime.settings))
         self._body_bytes_max = settings.limits.http_body_bytes_max
         self._state = ""
         self._log = log.logger("angarium.access")

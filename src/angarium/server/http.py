@@ -86,7 +86,7 @@ def check(settings: Settings, app: Angarium) -> None:
 
 def build(runtime: Runtime, app: Angarium) -> Service:
     # Where a transaction is that neither Redis nor the database has: filed by Spark, perhaps.
-    joined = {"angarium.transactions.http": {"elsewhere": transactions_of(runtime.settings)}}
+    joined = {"angarium.transactions.http": {"lake_lookup": transactions_of(runtime.settings)}}
     http_apis = [
         importlib.import_module(module).http_api(runtime, app, **joined.get(module, {}))
         for module in HTTP_APIS

@@ -198,7 +198,7 @@ class Search:
         return await self._transactions.get(id)
 
     async def _external(self, id: str) -> Any:
-        return await self._transactions.get_external(OWNER_DEFAULT, id)
+        return await self._transactions.get_by_external_id(OWNER_DEFAULT, id)
 
     async def _conversation(self, id: str) -> Any:
         state = await view_conversation(self._conversations, id)

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from angarium.conversations.wait_reasons import SenderWait, process_with_sender
-from angarium.transactions.store.reading import AwaitedStep
+from angarium.transactions.store.queries import AwaitedStep
 
 # Nodes of two applications in one group pass work on to each other all the time; what waits longer
 # than this waits for a node that is missing, or has too much to do.

@@ -26,7 +26,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.server.dashboard.attention import Notice, notices
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.client import Transactions
-from angarium.transactions.store.reading import Watch
+from angarium.transactions.store.queries import TransactionHealthReport
 
 
 class ModuleMetrics(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class Sampler:
         now_ms = await self._now_ms()
         processes = await read_processes(self._runtime)
         journal = await self._journal_figures()
-        watch = await self._transactions.watch(1)
+        watch = await self._transactions.health_report(1)
         senders = await view_senders(self._conversations)
         modules = [
             await self._dispatch_figures(processes),
@@ -187,7 +187,9 @@ class Sampler:
         )  # fmt: skip
 
 
-def _transactions_figures(watch: Watch, processes: Sequence[ProcessReport]) -> ModuleMetrics:
+def _transactions_figures(
+    watch: TransactionHealthReport, processes: Sequence[ProcessReport]
+) -> ModuleMetrics:
     queued = sum(queue.length for queue in watch.queues)
     facts = {
         "queued": queued,

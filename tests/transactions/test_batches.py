@@ -9,7 +9,7 @@ import pytest
 
 from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import PipelineUnknown
-from angarium.transactions.model import Start, Started
+from angarium.transactions.model import TransactionStart, TransactionStarted
 from tests.transactions.harness import harness
 
 HOOK = "https://example.org/hook"
@@ -22,10 +22,10 @@ async def test_an_end_leaves_no_frame_behind(redis_url: str, more: dict[str, Any
         await here.store.checkpoint(first.id, first.run, 1, b'1 0 {"n":1}')
         assert await here.store.return_to_queue(first.id, first.run) == "returned"
         (taken,) = await here.take()
-        assert (taken.frame, "f" in taken.ties) == (b'1 0 {"n":1}', True)
-        assert ("w" in taken.ties) == ("webhook" in more)
+        assert (taken.checkpoint, "f" in taken.flags) == (b'1 0 {"n":1}', True)
+        assert ("w" in taken.flags) == ("webhook" in more)
         assert await here.store.complete(taken, "success", b"{}", "") == "completed"
-        name = here.store.places.state(0, taken.id)
+        name = here.store.keys.state(0, taken.id)
         assert not await here.runtime.redis.call("HGET", name, "frame", key=name)
 
 
@@ -42,13 +42,13 @@ async def test_what_came_from_the_administrators_queue_goes_back_to_it(redis_url
 
 async def test_plain_starts_and_others_share_a_batch(any_redis_url: str) -> None:
     starts = [
-        Start("one"),
-        Start("one", external_id="x", metadata=b'{"a":1}'),
-        Start("none"),
-        Start("two", owner="ann", webhook=HOOK, poll_cancels_webhook=True),
-        Start("one", external_id="x"),
-        Start("two", b'{"n":5}', version=1),
-        Start("two", version=9),
+        TransactionStart("one"),
+        TransactionStart("one", external_id="x", metadata=b'{"a":1}'),
+        TransactionStart("none"),
+        TransactionStart("two", owner="ann", webhook=HOOK, poll_cancels_webhook=True),
+        TransactionStart("one", external_id="x"),
+        TransactionStart("two", b'{"n":5}', version=1),
+        TransactionStart("two", version=9),
     ]
     async with harness(any_redis_url) as here:
         answers = await asyncio.gather(
@@ -57,11 +57,11 @@ async def test_plain_starts_and_others_share_a_batch(any_redis_url: str) -> None
         refused = [type(each) for each in answers if isinstance(each, BaseException)]
         assert refused == [PipelineUnknown, PipelineUnknown]
         one, named, _, hooked, again, versioned, _ = answers
-        assert isinstance(one, Started)
-        assert isinstance(named, Started)
-        assert isinstance(hooked, Started)
-        assert isinstance(versioned, Started)
-        assert again == Started(named.transaction_id, duplicate=True)
+        assert isinstance(one, TransactionStarted)
+        assert isinstance(named, TransactionStarted)
+        assert isinstance(hooked, TransactionStarted)
+        assert isinstance(versioned, TransactionStarted)
+        assert again == TransactionStarted(named.transaction_id, duplicate=True)
         state = await here.state(named.transaction_id)
         assert (state.external_id, bytes(state.metadata)) == ("x", b'{"a":1}')
         state = await here.state(hooked.transaction_id)

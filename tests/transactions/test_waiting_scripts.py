@@ -9,33 +9,33 @@ import pytest
 
 from angarium.runtime import keyspace as keys
 from angarium.transactions.errors import TransactionFinished
-from angarium.transactions.model import Taken, step_words
-from angarium.transactions.statistics import Level
-from angarium.transactions.store import Able
-from angarium.transactions.store.life import Haul
-from angarium.transactions.store.reading import AwaitedStep, Watch
+from angarium.transactions.model import TakenTransaction, encode_step_types
+from angarium.transactions.statistics import StatisticsLevel
+from angarium.transactions.store import NodeCapabilities
+from angarium.transactions.store.queries import AwaitedStep, TransactionHealthReport
+from angarium.transactions.store.transitions import DequeueBatch
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import STEP_TYPES, Harness, harness
 
-ECHO, ADD, NONE = (step_words(each) for each in (["echo"], ["add"], []))
+ECHO, ADD, NONE = (encode_step_types(each) for each in (["echo"], ["add"], []))
 
 
-async def _dequeue(here: Harness, types: str, count: int = 10, partition: int = 0) -> Haul:
-    return await here.store.dequeue(partition, "n1", ["default"], count, Able(types))
+async def _dequeue(here: Harness, types: str, count: int = 10, partition: int = 0) -> DequeueBatch:
+    return await here.store.dequeue(partition, "n1", ["default"], count, NodeCapabilities(types))
 
 
-async def _look(here: Harness, types: str = NONE) -> list[Haul]:
+async def _look(here: Harness, types: str = NONE) -> list[DequeueBatch]:
     """A node with these step types looks at every queue."""
-    parts = here.store.places.partitions
+    parts = here.store.keys.partitions
     return [await _dequeue(here, types, partition=partition) for partition in parts]
 
 
-async def _watch(here: Harness) -> Watch:
-    return await here.reading.watch(["default"], 1)
+async def _watch(here: Harness) -> TransactionHealthReport:
+    return await here.queries.health_report(["default"], 1)
 
 
 async def _expire(here: Harness) -> int:
-    parts = here.store.places.partitions
+    parts = here.store.keys.partitions
     return sum([await here.store.expire_waiting(partition) for partition in parts])
 
 
@@ -64,8 +64,8 @@ async def test_a_node_is_given_only_what_it_can_go_on_with(any_redis_url: str) -
 async def test_an_entry_that_must_wait_is_looked_at_once(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.start()
-        assert await _dequeue(here, NONE) == Haul([], 0, waiting=1)
-        assert await _dequeue(here, NONE) == Haul([], 0, waiting=0)
+        assert await _dequeue(here, NONE) == DequeueBatch([], 0, waiting=1)
+        assert await _dequeue(here, NONE) == DequeueBatch([], 0, waiting=0)
         assert (await _dequeue(here, NONE, count=0)).entries == 0
 
 
@@ -106,7 +106,7 @@ async def test_the_step_that_counts_is_the_next_one(redis_url: str) -> None:
         await here.store.return_to_queue(taken.id, taken.run)
         assert (await _dequeue(here, ECHO)).waiting == 1
         (again,) = (await _dequeue(here, ADD)).taken
-        assert (again.id, again.frame) == (taken.id, b"1 0 {}")
+        assert (again.id, again.checkpoint) == (taken.id, b"1 0 {}")
 
 
 async def test_a_step_that_is_a_pipeline_needs_no_function(redis_url: str) -> None:
@@ -149,7 +149,7 @@ async def test_what_is_to_end_anyway_needs_no_step(redis_url: str) -> None:
         late = await here.start("quick")
         await clock.advance(2)
         taken = (await _dequeue(here, NONE)).taken
-        assert {each.id: (each.cancel, each.left_ms <= 0) for each in taken} == {
+        assert {each.id: (each.cancel, each.remaining_ms <= 0) for each in taken} == {
             cancelled.id: (True, False),
             late: (False, True),
         }
@@ -167,10 +167,10 @@ async def test_only_nodes_of_the_group_are_given_what_waits(redis_url: str) -> N
 async def test_step_types_are_compared_whole(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.start()
-        for types in (step_words(["ech", "echoes", "an echo"]), " "):
+        for types in (encode_step_types(["ech", "echoes", "an echo"]), " "):
             await _dequeue(here, types)
-            assert (await here.reading.watch(["default"], 1)).awaited_steps != []
-        assert len((await _dequeue(here, step_words(["a", "echo"]))).taken) == 1
+            assert (await here.queries.health_report(["default"], 1)).awaited_steps != []
+        assert len((await _dequeue(here, encode_step_types(["a", "echo"]))).taken) == 1
 
 
 async def test_what_ended_or_went_while_it_waited_is_refused_by_name(redis_url: str) -> None:
@@ -178,9 +178,9 @@ async def test_what_ended_or_went_while_it_waited_is_refused_by_name(redis_url: 
     async with harness(redis_url) as here:
         ended, gone = await here.start(), await here.start()
         await _dequeue(here, NONE)
-        await _set(here, "HSET", here.store.places.state(0, ended), "status", "cancelled")
-        await _set(here, "DEL", here.store.places.state(0, gone))
-        assert await _dequeue(here, ECHO) == Haul([], 2)
+        await _set(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
+        await _set(here, "DEL", here.store.keys.state(0, gone))
+        assert await _dequeue(here, ECHO) == DequeueBatch([], 2)
         assert (await _watch(here)).awaited_steps == []
         assert (await here.event_names(gone))[-1] == "dropped"
 
@@ -189,7 +189,7 @@ async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: st
     async with harness(redis_url) as here:
         for _ in range(3):
             await here.start()
-        async with here.runtime.redis.subscribe(here.store.places.channels[1]) as subscription:
+        async with here.runtime.redis.subscribe(here.store.keys.work_channel) as subscription:
             await subscription.subscribed.wait()
             await _dequeue(here, NONE, count=2)
             await _dequeue(here, NONE)
@@ -210,13 +210,17 @@ async def test_a_node_says_when_it_needs_no_look_at_steps_or_at_those_that_wait(
         await _dequeue(here, NONE)
         second = await here.start()
         # It is taken at its word: which pipelines it has whole is its own to know.
-        haul = await dequeue(0, "n1", ["default"], 9, Able(NONE, " x|1 one|1 ", waiting=False))
-        assert [each.id for each in haul.taken] == [second]
+        batch = await dequeue(
+            0, "n1", ["default"], 9, NodeCapabilities(NONE, " x|1 one|1 ", waiting=False)
+        )
+        assert [each.id for each in batch.taken] == [second]
         await here.start()
         for other in (" one|2 ", " on|1 ", " xone|1 ", ""):
-            assert (await dequeue(0, "n1", ["default"], 9, Able(NONE, other))).taken == []
-        haul = await dequeue(0, "n1", ["default"], 1, Able(ECHO, waiting=True))
-        assert [each.id for each in haul.taken] == [first]
+            assert (
+                await dequeue(0, "n1", ["default"], 9, NodeCapabilities(NONE, other))
+            ).taken == []
+        batch = await dequeue(0, "n1", ["default"], 1, NodeCapabilities(ECHO, waiting=True))
+        assert [each.id for each in batch.taken] == [first]
 
 
 # hand_over_transactions
@@ -233,7 +237,7 @@ async def test_a_run_is_handed_over_at_its_next_step(any_redis_url: str) -> None
         assert await here.score(keys.PROCESSING, taken.id) is None
         assert await here.event_names(taken.id) == ["started", "taken", "advanced", "step_awaited"]
         (again,) = await here.take("n2", step_types=ADD)
-        assert (again.run, again.frame) == ("2", b'1 0 {"n":1}')
+        assert (again.run, again.checkpoint) == ("2", b'1 0 {"n":1}')
         assert await hand_over(taken.id, taken.run, 1, b"", "add") == "stale_run"
 
 
@@ -244,7 +248,7 @@ async def test_a_run_that_did_nothing_is_handed_over_as_it_was(redis_url: str) -
         assert await here.event_names(taken.id) == ["started", "taken", "step_awaited"]
         new = await here.start(admin=True)
         again = (await _dequeue(here, ECHO)).taken
-        assert [(each.id, each.frame) for each in again] == [(taken.id, b""), (new, b"")]
+        assert [(each.id, each.checkpoint) for each in again] == [(taken.id, b""), (new, b"")]
 
 
 async def test_children_of_a_finished_step_are_not_handed_over(redis_url: str) -> None:
@@ -258,7 +262,7 @@ async def test_children_of_a_finished_step_are_not_handed_over(redis_url: str) -
         assert parent.children
         assert await here.store.hand_over(parent.id, parent.run, 1, b"1 0 2", "add") == "waits"
         (again,) = await here.take()
-        assert (again.children, again.frame) == ([], b"1 0 2")
+        assert (again.children, again.checkpoint) == ([], b"1 0 2")
 
 
 async def test_a_hand_over_is_refused_by_name(redis_url: str) -> None:
@@ -335,13 +339,13 @@ async def test_entries_whose_state_went_otherwise_are_forgotten_at_their_time(
         await here.define("quick", {"type": "echo"}, timeout_ms=1_000)
         ended, gone = await here.start("quick"), await here.start("quick")
         await _dequeue(here, NONE)
-        await _set(here, "HSET", here.store.places.state(0, ended), "status", "cancelled")
-        await _set(here, "DEL", here.store.places.state(0, gone))
+        await _set(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
+        await _set(here, "DEL", here.store.keys.state(0, gone))
         await clock.advance(1)
         assert await _expire(here) == 2
         assert (await here.state(ended)).status == "cancelled"
         assert (await _watch(here)).awaited_steps == []
-        stem = here.store.places.stem(keys.WAITING, 0)
+        stem = here.store.keys.stem(keys.WAITING, 0)
         assert await here.runtime.redis.call("KEYS", f"{stem}*") == []
 
 
@@ -354,7 +358,7 @@ async def test_what_waits_for_a_step_is_counted_and_listed(any_redis_url: str) -
         ids = [await here.start(name) for name in ("one", "one", "two")]
         await _look(here)
         await clock.advance(3)
-        for partition in here.store.places.partitions:
+        for partition in here.store.keys.partitions:
             await here.store.touch_node(partition, "n1", ["default"])
         found = await _watch(here)
         assert {each.step_type: each for each in found.awaited_steps} == {
@@ -363,11 +367,11 @@ async def test_what_waits_for_a_step_is_counted_and_listed(any_redis_url: str) -
         }
         waiting = next(each for each in found.queues if each.kind == "waiting")
         assert (waiting.length, waiting.waiting_ms) == (3, 3_000)
-        listed = await here.client.listed((await here.state(ids[0])).status, 10)
-        assert {each.id: each.waits_for_step for each in listed} == {
+        list_by_status = await here.client.list_by_status((await here.state(ids[0])).status, 10)
+        assert {each.id: each.waits_for_step for each in list_by_status} == {
             ids[0]: "echo", ids[1]: "echo", ids[2]: "add",
         }  # fmt: skip
-        (interval, *_) = await here.client.statistics(Level.COARSE, 1)
+        (interval, *_) = await here.client.statistics(StatisticsLevel.COARSE, 1)
         assert interval.queues["default"]["waiting"] == 3
 
 
@@ -381,5 +385,5 @@ async def test_a_taken_transaction_has_the_same_reply_from_both_places(redis_url
         assert _alike(waited) == _alike(queued)
 
 
-def _alike(taken: Taken) -> tuple[Any, ...]:
-    return taken.label, taken.version, taken.data, taken.frame, taken.ties, taken.run
+def _alike(taken: TakenTransaction) -> tuple[Any, ...]:
+    return taken.label, taken.version, taken.data, taken.checkpoint, taken.flags, taken.run

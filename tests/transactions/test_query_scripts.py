@@ -8,8 +8,8 @@ from angarium.transactions.errors import (
     PipelineUnknown,
     VersionTaken,
 )
-from angarium.transactions.model import Status
-from angarium.transactions.statistics import Level
+from angarium.transactions.model import TransactionStatus
+from angarium.transactions.statistics import StatisticsLevel
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import harness
 
@@ -40,16 +40,18 @@ async def test_transactions_are_listed_by_status_and_filtered(any_redis_url: str
         running = await here.taken()
         queued = await here.start(owner="bob")
 
-        async def ids(status: Status, **more: str) -> list[str]:
-            return [e.id for e in await here.reading.listed(status, ["default"], 10, **more)]
+        async def ids(status: TransactionStatus, **more: str) -> list[str]:
+            return [
+                e.id for e in await here.queries.list_by_status(status, ["default"], 10, **more)
+            ]
 
-        assert await ids(Status.QUEUED) == [queued]
-        assert await ids(Status.RUNNING) == [running.id]
-        assert await ids(Status.SLEEPING) == [asleep.id]
-        assert await ids(Status.SUCCESS) == [done]
-        assert await ids(Status.FAILED) == []
-        assert await ids(Status.QUEUED, owner="ann") == []
-        assert await ids(Status.SLEEPING, owner="ann", pipeline="one") == [asleep.id]
+        assert await ids(TransactionStatus.QUEUED) == [queued]
+        assert await ids(TransactionStatus.RUNNING) == [running.id]
+        assert await ids(TransactionStatus.SLEEPING) == [asleep.id]
+        assert await ids(TransactionStatus.SUCCESS) == [done]
+        assert await ids(TransactionStatus.FAILED) == []
+        assert await ids(TransactionStatus.QUEUED, owner="ann") == []
+        assert await ids(TransactionStatus.SLEEPING, owner="ann", pipeline="one") == [asleep.id]
 
 
 async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_url: str) -> None:
@@ -64,11 +66,11 @@ async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_ur
         for taken in await here.take():
             await here.store.complete(taken, "success", b"", "")
         expected = {"started": 2, "taken": 4, "slept": 2, "woken": 2, "completed": 2}
-        for level in Level:
+        for level in StatisticsLevel:
             assert await here.counters(level) == expected
-        for partition in here.store.places.partitions:
+        for partition in here.store.keys.partitions:
             await here.store.touch_node(partition, "n1", ["default"])
-        (interval, *rest) = await here.reading.statistics(Level.COARSE, 1)
+        (interval, *rest) = await here.queries.statistics(StatisticsLevel.COARSE, 1)
         assert rest == []
         assert interval.node_groups["default"] == expected
         assert interval.pipelines["two"]["taken"] == 2
@@ -77,7 +79,7 @@ async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_ur
         assert interval.queues["default"]["in"] == 0
         await clock.advance(300)
         await here.start()
-        assert len(await here.reading.statistics(Level.FINE, 100)) == 2
+        assert len(await here.queries.statistics(StatisticsLevel.FINE, 100)) == 2
 
 
 async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) -> None:
@@ -87,9 +89,9 @@ async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) 
         await clock.advance(60)
         await here.start()
         await clock.advance(5)
-        watch = await here.reading.watch(["default"], 5)
+        watch = await here.queries.health_report(["default"], 5)
         assert (watch.running, watch.sleeping) == (1, 0)
-        (found,) = watch.elders
+        (found,) = watch.longest_running
         assert (found.transaction_id, found.age_ms, found.node) == (elder.id, 65_000, "n1")
         assert [(n.node, n.alive) for n in watch.nodes] == [("n1", False)]
         queue = next(each for each in watch.queues if each.kind == "in")

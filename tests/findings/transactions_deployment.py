@@ -15,7 +15,7 @@ import msgspec
 
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import Start, Transaction
+from angarium.transactions.model import Transaction, TransactionStart
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore
 from tests.kit.eventually import eventually
@@ -26,7 +26,7 @@ DEADLINE_S = 90.0
 APPLICATIONS = "tests.findings.two_applications"
 
 
-class Site:
+class Deployment:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.client = Transactions(runtime)
@@ -53,7 +53,7 @@ class Site:
         return await self._pipelines.put(pipeline_of({"name": name, "steps": steps, **more}))
 
     async def start(self, pipeline: str, count: int = 1, **more: Any) -> list[str]:
-        starts = [self.client.start(Start(pipeline, **more)) for _ in range(count)]
+        starts = [self.client.start(TransactionStart(pipeline, **more)) for _ in range(count)]
         return [each.transaction_id for each in await asyncio.gather(*starts)]
 
     async def ended(self, ids: Iterable[str]) -> list[Transaction]:
@@ -72,7 +72,7 @@ class Site:
         await eventually(all_ended, DEADLINE_S)
         return found
 
-    async def reaches(self, id: str, status: str) -> Transaction:
+    async def wait_for_status(self, id: str, status: str) -> Transaction:
         async def there() -> Transaction | None:
             found = await self.client.get(id)
             return found if found.status == status else None
@@ -95,10 +95,10 @@ def done_by(transaction: Transaction) -> list[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def site(redis_url: str, tmp_path: Any, **overrides: Any) -> AsyncIterator[Site]:
+async def deployment(redis_url: str, tmp_path: Any, **overrides: Any) -> AsyncIterator[Deployment]:
     given = {"home": tmp_path, "allow_private_addresses": True, **overrides}
     async with sample_runtime(redis_url, **given) as runtime:
-        found = Site(runtime)
+        found = Deployment(runtime)
         try:
             yield found
         finally:

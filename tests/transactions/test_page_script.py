@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from angarium.runtime import keyspace as keys
-from angarium.transactions.model import Status
-from angarium.transactions.store import listing
-from angarium.transactions.store.listing import TransactionListing, Wanted
+from angarium.transactions.model import TransactionStatus
+from angarium.transactions.store import pages
+from angarium.transactions.store.pages import TransactionFilter, TransactionPages
 from tests.transactions.harness import harness
 
 
@@ -14,12 +14,14 @@ async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
 ) -> None:
     async with harness(redis_url) as here:
         started = [await here.start("one", owner="ann") for _ in range(5)]
-        found = TransactionListing(here.runtime)
-        (queue,) = [s for s in found.sources(Status.QUEUED, ["default"]) if "qInL" in s[2]]
-        first, after = await found.rows(queue, Wanted(Status.QUEUED), 0, 2)
+        found = TransactionPages(here.runtime)
+        (queue,) = [
+            s for s in found.sources(TransactionStatus.QUEUED, ["default"]) if "qInL" in s[2]
+        ]
+        first, after = await found.rows(queue, TransactionFilter(TransactionStatus.QUEUED), 0, 2)
         assert [row.id for row in first] == started[:2]
         assert after == 2
-        rest, after = await found.rows(queue, Wanted(Status.QUEUED), 2, 50)
+        rest, after = await found.rows(queue, TransactionFilter(TransactionStatus.QUEUED), 2, 50)
         assert [row.id for row in rest] == started[2:]
         assert after is None
         assert (rest[0].owner, rest[0].pipeline, rest[0].node_group) == ("ann", "one", "default")
@@ -31,12 +33,12 @@ async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_i
     async with harness(redis_url) as here:
         for number in range(12):
             await here.start("two" if number == 11 else "one", {"sum": 0}, owner=f"o{number % 2}")
-        places = here.store.places
-        names = [places.stem(keys.STATE, 0), places.name(keys.QUEUE_IN, 0, "default")]
+        module_keys = here.store.keys
+        names = [module_keys.stem(keys.STATE, 0), module_keys.name(keys.QUEUE_IN, 0, "default")]
         args = ("list", 0, 50, 5, "two", "", "queued", 1, "label")
-        after, *found = await here.runtime.run(listing.PAGE, 0, names, args)
+        after, *found = await here.runtime.run(pages.PAGE, 0, names, args)
         assert (after, found) == (5, []), "five were looked at, and none fits"
-        after, *found = await here.runtime.run(listing.PAGE, 0, names, ("list", 10, *args[2:]))
+        after, *found = await here.runtime.run(pages.PAGE, 0, names, ("list", 10, *args[2:]))
         assert after == -1
         assert [row[2] for row in found] == [b"default|two|o1"]
 
@@ -44,11 +46,11 @@ async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_i
 async def test_a_state_that_is_gone_is_left_out(redis_url: str) -> None:
     async with harness(redis_url) as here:
         started = [await here.start() for _ in range(3)]
-        name = here.store.places.state(0, started[1])
+        name = here.store.keys.state(0, started[1])
         await here.runtime.redis.call("DEL", name, key=name)
-        found = TransactionListing(here.runtime)
+        found = TransactionPages(here.runtime)
         rows = []
-        for source in found.sources(Status.QUEUED, ["default"]):
-            some, _ = await found.rows(source, Wanted(Status.QUEUED), 0, 10)
+        for source in found.sources(TransactionStatus.QUEUED, ["default"]):
+            some, _ = await found.rows(source, TransactionFilter(TransactionStatus.QUEUED), 0, 10)
             rows += some
         assert [row.id for row in rows] == [started[0], started[2]]

@@ -1,4 +1,4 @@
-"""Definitions from files into the store, checked against what is known."""
+"""Reads pipeline definitions from files, checks their references and stores them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
 from angarium.transactions.errors import PipelineInvalid, StepUnknown
 from angarium.transactions.pipeline import (
-    DEFINITION_BYTES_MAX,
-    Pipeline,
+    DEFINITION_CHARS_MAX,
+    PipelineDefinition,
     check_references,
     missing_steps,
     read_pipelines,
 )
 from angarium.transactions.store import PipelineStore
 
-ENDINGS = (".toml", ".json")
+SUFFIXES = (".toml", ".json")
 
 
-def read_definitions(path: str) -> list[Pipeline]:
-    """All definitions of a `.toml` or `.json` file, or of all such files in a folder."""
-    place = Path(path)
-    files = sorted(place.iterdir()) if place.is_dir() else [place]
-    found: list[Pipeline] = []
+def read_definitions(path: str) -> list[PipelineDefinition]:
+    """All definitions in a `.toml` or `.json` file, or in all such files of a folder."""
+    given = Path(path)
+    files = sorted(given.iterdir()) if given.is_dir() else [given]
+    found: list[PipelineDefinition] = []
     for file in files:
-        if file.suffix in ENDINGS or not place.is_dir():
+        if file.suffix in SUFFIXES or not given.is_dir():
             found += _read(file)
     if not found:
-        raise PipelineInvalid(f"{path} holds no definitions ({' or '.join(ENDINGS)})")
+        raise PipelineInvalid(f"{path} has no definitions ({' or '.join(SUFFIXES)})")
     return found
 
 
-def _read(file: Path) -> list[Pipeline]:
+def _read(file: Path) -> list[PipelineDefinition]:
     try:
         with file.open(encoding="utf-8") as lines:
-            text = lines.read(DEFINITION_BYTES_MAX + 1)
+            text = lines.read(DEFINITION_CHARS_MAX + 1)
         return read_pipelines(text, toml=file.suffix != ".json")
     except (OSError, UnicodeDecodeError) as error:
         raise PipelineInvalid(f"{file} can't be read: {error}") from None
@@ -45,23 +45,24 @@ def _read(file: Path) -> list[Pipeline]:
 
 
 async def load_definitions(
-    store: PipelineStore, new: Sequence[Pipeline], app: Angarium
+    store: PipelineStore, new: Sequence[PipelineDefinition], app: Angarium
 ) -> dict[str, int]:
-    """Store them all, or none if one can't run or has a step that no node has; name → version."""
+    """Store all definitions; name → version. Store none if one has an unknown child or step."""
     known, step_types = await store.all()
     check_references(new, known)
     for pipeline, step_type in missing_steps(new, {*step_types, *app.handlers("step")}):
-        raise StepUnknown(f"{pipeline} has a step {step_type!r} that no node knows")
+        raise StepUnknown(f"{pipeline} has a step {step_type!r} that no node has")
     return {pipeline.name: await store.put(pipeline) for pipeline in new}
 
 
-async def load_own_definitions(
-    store: PipelineStore, new: Sequence[Pipeline], app: Angarium
+async def load_node_definitions(
+    store: PipelineStore, new: Sequence[PipelineDefinition], app: Angarium
 ) -> list[tuple[str, str]]:
-    """Store the definitions that a node starts with; the steps that no node has yet.
+    """Store the definitions that a node starts with. Returns (pipeline, step type) of each step
+    that no node has yet.
 
-    Nodes of several applications may share definitions and start in any order, so a missing step
-    is no reason not to start: its transactions wait for a node that has it.
+    Nodes of several applications may share definitions and start in any order. A missing step
+    therefore does not stop a node: transactions wait for a node that has the step.
     """
     known, step_types = await store.all()
     check_references(new, known)
