@@ -85,9 +85,11 @@ class SentinelLocator:
             (reply,) = await connection.request([question], QUESTION_TIMEOUT_S)
         finally:
             connection.close()
-        if not isinstance(reply, list):
-            raise RedisUnavailable(f"{sentinel} answered {reply!r}")
-        return Address(reply[0].decode(), int(reply[1]))
+        try:
+            host, port = reply
+            return Address(host.decode(), int(port))
+        except (TypeError, ValueError, AttributeError):
+            raise RedisUnavailable(f"{sentinel} answered {reply!r:.100}") from None
 
 
 def always_at(address: Address) -> Locate:
