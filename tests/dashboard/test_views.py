@@ -101,10 +101,10 @@ async def test_queues_and_sessions_are_walked_through(any_redis_url: str, tmp_pa
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
         store = PickupStore(runtime)
         for partition in store.partitions:
-            await store.renew_gateway(partition)
+            await store.sessions.renew_gateway(partition)
         for number in range(15):
             await store.add(f"default:away{number}", f"m{number}", "did:example:anna", b"{}")
-            await store.open_session(f"shop:here{number}", "s", "k")
+            await store.sessions.open(f"shop:here{number}", "s", "k")
         queues = await walk(ask, "/v1/pickup/queues", "queues", limit=4)
         assert {row["connection_id"] for row in queues} == {f"away{n}" for n in range(15)}
         assert {(row["pending"], row["live"]) for row in queues} == {(1, False)}

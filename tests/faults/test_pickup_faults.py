@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from angarium.pickup.archive import Archive
+from angarium.pickup.archive import MessageArchive
 from angarium.pickup.client import Delivery, PickupClient
-from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
@@ -242,9 +242,9 @@ async def test_a_persister_killed_in_mid_move_neither_loses_nor_doubles_nor_revi
     env = environment(redis_server.url, tmp_path, ANGARIUM_PICKUP__THRESHOLD_TIMESTAMP="1")
     ids: list[str] = []
     removed: set[str] = set()
-    async with queue_of(env) as (store, mailbox):
+    async with queue_of(env) as (store, queues):
         for turn in range(rounds(2, 20)):
-            step = ("on_marked", "on_stored")[turn % 2]
+            step = ("on_move_begun", "on_rows_stored")[turn % 2]
             added = [f"m{turn:03d}x{number:03d}" for number in range(100)]
             await asyncio.gather(*(store.add(QUEUE, each, DID, b"1") for each in added))
             ids += added
@@ -253,27 +253,27 @@ async def test_a_persister_killed_in_mid_move_neither_loses_nor_doubles_nor_revi
                 assert await asyncio.to_thread(process.wait, PATIENCE_S) == -signal.SIGKILL
             # Some are acknowledged while their move is torn in half.
             some = random.Random(turn).sample(sorted(set(ids) - removed), 40)
-            assert await mailbox.remove(QUEUE, some) == 40
+            assert await queues.remove(QUEUE, some) == 40
             removed |= set(some)
-            assert await mailbox.count(QUEUE, "") == len(ids) - len(removed)
-            assert await mailbox.count(QUEUE, DID) == len(ids) - len(removed)
+            assert await queues.count(QUEUE, "") == len(ids) - len(removed)
+            assert await queues.count(QUEUE, DID) == len(ids) - len(removed)
         async with RoleProcess(["-m", "tests.faults.pickup_persister"], env):
 
             async def all_moved() -> bool:
-                figures = await store.show(QUEUE)
+                figures = await store.queue_status(QUEUE)
                 return figures is not None and figures.archived == len(ids) - len(removed)
 
             await eventually(all_moved, PATIENCE_S)
         found: list[str] = []
-        while taken := await mailbox.take(QUEUE, "", 97, 1_000_000):
+        while taken := await queues.take(QUEUE, "", 97, 1_000_000):
             found += [each.id for each in taken]
         print(f"\n{len(ids)} added, {len(removed)} acknowledged, {len(found)} left, in order")
         assert found == [each for each in ids if each not in removed]
 
 
 @asynccontextmanager
-async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, Mailbox]]:
-    """A reader of the queue that never moves anything itself; the first chart is made for it."""
+async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, PickupQueues]]:
+    """A reader of the queue that never moves anything itself; it writes the archive counts once."""
     settings = load(
         redis_url=env["ANGARIUM_REDIS_URL"],
         prefix=env["ANGARIUM_PREFIX"],
@@ -281,10 +281,10 @@ async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, Mail
     )
     async with Runtime.open(settings) as runtime:
         store = PickupStore(runtime)
-        archive = await Archive.open(settings.database_url, settings.prefix)
+        archive = await MessageArchive.open(settings.database_url, settings.prefix)
         try:
-            await store.chart(0, [], last=True)
-            yield store, Mailbox(store, archive)
+            await store.moves.write_counts(0, [], last=True)
+            yield store, PickupQueues(store, archive)
         finally:
             await archive.close()
 
@@ -381,8 +381,7 @@ class Wanderer:
                 acknowledging.cancel()
                 if not self._all.done.is_set():
                     # Cut, not closed: nobody says goodbye.
-                    assert client._transport is not None
-                    client._transport.underlying_transport.abort()
+                    client.reconnect()
                     self._all.cuts += 1
 
     async def _until_cut(self, seconds: float) -> None:

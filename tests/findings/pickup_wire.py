@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from angarium.pickup.store import PickupStore, QueueFigures
+from angarium.pickup.store import PickupQueueStatus, PickupStore
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import load
 from tests.kit.roles import RoleProcess
@@ -44,8 +44,8 @@ async def opened_store(env: dict[str, str]) -> AsyncIterator[PickupStore]:
         yield PickupStore(runtime)
 
 
-async def figures_of(store: PickupStore, connection: str) -> QueueFigures:
-    found = await store.show(f"default:{connection}")
+async def status_of_queue(store: PickupStore, connection: str) -> PickupQueueStatus:
+    found = await store.queue_status(f"default:{connection}")
     assert found is not None
     return found
 

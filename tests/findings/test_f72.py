@@ -17,7 +17,7 @@ from tests.kit.eventually import eventually
 from tests.kit.proxy import ThreadedFaultProxy
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.pickup.rig import connected, gateway, sqlite
+from tests.pickup.harness import connected, gateway, sqlite
 
 DID = "did:example:anna"
 DELAY_S = 2.0  # each way, to the server of the first gateway
@@ -89,7 +89,7 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
                     assert await client.get_live_session("c1")
 
 
-async def test_a_session_that_is_being_restored_is_not_dropped_by_a_look_at_all(
+async def test_a_session_that_is_being_restored_survives_the_check_of_all_sessions(
     redis_url: str, tmp_path: Path
 ) -> None:
     """Redis has the new term before the gateway has read the answer that says so."""
@@ -98,12 +98,14 @@ async def test_a_session_that_is_being_restored_is_not_dropped_by_a_look_at_all(
         connected(service) as (client, inbox),
     ):
         await client.add_live_session("c1", "s1")
-        sessions, store, queue = service.desk.sessions, service.store, "default:c1"
+        sessions, store, queue = service.rpc.sessions, service.store, "default:c1"
         for _ in range(5):
-            socket = sessions._by_queue[queue].client.id
-            await store.close_session(queue, gateway=store.gateway, socket=socket)
-            await store.open_session(queue, "s1", socket)
-            await sessions.look_at_all()
+            session = sessions.get(queue)
+            assert session is not None
+            socket = session.client.id
+            await store.sessions.close(queue, gateway=store.gateway, socket=socket)
+            await store.sessions.open(queue, "s1", socket)
+            await sessions.check_all()
             await inbox.has(await client.add_message("c1", [DID], 1))
 
 
@@ -115,15 +117,15 @@ async def test_a_session_that_is_restored_from_all_sides_is_restored_once(
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, inbox),
     ):
-        sessions, store = service.desk.sessions, service.store
+        sessions, store = service.rpc.sessions, service.store
         names = [f"c{number}" for number in range(20)]
         for name in names:
             await client.add_live_session(name, "s1")
         for _ in range(10):
-            found = list(sessions._by_queue.values())
+            found = list(sessions)
             for each in found:
-                await store.close_session(each.queue, gateway=store.gateway, socket=each.client.id)
-            restoring = [sessions.restore(0), sessions.look_at_all(), sessions.look_at_all()]
-            await asyncio.gather(*restoring, *map(sessions._reclaim, found))
+                await store.sessions.close(each.queue, gateway=store.gateway, socket=each.client.id)
+            restoring = [sessions.restore_partition(0), sessions.check_all(), sessions.check_all()]
+            await asyncio.gather(*restoring, *map(sessions.restore_after_fetch, found))
         assert len(sessions) == len(names)
         await inbox.has(*[await client.add_message(name, [DID], 1) for name in names])

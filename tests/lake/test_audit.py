@@ -21,7 +21,7 @@ from tests.kit.sample import sample_runtime
 from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
 from tests.lake.traffic import traffic
-from tests.pickup.rig import QUEUE
+from tests.pickup.harness import QUEUE
 from tests.transactions.harness import STEPS, Harness
 
 # What a hand could delete, and which open lives are gone with it.

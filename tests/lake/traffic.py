@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from angarium.dispatch.store import DispatchStore
-from angarium.pickup.archive import Archive
-from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.archive import MessageArchive
 from angarium.pickup.persister import Persister
+from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import OutboundStore, Settlement
 from angarium.routing.store import RoutingStore, Rules
@@ -23,7 +23,7 @@ from tests.conversations import harness as conversations_harness
 from tests.dispatch import kit as dispatch_kit
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
-from tests.pickup import rig as pickup_rig
+from tests.pickup import harness as pickup_harness
 from tests.routing import kit as routing_kit
 from tests.transactions import harness as transactions_room
 
@@ -129,17 +129,17 @@ class Traffic:
 
     async def pickup(self) -> None:
         store = PickupStore(self.runtime)
-        archive = await Archive.open(self.settings.database_url, self.settings.prefix)
+        archive = await MessageArchive.open(self.settings.database_url, self.settings.prefix)
         try:
             persisters = [Persister(store, archive, number, 10_000) for number in store.partitions]
-            rig = pickup_rig.Rig(
-                self.runtime, store, archive, Mailbox(store, archive), persisters, self.clock
+            pickup = pickup_harness.PickupHarness(
+                self.runtime, store, archive, PickupQueues(store, archive), persisters, self.clock
             )
-            await rig.persist()
-            moved = await rig.add()
-            await rig.archive_all()
-            delivered, waiting = await rig.add(), await rig.add()
-            await store.remove(pickup_rig.QUEUE, "delivered", [delivered])
+            await pickup.persist()
+            moved = await pickup.add()
+            await pickup.archive_all()
+            delivered, waiting = await pickup.add(), await pickup.add()
+            await store.remove(pickup_harness.QUEUE, "delivered", [delivered])
         finally:
             await archive.close()
         self._add("pickup", "message", [moved, waiting])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.postgres import PostgresProcess
-from tests.pickup.rig import sqlite
+from tests.pickup.harness import sqlite
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ import aiohttp
 import pytest
 import trustme
 
-from angarium.pickup import client_socket, takes
+from angarium.pickup import client_socket, take_handler
 from angarium.pickup.client import CallRefused, PickupClient
 from angarium.pickup.gateway import Gateway
 from tests.kit.eventually import eventually
-from tests.pickup.rig import DID, Inbox, all_done, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, Inbox, all_done, connected, gateway, sqlite, url_of
 
 LARGE = "x" * 400_000
 
@@ -27,9 +27,9 @@ LARGE = "x" * 400_000
 def small_socket(address: Any) -> socket.socket:
     """With little memory of its own; the system's default would take 30 MB of unread bytes."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
-    return made
+    small = socket.socket(family, kind, protocol)
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+    return small
 
 
 @asynccontextmanager
@@ -57,8 +57,8 @@ async def hear(wire: aiohttp.ClientWebSocketResponse) -> Any:
     return json.loads(message.data)
 
 
-def held(service: Gateway) -> tuple[int, int]:
-    return service.desk.answers.held, service.desk.requests.held
+def charged(service: Gateway) -> tuple[int, int]:
+    return service.rpc.answer_budget.used, service.rpc.unanswered.total_bytes
 
 
 async def test_every_byte_that_was_counted_is_given_back(redis_url: str, tmp_path: Path) -> None:
@@ -69,15 +69,15 @@ async def test_every_byte_that_was_counted_is_given_back(redis_url: str, tmp_pat
             more = [await client.add_message("c2", [DID], LARGE) for _ in range(4)]
             await inbox.has(*more)
             await say(wire, ("takeFromQueue", {"connectionId": "c1", "limit": 8}))
-            await eventually(lambda: service.desk.answers.held > 0, 30)
+            await eventually(lambda: service.rpc.answer_budget.used > 0, 30)
             taken = await client.take_from_queue("c1")
             assert [each.id for each in taken] == ids[8:]
             await say(wire, ("ping", []), ("nothing", []), ("takeFromQueue", {}), ("rpc.on", []))
             answers = [len((await hear(wire))["result"]), len(await hear(wire))]
             assert answers == [8, 4]
-            await eventually(lambda: held(service) == (0, 0), 30)
+            await eventually(lambda: charged(service) == (0, 0), 30)
             await say(wire, ("takeFromQueue", {"connectionId": "c1", "limit": 8}))
-        await eventually(lambda: held(service) == (0, 0), 30)
+        await eventually(lambda: charged(service) == (0, 0), 30)
 
 
 async def test_a_batch_deletes_what_it_took_when_it_was_answered(
@@ -103,7 +103,7 @@ async def test_a_batch_deletes_what_it_took_when_it_was_answered(
         assert (answers[1], answers[3]) == (4, 2), "one call after the other"
 
         async def deleted() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and (figures.pending, figures.sending) == (2, 2)
 
         await eventually(deleted, 30)
@@ -112,7 +112,7 @@ async def test_a_batch_deletes_what_it_took_when_it_was_answered(
 async def test_a_take_waits_for_bytes_and_is_told_if_none_come_free(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takes, "WAIT_S_MAX", 0.3)
+    monkeypatch.setattr(take_handler, "WAIT_S_MAX", 0.3)
     monkeypatch.setattr(client_socket, "UNREAD_S_MAX", 3.0)
     limits = {"pickup_gateway_answer_bytes_max": 6_000_000}
     async with (
@@ -138,8 +138,8 @@ async def test_a_take_waits_for_bytes_and_is_told_if_none_come_free(
             return False
 
         await eventually(refused, 30)
-        assert service.desk.answers.held <= 7_000_000
-        await eventually(lambda: len(service.desk.clients) == 1, 30)
+        assert service.rpc.answer_budget.used <= 7_000_000
+        await eventually(lambda: len(service.rpc.clients) == 1, 30)
         assert [each.id for each in await client.take_from_queue("c2")] == [message]
 
 
@@ -178,7 +178,7 @@ async def test_large_answers_and_deliveries_pass_through_tls(
                 return found == [0, 0]
 
             await eventually(gone, 30)
-            await eventually(lambda: held(service) == (0, 0), 30)
+            await eventually(lambda: charged(service) == (0, 0), 30)
 
 
 async def test_a_slow_reader_behind_tls_gets_everything_in_the_end(

@@ -11,7 +11,7 @@ from aiohttp import web
 from angarium.pickup.client import CallRefused, PickupClient, SyncPickupClient
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
-from tests.pickup.rig import DID, Inbox, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, Inbox, connected, gateway, sqlite, url_of
 
 
 async def test_the_client_comes_back_with_its_sessions(redis_url: str, tmp_path: Path) -> None:
@@ -72,8 +72,7 @@ async def test_the_end_of_another_session_is_not_the_end_of_the_clients_own(
     ):
         await client.add_live_session("c1", "s2")
         assert await client.remove_live_session("c1", "s1") is False
-        assert client._transport is not None
-        client._transport.underlying_transport.abort()
+        client.reconnect()
         await eventually(lambda: client.connections == 2, 60)
         message = await client.add_message("c1", [DID], 1)
         await inbox.has(message)

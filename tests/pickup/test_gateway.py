@@ -17,7 +17,7 @@ from angarium.pickup.client import CallRefused, PickupClient
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
-from tests.pickup.rig import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
 
 
 class Raw:
@@ -123,7 +123,7 @@ async def test_the_sudden_close_and_open_message_by_message(
     """The seed's drawing, line by line: three clients, two gateways."""
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database, grace_ms=60_000) as first:
-        prefix = first._runtime.settings.prefix
+        prefix = first.runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix, grace_ms=60_000) as second,
             connected(first) as (client1, inbox1),
@@ -132,7 +132,7 @@ async def test_the_sudden_close_and_open_message_by_message(
         ):
             # Recipient opens its socket at client 1, which starts the live mode.
             await client1.add_live_session("recipient", "s1")
-            # Sender gives a message to client 3, at the other gateway.
+            # The sender gives a message to client 3, at the other gateway.
             message = await client3.add_message("recipient", [DID], {"text": "hello"})
             # The gateway of client 1 delivers it at once.
             await inbox1.has(message)
@@ -191,7 +191,7 @@ async def test_messages_of_many_senders_reach_sessions_elsewhere_in_order(
 ) -> None:
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database) as first:
-        prefix = first._runtime.settings.prefix
+        prefix = first.runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix) as second,
             connected(first) as (reader, inbox),
@@ -225,7 +225,7 @@ async def test_the_database_is_part_of_the_queue(redis_url: str, tmp_path: Path)
         ids = [await client.add_message("c1", [DID], number) for number in range(30)]
 
         async def archived() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and figures.archived == 30
 
         await eventually(archived, 30)
@@ -241,7 +241,7 @@ async def test_the_database_is_part_of_the_queue(redis_url: str, tmp_path: Path)
         assert inbox.ids == [*ids[10:], late]
         await client.remove_messages("c1", inbox.ids)
         assert await client.get_available_message_count("c1") == 0
-        assert await service.store.show("default:c1") is not None, "its session is open"
+        assert await service.store.queue_status("default:c1") is not None, "its session is open"
 
 
 # Faults of the known implementation
@@ -285,7 +285,7 @@ async def test_taken_with_delete_they_are_gone_and_the_recipient_is_heeded(
         assert [each.id for each in taken] == [mine]
 
         async def only_the_other() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and figures.pending == 1 and figures.sending == 0
 
         await eventually(only_the_other, 30)
@@ -302,7 +302,7 @@ async def test_a_query_by_recipient_shows_no_other_connections_mail(
         await client.add_message("c1", [DID], "secret")
 
         async def archived() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and figures.archived == 1
 
         await eventually(archived, 30)
@@ -474,7 +474,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await deaf_reader.readuntil(b"\r\n\r\n")
-        await eventually(lambda: len(service.desk.clients) == 2, 30)
+        await eventually(lambda: len(service.rpc.clients) == 2, 30)
         asking = b'{"jsonrpc":"2.0","method":"takeFromQueue","params":{"connectionId":"c1"},"id":1}'
         masked = b"\x81" + bytes([0x80 | len(asking)]) + bytes(4) + asking
         for _ in range(40):
@@ -482,7 +482,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
         await client.add_live_session("c2", "s2")
         for _ in range(40):
             deaf.write(masked)
-        await eventually(lambda: len(service.desk.clients) == 1, 30)
+        await eventually(lambda: len(service.rpc.clients) == 1, 30)
         message = await client.add_message("c2", [DID], 1)
         await inbox.has(message)
         deaf.close()
@@ -540,7 +540,7 @@ async def test_tenants_do_not_see_each_others_connections(redis_url: str, tmp_pa
             await south.remove_all_messages("c1", DID)
             assert await south.remove_live_session("c1", "s1") is False
             assert await north.get_live_session("c1") is True
-            figures = await service.store.show("north:c1")
+            figures = await service.store.queue_status("north:c1")
             assert figures is not None
             assert figures.sending == 1
 
@@ -551,7 +551,7 @@ def test_a_gateway_open_to_all_is_refused_unless_meant() -> None:
     access.check(load(pickup={"host": "0.0.0.0", "anonymous": True}).pickup)
     access.check(load(pickup={"host": "0.0.0.0", "tokens": ["a:b"]}).pickup)
     with pytest.raises(SettingInvalid, match="tenant:token") as error:
-        access.Access(load(pickup={"tokens": ["nonsense-secret"]}).pickup)
+        access.GatewayAccess(load(pickup={"tokens": ["nonsense-secret"]}).pickup)
     assert "nonsense-secret" not in str(error.value)
 
 
@@ -577,7 +577,7 @@ async def test_a_client_certificate_names_the_tenant(redis_url: str, tmp_path: P
         url = url_of(service).replace("ws:", "wss:")
         async with PickupClient(url, tls=context) as client:
             await client.add_message("c1", [DID], 1)
-            assert await service.store.show("north:c1") is not None
+            assert await service.store.queue_status("north:c1") is not None
         stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         with pytest.raises((aiohttp.ClientError, OSError)):
             async with raw(url, ssl=stranger) as one:

@@ -132,8 +132,8 @@ readers = [
     lambda params: methods.read_take(params, LIMITS),
     lambda params: methods.read_add(params, LIMITS),
     lambda params: methods.read_remove(params, LIMITS),
-    lambda params: methods.read_of_recipient(methods.Count, params, LIMITS),
-    lambda params: methods.read_of_recipient(methods.RemoveAll, params, LIMITS),
+    lambda params: methods.read_recipient(params, LIMITS, needs_did=False),
+    lambda params: methods.read_recipient(params, LIMITS, needs_did=True),
     lambda params: methods.read_session(params, LIMITS, needs_id=True),
     lambda params: methods.read_session(params, LIMITS, needs_id=False),
 ]

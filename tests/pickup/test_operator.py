@@ -15,7 +15,7 @@ from angarium.cli.main import main
 from angarium.runtime.process_report import read_processes
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
-from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, OTHER_DID, connected, gateway, sqlite, url_of
 
 DEADLINE_S = 60
 
@@ -33,7 +33,7 @@ async def test_the_command_line_shows_and_drains(
         await client.add_live_session("c2", "s1")
         monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
         monkeypatch.setenv("ANGARIUM_DATABASE_URL", database)
-        monkeypatch.setenv("ANGARIUM_PREFIX", service._runtime.settings.prefix)
+        monkeypatch.setenv("ANGARIUM_PREFIX", service.runtime.settings.prefix)
 
         async def run(*arguments: str) -> tuple[int, list[str], str]:
             code = await asyncio.to_thread(main, ["pickup", *arguments])
@@ -73,7 +73,7 @@ async def test_the_api_shows_and_drains(redis_url: str, tmp_path: Path) -> None:
         env = {
             "ANGARIUM_REDIS_URL": redis_url,
             "ANGARIUM_DATABASE_URL": database,
-            "ANGARIUM_PREFIX": service._runtime.settings.prefix,
+            "ANGARIUM_PREFIX": service.runtime.settings.prefix,
             "ANGARIUM_HTTP__PORT": "0",
         }
         async with RoleProcess(["serve", "api"], env) as api, aiohttp.ClientSession() as session:
@@ -95,7 +95,7 @@ async def test_a_gateway_reports_its_figures(redis_url: str, tmp_path: Path) -> 
         await client.add_message("c1", [DID], 1)
 
         async def reported() -> bool:
-            found = await read_processes(service._runtime)
+            found = await read_processes(service.runtime)
             return any(each.role == "gateway" and each.figures["added"] == 1 for each in found)
 
         await eventually(reported, DEADLINE_S)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.pickup.client_messages import read_delivery, read_page
-from angarium.pickup.model import Message, encode_message
+from angarium.pickup.model import StoredMessage, encode_message
 from angarium.pickup.payload import check_payload
 from angarium.runtime.errors import InputInvalid
 
@@ -92,7 +92,7 @@ def test_any_bytes_are_let_in_or_refused_as_input(payload: bytes) -> None:
         check_payload(payload, LEVELS)
     except InputInvalid:
         return
-    message = encode_message(Message("0a", 1, 1_000, "did:x", payload))
+    message = encode_message(StoredMessage("0a", 1, 1_000, "did:x", payload))
     (found,) = read_page(b"[%b]" % message)
     assert (found.error, found.raw.strip()) == (None, payload.strip())
 
@@ -100,7 +100,7 @@ def test_any_bytes_are_let_in_or_refused_as_input(payload: bytes) -> None:
 def test_a_page_is_read_message_by_message() -> None:
     payloads = [b"1", b"1e999", b'"\xc3\xa9"', b"[" * 900 + b"]" * 900]
     encoded = [
-        encode_message(Message(f"0{number}", number, 1_000, "did:x", payload))
+        encode_message(StoredMessage(f"0{number}", number, 1_000, "did:x", payload))
         for number, payload in enumerate(payloads)
     ]
     page = read_page(b"[" + b",".join(encoded) + b"]")
@@ -115,7 +115,7 @@ def test_a_page_is_read_message_by_message() -> None:
 
 
 def test_a_programs_bytes_that_are_no_json_are_one_error() -> None:
-    encoded = encode_message(Message("r0", 1, 1_000, "did:x", b'1},{"id":"r1"'))
+    encoded = encode_message(StoredMessage("r0", 1, 1_000, "did:x", b'1},{"id":"r1"'))
     (found,) = read_page(b"[%b]" % encoded)
     assert (found.id, found.encrypted_message) == ("r0", None)
     assert found.error == "the stored payload is not JSON"

@@ -19,7 +19,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import load
 from tests.kit.cluster import ClusterProcess
 from tests.kit.roles import RoleProcess
-from tests.pickup.rig import DID, connected, gateway, sqlite
+from tests.pickup.harness import DID, connected, gateway, sqlite
 from tests.routing.kit import routing
 from tests.security.wire import api, request, said
 from tests.security.wire import status_of as status

@@ -18,7 +18,7 @@ from angarium.server import connections, http
 from tests.dispatch.hall import hall
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.pickup.rig import gateway, sqlite
+from tests.pickup.harness import gateway, sqlite
 from tests.routing.test_relay import running
 from tests.security.wire import PATIENCE_S, api, dialled, handshake, heard, request, said, status_of
 
@@ -132,7 +132,7 @@ async def test_a_handshake_with_the_gateway_that_never_ends_takes_no_place(
             writer.write(handshake())
             async with asyncio.timeout(PATIENCE_S):
                 assert status_of(await reader.readuntil(b"\r\n\r\n")) == 101
-            await eventually(lambda: len(service.desk.clients) == 1, PATIENCE_S)
+            await eventually(lambda: len(service.rpc.clients) == 1, PATIENCE_S)
             # The one after it is over the limit, and is let go.
             async with dialled(port) as (other, opening):
                 opening.write(handshake())

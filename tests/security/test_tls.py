@@ -20,7 +20,7 @@ from angarium.runtime.errors import AngariumError
 from angarium.runtime.settings import load
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
-from tests.pickup.rig import gateway, sqlite
+from tests.pickup.harness import gateway, sqlite
 from tests.routing.test_relay import running
 from tests.security.wire import dialled, handshake, heard, request, said, status_of
 

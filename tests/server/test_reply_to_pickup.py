@@ -49,7 +49,7 @@ async def chart(runtime: Runtime) -> None:
     """What a gateway does as it starts: the database holds nothing, so queues can be served."""
     store = PickupStore(runtime)
     for partition in store.partitions:
-        await store.chart(partition, [], last=True)
+        await store.moves.write_counts(partition, [], last=True)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import typer
 from angarium.cli.output import Json, print_json, print_table, run
 
 if TYPE_CHECKING:
-    from angarium.pickup.inspection import Inspection, Overview, Shown
+    from angarium.pickup.inspection import ConnectionQueue, Inspection, PickupOverview
 
 Tenant = Annotated[str, typer.Option("--tenant", help="Whose connection it is.")]
 T = TypeVar("T")
@@ -34,10 +34,10 @@ def show(
 ) -> int:
     """Show what waits for a connection, or the state of the module."""
     if connection is None:
-        overview: Overview = _run(lambda inspection: inspection.overview())
+        overview: PickupOverview = _run(lambda inspection: inspection.overview())
         print_json(overview) if as_json else _print_overview(overview)
         return 0
-    found: Shown = _run(lambda inspection: inspection.show(tenant, connection))
+    found: ConnectionQueue = _run(lambda inspection: inspection.show(tenant, connection))
     if as_json:
         print_json(found)
         return 0
@@ -85,7 +85,7 @@ async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
         return await ask(module)
 
 
-def _print_overview(overview: Overview) -> None:
+def _print_overview(overview: PickupOverview) -> None:
     rows = [
         (each.gateway, each.sessions, "yes" if each.live else "no") for each in overview.gateways
     ]

@@ -54,7 +54,7 @@ class ConversationsClient:
         address: Any = None,
         corr: str = "",
     ) -> str:
-        """'accepted' | 'duplicate'. `address` is for the sender: see `pickup.letterbox.Address`."""
+        """'accepted' | 'duplicate'. `address` is for the sender: see `PickupAddress`."""
         if callback_url is not None:
             check_url(callback_url, allow_private=self._settings.allow_private_addresses)
         options = MessageOptions(payload, sender, callback_url, address)

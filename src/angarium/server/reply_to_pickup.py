@@ -21,9 +21,15 @@ from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.memory_queue import QueuedTask
 from angarium.conversations.model import OutgoingReply
+from angarium.pickup.deduplicated_add import (
+    DeduplicatedAdd,
+    NewMessage,
+    PickupAddress,
+    derived_id,
+    is_derived_id,
+)
 from angarium.pickup.errors import QueueFull
-from angarium.pickup.letterbox import Address, Letter, Letterbox, is_letter_id, letter_id
-from angarium.pickup.mailbox import CANCELLED, DELIVERED
+from angarium.pickup.queues import CANCELLED, DELIVERED
 from angarium.runtime import keyspace as keys
 from angarium.runtime import log
 from angarium.runtime.application import Angarium
@@ -51,7 +57,7 @@ class PickupSender:
     """A sender of the conversations module."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._box = Letterbox(runtime)
+        self._adds = DeduplicatedAdd(runtime)
         self._prefix = runtime.settings.prefix
         self._tracing = runtime.tracing
 
@@ -66,22 +72,22 @@ class PickupSender:
             raise Fatal(str(error)) from error
         return None if status == "removed" else letter.message_id
 
-    async def _put(self, letter: Letter) -> str:
+    async def _put(self, letter: NewMessage) -> str:
         trace = None if self._tracing is None else current_trace()
         if self._tracing is None or trace is None:
-            return await self._box.put(letter)
+            return await self._adds.add(letter)
         values = {"angarium.connection_id": letter.connection_id, "angarium.id": letter.message_id}
         with self._tracing.span("pickup add", trace, values, kind="producer"):
-            return await self._box.put(letter)
+            return await self._adds.add(letter)
 
-    def _letter(self, reply: OutgoingReply) -> Letter:
+    def _letter(self, reply: OutgoingReply) -> NewMessage:
         try:
             address = msgspec.convert(
-                reply.task_item.message_options.address or {}, Address, strict=True
+                reply.task_item.message_options.address or {}, PickupAddress, strict=True
             )
         except msgspec.MsgspecError as error:
             raise Fatal(f"the reply's address can't be used: {error}") from error
-        return Letter(
+        return NewMessage(
             connection_id=address.connection_id or reply.conversation_id,
             payload=msgspec.json.encode(reply.payload),
             message_id=reply_letter_id(self._prefix, reply.conversation_id, reply.response_id),
@@ -94,7 +100,7 @@ class PickupSender:
 
 def reply_letter_id(prefix: str, conversation_id: str, response_id: str) -> str:
     """The id that a reply has in the pickup module. The database may hold several keyspaces."""
-    return letter_id(prefix, conversation_id, response_id)
+    return derived_id(prefix, conversation_id, response_id)
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,7 @@ class AckFollower:
         return [
             Removal(each.subject, decoded.at_ms, decoded.actor)
             for each in decoded.events
-            if each.event in (DELIVERED, CANCELLED) and is_letter_id(each.subject)
+            if each.event in (DELIVERED, CANCELLED) and is_derived_id(each.subject)
         ]
 
     async def _acknowledge(self, awaiting: Sequence[_Awaiting]) -> list[_Awaiting]:

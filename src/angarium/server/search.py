@@ -212,7 +212,7 @@ class Search:
 
     async def _connection(self, id: str) -> Any:
         tenant, _, connection = id.rpartition(":")
-        return await self._pickup.show(queue_name(tenant or DEFAULT_TENANT, connection))
+        return await self._pickup.queue_status(queue_name(tenant or DEFAULT_TENANT, connection))
 
     async def _recipient_key(self, id: str) -> Any:
         return await self._routing.show(id)

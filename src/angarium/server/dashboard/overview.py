@@ -15,7 +15,7 @@ import angarium
 from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.views import SendersView, view_senders
 from angarium.dispatch.store import DispatchStore, PartitionStatus
-from angarium.pickup.listing_store import PickupListing
+from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
 from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
@@ -171,8 +171,10 @@ class Sampler:
     async def _pickup_figures(
         self, processes: Sequence[ProcessReport], now_ms: int
     ) -> ModuleMetrics:
-        found = await self._pickup.overview()
-        ages = [await self._pickup_ages.aged(partition, 0, 1) for partition in self._partitions]
+        found = await self._pickup.totals()
+        ages = [
+            await self._pickup_ages.queues_by_age(partition, 0, 1) for partition in self._partitions
+        ]
         oldest = [queue.since_ms for queues in ages for queue in queues]
         facts = {
             "gateways": sum(gateway.live for gateway in found.gateways),

@@ -17,8 +17,8 @@ from starlette.responses import Response
 from angarium.conversations.queries import ConversationQueries, WaitingEntry, WaitingKind
 from angarium.conversations.views import view_senders
 from angarium.conversations.wait_reasons import SenderWait
-from angarium.pickup.archive import Archive
-from angarium.pickup.listing_store import PickupListing
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.listing import PickupListing
 from angarium.pickup.model import connection_of
 from angarium.pickup.store import PickupStore
 from angarium.routing.errors import RecipientUnknown
@@ -102,7 +102,7 @@ class ModuleViews:
         self._pickup = PickupListing(runtime)
         self._queues = PickupStore(runtime)
         self._database = (settings.database_url, settings.prefix)
-        self._archive: Archive | None = None
+        self._archive: MessageArchive | None = None
 
     def operations(self) -> list[Operation]:
         kind = Parameter("kind", schema={"enum": ["replies", "requests"], "default": "replies"})
@@ -184,7 +184,7 @@ class ModuleViews:
         found: list[str] = []
         while partition < self._partitions and len(found) < limit:
             wanted = limit - len(found)
-            some = await self._pickup.aged(partition, first, wanted)
+            some = await self._pickup.queues_by_age(partition, first, wanted)
             found += [each.queue for each in some]
             full = len(some) == wanted
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
@@ -200,7 +200,7 @@ class ModuleViews:
     async def _archived_queues(self, after: str, limit: int) -> QueuesPage:
         """Those whose messages have all gone to the database, by name."""
         if self._archive is None:
-            self._archive = await Archive.open(*self._database)
+            self._archive = await MessageArchive.open(*self._database)
         names = await self._archive.queues(after, limit)
         by_partition: dict[int, list[str]] = {}
         for name in names:
@@ -208,7 +208,7 @@ class ModuleViews:
         found = [
             name
             for partition, some in by_partition.items()
-            for name in await self._pickup.without_aged(partition, some)
+            for name in await self._pickup.without_age(partition, some)
         ]
         following = f"{ARCHIVE}{names[-1]}" if len(names) == limit else None
         return QueuesPage(await self._shown(found), following)
@@ -239,7 +239,7 @@ class ModuleViews:
         return await _all([self._queue(name) for name in queues])
 
     async def _queue(self, name: str) -> PickupQueue | None:
-        found = await self._queues.show(name)
+        found = await self._queues.queue_status(name)
         if found is None:
             return None
         return PickupQueue(

@@ -1,9 +1,9 @@
-"""A queue as its reader sees it: Redis and the database as one, in order of arrival.
+"""Queues for readers: Redis and the database as one, in order of arrival.
 
-What waits in the database is older than what waits in Redis, so it goes first. Every message is
-given out by a script in Redis, whichever store it lies in, so nobody gets what another has; every
-removal is exact in both. While the database is away, queues that have nothing there work on, and
-the others say so.
+The pending messages in the database are older than those in Redis, so they go first. A script in
+Redis gives out every message, also the archived ones, so two readers never get the same message.
+Removal is exact in both stores. While the database is unavailable, queues without archived messages
+work; calls for the others fail with `database_unavailable`.
 """
 
 from __future__ import annotations
@@ -13,84 +13,87 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from angarium.pickup.archive import Archive
-from angarium.pickup.model import Message
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.store import (
     PULL_BYTES_MAX,
     PULL_MESSAGES_MAX,
     PickupStore,
     TakeLimits,
-    messages_of,
 )
 from angarium.runtime.errors import AngariumError, DatabaseUnavailable
 from angarium.runtime.scripts import status_of
 
-# A queue whose chart is missing is served when the persister has made it; a reader waits so long.
-CHART_WAIT_S = 10.0
-CHART_POLL_S = 0.05
+# After Redis lost its data, a reader waits this long for the persister to count the database.
+COUNT_WAIT_S = 10.0
+COUNT_POLL_S = 0.05
 PAGE_ROWS = 200
 DELIVERED = "delivered"
 CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """Messages of the database that are the caller's now.
+class ClaimedMessages:
+    """Archived messages that belong to the caller now.
 
-    `full`: a limit cut them short. `torn`: rows were deleted meanwhile, so look again. `due`: when
-    each is pending again, if a taker has it.
+    `full`: a limit was reached. `stale`: rows were deleted meanwhile, so the caller has to ask
+    again. `due`: when a taker's message is pending again, by id.
     """
 
-    messages: list[Message]
+    messages: list[StoredMessage]
     full: bool
-    torn: bool
+    stale: bool
     due: dict[str, bytes]
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Messages that are the taker's now. `more`: the limit in bytes left something behind."""
+class TakenMessages:
+    """Messages that belong to the taker now. `more`: the byte limit excluded some messages."""
 
-    messages: list[Message]
+    messages: list[StoredMessage]
     more: bool
     due: dict[str, bytes]
 
-    def with_more(self, messages: list[Message], more: bool, due: dict[str, bytes]) -> Taken:
-        return Taken(self.messages + messages, more, self.due | due)
+    def with_more(
+        self, messages: list[StoredMessage], more: bool, due: dict[str, bytes]
+    ) -> TakenMessages:
+        return TakenMessages(self.messages + messages, more, self.due | due)
 
 
-class Mailbox:
-    def __init__(self, store: PickupStore, archive: Archive) -> None:
+class PickupQueues:
+    def __init__(self, store: PickupStore, archive: MessageArchive) -> None:
         self._store = store
         self._archive = archive
         self._clock = store.runtime.clock
 
-    async def take(self, queue: str, did: str, messages_max: int, bytes_max: int) -> list[Message]:
-        """Oldest first, never more than both limits; sending from now on."""
+    async def take(
+        self, queue: str, did: str, messages_max: int, bytes_max: int
+    ) -> list[StoredMessage]:
+        """Oldest first, within both limits; their state is `sending` from now on."""
         limits = TakeLimits(messages_max, bytes_max, bytes_max)
-        return (await self.take_portion(queue, did, limits)).messages
+        return (await self.take_some(queue, did, limits)).messages
 
-    async def take_portion(self, queue: str, did: str, limits: TakeLimits) -> Taken:
-        """Oldest first, within the limits, but at least one; sending from now on."""
-        taken = Taken([], False, {})
+    async def take_some(self, queue: str, did: str, limits: TakeLimits) -> TakenMessages:
+        """Oldest first, within the limits; their state is `sending` from now on."""
+        taken = TakenMessages([], False, {})
         seen = ""
         while len(taken.messages) < limits.messages:
             left = _left_of(limits, taken.messages)
             try:
                 reply = await self._store.take(queue, did, left, seen)
                 status = status_of(reply)
-                if status == "uncharted":
-                    await self.wait_for_chart(queue)
+                if status == "not_counted":
+                    await self._wait_for_counts(queue)
                 elif status == "archived":
                     claimed = await self._claim(queue, "", did, left, reply[2])
-                    seen = "" if claimed.torn else reply[1].decode()
+                    seen = "" if claimed.stale else reply[1].decode()
                     taken = taken.with_more(claimed.messages, claimed.full, claimed.due)
                     if claimed.full:
                         break
             except AngariumError:
                 if not taken.messages:
                     raise
-                break  # what was taken before is answered
+                break  # the answer has the messages that were taken before
             if status == "taken":
                 found = messages_of(reply[3:])
                 due = dict.fromkeys((each.id for each in found), reply[2])
@@ -98,33 +101,33 @@ class Mailbox:
         return taken
 
     async def give_back(self, queue: str, due: Mapping[str, bytes]) -> None:
-        """What was taken and never answered is pending again."""
+        """Make taken messages pending again whose answer did not reach the client."""
         await self._store.give_back(queue, due)
 
-    async def pull_archived(self, queue: str, term: str, cleared: bytes) -> Claimed:
-        """What the database has for a live session; at least one, if it has any."""
+    async def pull_archived(self, queue: str, term: str, cleared: bytes) -> ClaimedMessages:
+        """Archived messages for a live session; at least one, if there is one."""
         limits = TakeLimits(PULL_MESSAGES_MAX, PULL_BYTES_MAX)
         return await self._claim(queue, term, "", limits, cleared)
 
     async def _claim(
         self, queue: str, term: str, did: str, limits: TakeLimits, cleared: bytes
-    ) -> Claimed:
-        """Archived messages that are ours from now on."""
+    ) -> ClaimedMessages:
+        """Archived messages for a session, or for a taker if `term` is empty."""
         due: dict[str, bytes] = {}
         try:
             status = await self._claim_rows(queue, term, did, limits, cleared, due)
             if status == "lost":
-                return Claimed([], False, False, {})
+                return ClaimedMessages([], False, False, {})
             found = await self._archive.load(list(due)) if due else []
         except Exception:
-            # A taker who gets an error must not keep what it never saw from the next one. A
-            # session asks again for all that it holds.
+            # A taker that gets an error does not know its messages, so they are pending again. A
+            # session fetches all its messages again.
             if due and not term:
                 with contextlib.suppress(AngariumError):
                     await self.give_back(queue, due)
             raise
         full = status == "full" or len(due) >= limits.messages
-        return Claimed(found, full, status == "again", due)
+        return ClaimedMessages(found, full, status == "again", due)
 
     async def _claim_rows(
         self,
@@ -135,14 +138,14 @@ class Mailbox:
         cleared: bytes,
         due: dict[str, bytes],
     ) -> str:
-        """Page by page into `due`; why it ended: full, lost, again, or all were looked at."""
+        """Claim page by page into `due`; returns 'full', 'lost', 'again', or 'all' at the end."""
         after = 0
         while limits.messages > 0:
             rows = await self._archive.page(queue, did, after, PAGE_ROWS)
             if not rows:
                 break
             after = rows[-1][1]
-            reply = await self._store.claim(queue, term, rows, limits, cleared)
+            reply = await self._store.claim_archived(queue, term, rows, limits, cleared)
             status = status_of(reply)
             if status != "claimed":
                 return status
@@ -158,8 +161,8 @@ class Mailbox:
         while True:
             reply = await self._store.count(queue, did)
             status = status_of(reply)
-            if status == "uncharted":
-                await self.wait_for_chart(queue)
+            if status == "not_counted":
+                await self._wait_for_counts(queue)
             elif status == "archived":
                 without = {each.decode() for each in reply[2:]}
                 return int(reply[1]) + await self._archive.count(queue, did, without)
@@ -167,16 +170,16 @@ class Mailbox:
                 return int(reply[1])
 
     async def remove(self, queue: str, ids: Sequence[str], event: str = DELIVERED) -> int:
-        """Exactly these, wherever they are; how many there were."""
+        """Remove exactly these messages from both stores; returns how many existed."""
         reply = await self._store.remove(queue, event, ids)
         return await self.finish_remove(queue, ids, event, reply)
 
     async def finish_remove(self, queue: str, ids: Sequence[str], event: str, reply: Any) -> int:
-        """The rest of a removal whose first answer is `reply`."""
+        """Complete a removal whose first reply from Redis is `reply`."""
         removed = 0
         while True:
-            if status_of(reply) == "uncharted":
-                await self.wait_for_chart(queue)
+            if status_of(reply) == "not_counted":
+                await self._wait_for_counts(queue)
             else:
                 removed += int(reply[1])
                 ids = [each.decode() for each in reply[3:]]
@@ -185,18 +188,18 @@ class Mailbox:
                 rows = await self._archive.sizes(queue, ids)
                 if not rows:
                     return removed
-                buried = await self._store.bury(queue, event, reply[2], rows)
-                if status_of(buried) == "buried":
-                    return removed + int(buried[1])
+                archived = await self._store.remove_archived(queue, event, reply[2], rows)
+                if status_of(archived) == "removed":
+                    return removed + int(archived[1])
             reply = await self._store.remove(queue, event, ids)
 
     async def remove_all(self, queue: str, did: str, event: str = CANCELLED) -> int:
-        """Every message of a recipient, or of all when `did` is empty."""
+        """Remove every message of a recipient, or of the queue if `did` is empty."""
         removed = 0
         while True:
             reply = await self._store.list_ids(queue, did, 1_000)
-            if status_of(reply) == "uncharted":
-                await self.wait_for_chart(queue)
+            if status_of(reply) == "not_counted":
+                await self._wait_for_counts(queue)
                 continue
             ids = [each.decode() for each in reply[3:]]
             if not ids:
@@ -213,22 +216,22 @@ class Mailbox:
             after = rows[-1][1]
             removed += await self.remove(queue, [row[0] for row in rows], event)
 
-    async def wait_for_chart(self, queue: str) -> None:
-        """Redis came back without data: what the database has is being counted."""
+    async def _wait_for_counts(self, queue: str) -> None:
+        """Redis lost its data, and the persister counts the archived messages."""
         partition, clock = self._store.partition_of(queue), self._clock
-        give_up = clock.monotonic() + CHART_WAIT_S
-        while not await self._store.charted(partition):
-            if clock.monotonic() > give_up:
-                raise DatabaseUnavailable("what the database holds is not counted yet; try again")
-            await clock.sleep(CHART_POLL_S)
+        give_up_s = clock.monotonic() + COUNT_WAIT_S
+        while not await self._store.moves.counts_written(partition):
+            if clock.monotonic() > give_up_s:
+                raise DatabaseUnavailable("the archived messages are not counted yet; try again")
+            await clock.sleep(COUNT_POLL_S)
 
 
-def _left_of(limits: TakeLimits, taken: Sequence[Message]) -> TakeLimits:
+def _left_of(limits: TakeLimits, taken: Sequence[StoredMessage]) -> TakeLimits:
     return _reduced(limits, len(taken), sum(len(each.payload) for each in taken))
 
 
 def _reduced(limits: TakeLimits, count: int, size: int) -> TakeLimits:
-    """What is left after so many messages; only the very first may exceed the limit in bytes."""
+    """The limits that remain; only the first message may exceed the limit in bytes."""
     if count == 0:
         return limits
     left_bytes = max(0, limits.bytes - size)

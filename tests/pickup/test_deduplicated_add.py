@@ -1,4 +1,4 @@
-"""The door for other modules: a letter is there once, whatever becomes of the first try."""
+"""The door for other modules: a new_message is there once, whatever becomes of the first try."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage, derived_id, is_derived_id
 from angarium.pickup.errors import QueueFull
-from angarium.pickup.letterbox import Letter, Letterbox, is_letter_id, letter_id
 from angarium.pickup.store import PickupStore, TakeLimits
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid, LimitExceeded
@@ -15,12 +15,12 @@ from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from tests.kit.sample import sample_runtime
 
-ID = letter_id("a", "b")
+ID = derived_id("a", "b")
 PUSH: dict[str, Any] = {"pickup": {"push_url": "http://127.0.0.1:1/push"}}
 
 
-def letter(**more: Any) -> Letter:
-    return Letter(**{"connection_id": "anna", "payload": b'"x"', "message_id": ID, **more})
+def new_message(**more: Any) -> NewMessage:
+    return NewMessage(**{"connection_id": "anna", "payload": b'"x"', "message_id": ID, **more})
 
 
 async def events(runtime: Runtime) -> list[tuple[str, str, str | None]]:
@@ -34,10 +34,10 @@ async def events(runtime: Runtime) -> list[tuple[str, str, str | None]]:
 
 async def test_a_letter_is_stored_once_and_told_once(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
-        box = Letterbox(runtime)
-        assert await box.put(letter(stands_for="reply-1")) == "offline"
-        assert await box.put(letter(stands_for="reply-1")) == "duplicate"
-        found = await PickupStore(runtime).show("default:anna")
+        adds = DeduplicatedAdd(runtime)
+        assert await adds.add(new_message(stands_for="reply-1")) == "offline"
+        assert await adds.add(new_message(stands_for="reply-1")) == "duplicate"
+        found = await PickupStore(runtime).queue_status("default:anna")
         assert found is not None
         assert found.pending == 1
         assert await events(runtime) == [("accepted", ID, "reply-1")]
@@ -45,45 +45,45 @@ async def test_a_letter_is_stored_once_and_told_once(any_redis_url: str) -> None
 
 async def test_a_letter_that_was_removed_does_not_come_back(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
-        box, store = Letterbox(runtime), PickupStore(runtime)
+        adds, store = DeduplicatedAdd(runtime), PickupStore(runtime)
         for partition in store.partitions:
-            await store.chart(partition, [], last=True)
-        await box.put(letter())
+            await store.moves.write_counts(partition, [], last=True)
+        await adds.add(new_message())
         await store.remove("default:anna", "delivered", [ID])
-        assert await box.put(letter()) == "removed"
-        assert await store.show("default:anna") is None
+        assert await adds.add(new_message()) == "removed"
+        assert await store.queue_status("default:anna") is None
 
 
 async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
-        box, store = Letterbox(runtime), PickupStore(runtime)
+        adds, store = DeduplicatedAdd(runtime), PickupStore(runtime)
         for partition in store.partitions:
-            await store.chart(partition, [], last=True)
-        ids = [letter_id(str(number)) for number in range(20)]
+            await store.moves.write_counts(partition, [], last=True)
+        ids = [derived_id(str(number)) for number in range(20)]
         for each in ids:
-            await box.put(letter(message_id=each))
-        await box.put(letter(message_id=ids[0]))  # a repeat changes no place
+            await adds.add(new_message(message_id=each))
+        await adds.add(new_message(message_id=ids[0]))  # a repeat changes no place
         reply = await store.take("default:anna", "", TakeLimits(100, 10_000))
         assert [each.decode() for each in reply[3::2]] == ids
 
 
 async def test_a_full_queue_takes_no_letter_and_remembers_none(redis_url: str) -> None:
     async with sample_runtime(redis_url, limits={"pickup_queue_messages_max": 1}) as runtime:
-        box = Letterbox(runtime)
-        await box.put(letter())
-        other = letter_id("other")
+        adds = DeduplicatedAdd(runtime)
+        await adds.add(new_message())
+        other = derived_id("other")
         with pytest.raises(QueueFull):
-            await box.put(letter(message_id=other))
+            await adds.add(new_message(message_id=other))
         name = runtime.keyspace.name(keys.PICKUP_ONCE, 0, other)
         assert await runtime.redis.call("EXISTS", name, key=name) == 0
 
 
 async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url: str) -> None:
     async with sample_runtime(redis_url, **PUSH) as runtime:
-        box = Letterbox(runtime)
-        await box.put(letter())
+        adds = DeduplicatedAdd(runtime)
+        await adds.add(new_message())
         assert "push_scheduled" not in [each[0] for each in await events(runtime)]
-        await box.put(letter(message_id=letter_id("two"), push_token="phone"))
+        await adds.add(new_message(message_id=derived_id("two"), push_token="phone"))
         assert "push_scheduled" in [each[0] for each in await events(runtime)]
 
 
@@ -103,13 +103,13 @@ async def test_what_can_not_be_delivered_is_refused(
 ) -> None:
     async with sample_runtime(redis_url) as runtime:
         with pytest.raises(error):
-            await Letterbox(runtime).put(letter(**more))
+            await DeduplicatedAdd(runtime).add(new_message(**more))
         assert await events(runtime) == []
 
 
 def test_an_id_is_the_same_for_the_same_parts_and_no_id_of_the_gateways() -> None:
-    assert letter_id("a", "b") == letter_id("a", "b") != letter_id("ab", "")
-    assert is_letter_id(ID)
+    assert derived_id("a", "b") == derived_id("a", "b") != derived_id("ab", "")
+    assert is_derived_id(ID)
     assert ID.isalnum()
     assert len(ID) <= 64
-    assert not is_letter_id("0192f0c8b2d17c3f8a6e0f6d2c9b1a77")
+    assert not is_derived_id("0192f0c8b2d17c3f8a6e0f6d2c9b1a77")

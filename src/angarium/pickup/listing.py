@@ -1,7 +1,4 @@
-"""What people page through in this module: queues with mail, and live sessions.
-
-Beside `store.py` the only file of the module that knows key names. It only reads, a page at a time.
-"""
+"""Lists queues and live sessions for people, a page at a time. It only reads."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from angarium.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class AgedQueue:
-    """`since_ms`: its oldest message in Redis came then, or later."""
+class QueueAge:
+    """The oldest message of the queue in Redis arrived at `since_ms` or later."""
 
     queue: str
     since_ms: int
@@ -26,19 +23,19 @@ class PickupListing:
         self._name = runtime.keyspace.name
         self.partitions = runtime.settings.partitions
 
-    async def aged(self, partition: int, first: int, count: int) -> list[AgedQueue]:
-        """Queues with messages in Redis, or lately; the one that waits longest first."""
+    async def queues_by_age(self, partition: int, first: int, count: int) -> list[QueueAge]:
+        """Queues that have, or had until lately, messages in Redis; the longest wait first."""
         name = self._name(keys.PICKUP_AGES, partition)
         found = await self._runtime.redis.call(
             "ZRANGE", name, first, first + count - 1, "WITHSCORES", key=name
         )
         return [
-            AgedQueue(queue.decode(), int(float(score)))
+            QueueAge(queue.decode(), int(float(score)))
             for queue, score in zip(found[::2], found[1::2], strict=True)
         ]
 
-    async def without_aged(self, partition: int, queues: Sequence[str]) -> list[str]:
-        """Those of some queues of one partition that `aged` does not list."""
+    async def without_age(self, partition: int, queues: Sequence[str]) -> list[str]:
+        """Those of the partition's queues that `queues_by_age` does not list."""
         if not queues:
             return []
         name = self._name(keys.PICKUP_AGES, partition)
@@ -55,9 +52,9 @@ class PickupListing:
     async def sessions(
         self, partition: int, gateway: str, cursor: int, count: int
     ) -> tuple[list[str], int]:
-        """Queues whose live session is at a gateway, and where to go on; 0 at the end.
+        """Queues whose live session is at a gateway, and the next cursor; 0 at the end.
 
-        `count` is what Redis aims at; a small set comes whole.
+        `count` is a hint to Redis; a small set is returned whole.
         """
         name = self._name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
         after, found = await self._runtime.redis.call(

@@ -1,4 +1,4 @@
-"""A queue to test on: store, database, mailbox and a clock the test owns; and whole gateways."""
+"""A queue to test on: store, database, queues and a clock the test owns; and whole gateways."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from angarium.pickup.archive import Archive
+from angarium.pickup.archive import MessageArchive
 from angarium.pickup.client import Delivery, PickupClient
 from angarium.pickup.gateway import Gateway
-from angarium.pickup.mailbox import Mailbox
-from angarium.pickup.model import Message
+from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.persister import Persister
-from angarium.pickup.store import PickupStore, messages_of
+from angarium.pickup.queues import PickupQueues
+from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import Sweeper
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
@@ -35,13 +35,13 @@ QUEUE = "default:c1"
 
 
 @dataclass
-class Rig:
+class PickupHarness:
     """One process's view; several on one Redis and one database are several gateways."""
 
     runtime: Runtime
     store: PickupStore
-    archive: Archive
-    mailbox: Mailbox
+    archive: MessageArchive
+    queues: PickupQueues
     persisters: list[Persister]
     clock: FakeClock
     status: str = ""
@@ -60,31 +60,31 @@ class Rig:
         return [await self.add(queue) for _ in range(count)]
 
     async def take(self, limit: int = 100, queue: str = QUEUE, did: str = "") -> list[str]:
-        return ids_of(await self.mailbox.take(queue, did, limit, 1_000_000))
+        return ids_of(await self.queues.take(queue, did, limit, 1_000_000))
 
     async def count(self, queue: str = QUEUE, did: str = "") -> int:
-        return await self.mailbox.count(queue, did)
+        return await self.queues.count(queue, did)
 
     async def open(self, queue: str = QUEUE, session: str = "s1", socket: str = "k1") -> str:
         for partition in self.store.partitions:
-            await self.store.renew_gateway(partition)
-        reply = await self.store.open_session(queue, session, socket)
+            await self.store.sessions.renew_gateway(partition)
+        reply = await self.store.sessions.open(queue, session, socket)
         assert status_of(reply) in ("opened", "kept"), reply
         return str(reply[1].decode())
 
-    async def pull(self, term: str, queue: str = QUEUE, *, again: bool = False) -> list[str]:
+    async def pull(self, term: str, queue: str = QUEUE, *, resend: bool = False) -> list[str]:
         """As a gateway does: the database first, then Redis, until nothing is left."""
-        found: list[Message] = []
+        found: list[StoredMessage] = []
         seen = ""
         while True:
-            reply = await self.store.pull(queue, term, again=again, seen=seen)
-            again = False
+            reply = await self.store.pull(queue, term, resend=resend, seen=seen)
+            resend = False
             status = status_of(reply)
             if status == "archived":
                 seen = reply[1].decode()
-                claimed = await self.mailbox.pull_archived(queue, term, reply[2])
+                claimed = await self.queues.pull_archived(queue, term, reply[2])
                 found += claimed.messages
-                seen = "" if claimed.messages or claimed.torn else seen
+                seen = "" if claimed.messages or claimed.stale else seen
             elif status == "pulled":
                 found += messages_of(reply[2:])
                 if not reply[1]:
@@ -131,32 +131,34 @@ class Rig:
         return found
 
 
-def ids_of(messages: Sequence[Message]) -> list[str]:
+def ids_of(messages: Sequence[StoredMessage]) -> list[str]:
     return [each.id for each in messages]
 
 
 @asynccontextmanager
-async def rig(
+async def harness(
     redis_url: str,
     database_url: str,
     *,
     clock: FakeClock | None = None,
     actor: str | None = None,
-    direct: bool = False,
+    send_at_once: bool = False,
     **overrides: Any,
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[PickupHarness]:
     clock = clock or FakeClock()
     async with sample_runtime(redis_url, clock=clock, actor=actor, **overrides) as runtime:
-        store = PickupStore(runtime, direct=direct)
-        archive = await Archive.open(database_url, runtime.settings.prefix)
+        store = PickupStore(runtime, send_at_once=send_at_once)
+        archive = await MessageArchive.open(database_url, runtime.settings.prefix)
         try:
             persisters = [
                 Persister(store, archive, partition, LEASE_S * 1000)
                 for partition in store.partitions
             ]
-            made = Rig(runtime, store, archive, Mailbox(store, archive), persisters, clock)
-            await made.persist()
-            yield made
+            pickup = PickupHarness(
+                runtime, store, archive, PickupQueues(store, archive), persisters, clock
+            )
+            await pickup.persist()
+            yield pickup
         finally:
             await archive.close()
 
