@@ -26,7 +26,7 @@ from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.store import PickupStore
-from angarium.routing.store import RoutingStore, Rules
+from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.model import TransactionStart
@@ -158,7 +158,7 @@ async def _intake(runtime: Runtime) -> None:
 
 
 async def _routing(runtime: Runtime) -> None:
-    store = RoutingStore(runtime, Rules(), runtime.settings.limits)
+    store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
     await store.touch("one")
     await _each(lambda n: store.process_payload_recip_key(f"did:key:z6Mk{n % KEYS:040}", TEXT))
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.routing.kit import post, routing
+from tests.routing.harness import post, routing
 from tests.routing.test_roles import environment
 
 COMMAND = Path(sys.executable).with_name("angarium")

@@ -9,7 +9,7 @@ from angarium import Angarium
 from angarium.conversations.errors import Recoverable
 from angarium.conversations.model import OutgoingReply
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.items import Message
+from angarium.routing.items import InboundMessage
 from angarium.transactions import Outcome, Step
 
 app = Angarium()
@@ -57,7 +57,7 @@ refused: set[str] = set()
 
 
 @app.inbox()
-async def handle(message: Message) -> None:
+async def handle(message: InboundMessage) -> None:
     if b"refused" in message.payload and message.id not in refused:
         refused.add(message.id)
         raise ItemInvalid("no wallet for this key")

@@ -23,7 +23,7 @@ from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 
 APP = "tests.dashboard.app:app"
 MARKUP = "<img/src=x/onerror=window.hurt=1>"

@@ -13,7 +13,7 @@ from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
-from angarium.routing.listening import rules_of
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
@@ -64,7 +64,7 @@ async def test_keys_are_walked_through_with_their_owners(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
-        store = RoutingStore(runtime, rules_of(runtime.settings), runtime.settings.limits)
+        store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
         await store.touch("one")
         names = {f"key {number}" for number in range(60)}
         for name in names:

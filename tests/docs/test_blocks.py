@@ -219,7 +219,7 @@ async def test_the_page_of_routing(server: ServerProcess, tmp_path: Path) -> Non
         await typed(reader, serve)
         await reader.python(
             "import urllib.request\n"
-            "from tests.routing.kit import envelope\n"
+            "from tests.routing.harness import envelope\n"
             "urllib.request.urlopen('http://127.0.0.1:8071/', data=envelope('key-1')).read()\n"
         )
         printed = await typed(reader, operate, KEY="key-1")

@@ -17,7 +17,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope, events, routing
+from tests.routing.harness import envelope, events, routing
 from tests.routing.test_roles import APP, environment
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

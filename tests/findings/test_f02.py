@@ -16,7 +16,7 @@ import pytest
 from angarium.redis.embedded.server import find_server
 from angarium.redis.errors import ServerUnsuitable, SettingInvalid
 from angarium.routing.acapy.config import PluginConfig, read_config
-from angarium.routing.acapy.link import JOURNAL_BYTES_MAX, Link
+from angarium.routing.acapy.plugin_runtime import JOURNAL_BYTES_MAX, PluginRuntime
 from angarium.runtime import keyspace as keys
 from angarium.runtime.limits import MIB
 from angarium.runtime.settings import Settings
@@ -32,9 +32,9 @@ needs_waitaof = pytest.mark.skipif(
 
 
 @asynccontextmanager
-async def plugin(url: str, prefix: str, **section: Any) -> AsyncIterator[Link]:
+async def plugin(url: str, prefix: str, **section: Any) -> AsyncIterator[PluginRuntime]:
     """What an agent with one transport holds while it runs."""
-    link = Link(PluginConfig(url, prefix=prefix, **section))
+    link = PluginRuntime(PluginConfig(url, prefix=prefix, **section))
     await link.enter()
     try:
         yield link
@@ -47,7 +47,7 @@ async def run_a_role(settings: Settings) -> None:
         pass
 
 
-async def push(link: Link) -> Any:
+async def push(link: PluginRuntime) -> Any:
     return await (await link.outbound()).push("http://receiver.example/", b"x", {})
 
 

@@ -25,8 +25,8 @@ from angarium.redis.url import parse_redis_url
 from angarium.routing import items
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.http import DeadInbound, read_letter
-from angarium.routing.http1 import Refused, RequestReader
+from angarium.routing.http import DeadInbound, read_dead_letter
+from angarium.routing.http1 import HttpRequestReader, HttpRequestRefused
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.http_api import decode
 from angarium.runtime.journal import EntryUnreadable, decode_entry
@@ -86,8 +86,8 @@ def dispatch_protocol(data: bytes) -> None:
 
 
 def http_requests(data: bytes) -> None:
-    reader = RequestReader(SMALL)
-    with contextlib.suppress(Refused):
+    reader = HttpRequestReader(SMALL)
+    with contextlib.suppress(HttpRequestRefused):
         for piece in _cut(data):
             reader.feed(piece)
             while (request := reader.next_request()) is not None:
@@ -106,9 +106,9 @@ def routing_items(data: bytes) -> None:
         items.decode_response(data)
     with contextlib.suppress(ItemInvalid):
         outbound, _ = items.decode_outbound(data)
-        items.name_of(outbound)
-        items.decode_outbound(items.encode_outbound(items.retried(outbound)))
-    msgspec.json.encode(read_letter(data, DeadInbound))
+        items.outbound_id(outbound)
+        items.decode_outbound(items.encode_outbound(items.with_failure(outbound)))
+    msgspec.json.encode(read_dead_letter(data, DeadInbound))
 
 
 def json_rpc(data: bytes) -> None:

@@ -15,7 +15,7 @@ from angarium.pickup.persister import Persister
 from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import OutboundStore, Settlement
-from angarium.routing.store import RoutingStore, Rules
+from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import Settings
@@ -24,7 +24,7 @@ from tests.dispatch import kit as dispatch_kit
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
 from tests.pickup import harness as pickup_harness
-from tests.routing import kit as routing_kit
+from tests.routing import harness as routing_harness
 from tests.transactions import harness as transactions_room
 
 # A start of a day, so that windows are easy to name.
@@ -97,12 +97,12 @@ class Traffic:
         self._add("conversations", "request", ["q2"])
 
     async def routing(self) -> None:
-        rules = Rules("native", routing_kit.STALE_MS, 1_000)
+        rules = RoutingRules("native", routing_harness.STALE_MS, 1_000)
         store = RoutingStore(self.runtime, rules, self.settings.limits)
         await store.touch("uid1")
-        await routing_kit.post(store, "key-a", b"1", b"2")
-        await routing_kit.handle_all(store, "uid1", "key-a")
-        await routing_kit.post(store, "key-b", b"3")
+        await routing_harness.post(store, "key-a", b"1", b"2")
+        await routing_harness.handle_all(store, "uid1", "key-a")
+        await routing_harness.post(store, "key-b", b"3")
         waiting = await self._subjects("accepted", "key-b")
         outbound = OutboundStore(self.runtime, "native")
         for number in range(5):
@@ -155,7 +155,7 @@ class Traffic:
         self.open.setdefault((room, account), []).extend(subjects)
 
     async def _subjects(self, event: str, key: str | None = None) -> list[str]:
-        found = await routing_kit.events(self.runtime, event)
+        found = await routing_harness.events(self.runtime, event)
         return [each.subject for each in found if key is None or each.key == key]
 
 

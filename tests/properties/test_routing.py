@@ -21,12 +21,12 @@ from hypothesis.stateful import (
 
 from angarium.routing.items import decode_inbound, id_of
 from angarium.routing.listing_store import RoutingListing
-from angarium.routing.store import DeadMessage, Finished, RoutingStore
+from angarium.routing.store import FinishedKey, RoutingStore, StoredDeadLetter
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
-from tests.routing.kit import STALE_MS, events, routing
+from tests.routing.harness import STALE_MS, events, routing
 
 pytestmark = pytest.mark.timeout(rounds(120, 1_800))
 UIDS = st.sampled_from(["u1", "u2", "u3"])
@@ -114,7 +114,7 @@ class Routing(RuleBasedStateMachine):
         uid, key = found
         items = self.in_hand[uid].pop(key)
         done = items[:part] if part < 2 else items
-        ends = Finished(key, [(id_of(item), "") for item in done])
+        ends = FinishedKey(key, [(id_of(item), "") for item in done])
         partition = self.store.partition_of(key)
         (status,) = self.do(self.store.finish(uid, partition, [ends]))
         owner = self.do(self.store.show(key)).uid
@@ -144,7 +144,7 @@ class Routing(RuleBasedStateMachine):
             return
         uid, key = found
         item = self.in_hand[uid].pop(key)[0]
-        ends = Finished(key, [(id_of(item), "no wallet")])
+        ends = FinishedKey(key, [(id_of(item), "no wallet")])
         (status,) = self.do(self.store.finish(uid, self.store.partition_of(key), [ends]))
         self.disturbed = True
         Routing.late += status == "not_owner"
@@ -161,7 +161,7 @@ class Routing(RuleBasedStateMachine):
     async def _revive(self) -> None:
         raw = await RoutingListing(self.runtime).dead_inbound(1_000)
         read = [(json.loads(each), each) for each in raw]
-        letters = [DeadMessage(each["id"], each["recip_key"], raw) for each, raw in read]
+        letters = [StoredDeadLetter(each["id"], each["recip_key"], raw) for each, raw in read]
         assert {*await self.store.revive(letters)} <= {"queued", "kept"}
         for key, texts in self.dead.items():
             self.sent[key] += texts
@@ -177,7 +177,7 @@ class Routing(RuleBasedStateMachine):
         items = self.in_hand[uid][key]
         self.finish(which, 2)
         partition = self.store.partition_of(key)
-        ends = Finished(key, [(id_of(item), "") for item in items])
+        ends = FinishedKey(key, [(id_of(item), "") for item in items])
         self.do(self.store.finish(uid, partition, [ends]))
 
     @rule(uid=UIDS)
@@ -285,7 +285,7 @@ class Routing(RuleBasedStateMachine):
                     texts = [self._text(key, item) for item in items]
                     self.handled[key] += texts
                     self.finished[key] += texts
-                    ends = Finished(key, [(id_of(item), "") for item in items])
+                    ends = FinishedKey(key, [(id_of(item), "") for item in items])
                     await self.store.finish("u1", partition, [ends])
         for key, sent in self.sent.items():
             assert self.finished[key] == sent, "each once, and in order"

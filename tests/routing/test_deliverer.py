@@ -11,14 +11,14 @@ from typing import Any
 
 from aiohttp import web
 
-from angarium.routing.deliverer import Deliverer, receiver_of
+from angarium.routing.deliverer import Deliverer, host_of
 from angarium.routing.items import RETRY_DELAYS_MS
-from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
+from angarium.routing.outbound_store import LEASE_MS, OutboundStore, Settlement
 from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.routing.kit import events
+from tests.routing.harness import events
 from tests.routing.test_roles import sink
 
 DEADLINE_S = 40.0
@@ -61,7 +61,7 @@ async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_u
             await clock.advance(0.5)
         await eventually(partial(attempts, 6), DEADLINE_S)
         assert len(came) == 6
-        (letter,) = await store.dead(10)
+        (letter,) = await store.dead_letters(10)
         assert json.loads(letter)["reason"] == "answered 500"
         names = [event.event for event in await events(runtime)]
         assert names == ["outbound_accepted", *["outbound_retried"] * 5, "outbound_dead"]
@@ -78,7 +78,7 @@ async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str)
         first = await store.take(0, 10)
         assert len(first) == 3
         assert await store.take(0, 10) == []
-        clock.jump(LOAN_MS - 1)
+        clock.jump(LEASE_MS - 1)
         assert await store.take(0, 10) == []
         clock.jump(1)
         again = await store.take(0, 10)
@@ -144,8 +144,8 @@ async def test_a_receiver_that_hangs_does_not_hold_up_the_others(redis_url: str)
         for number in range(100):
             await store.push(f"{url}/{number}", b"x", {})
         await eventually(lambda: len(came) == 100, DEADLINE_S)
-        assert deliverer._counts["deferred"] > 0
-        assert deliverer._counts["dead"] == 0
+        assert deliverer.counts["deferred"] > 0
+        assert deliverer.counts["dead"] == 0
         assert len(hanging) < 150
         for writer in hanging:
             writer.close()
@@ -231,5 +231,5 @@ async def test_secrets_of_a_url_reach_the_receiver_and_not_the_journal(redis_url
 
 def test_a_receiver_is_scheme_host_and_port() -> None:
     for url in ("http://a:1", "http://a:1/", "http://a:1/b/c?d=/"):
-        assert receiver_of(url) == "http://a:1"
-    assert receiver_of("nonsense") == "nonsense"
+        assert host_of(url) == "http://a:1"
+    assert host_of("nonsense") == "nonsense"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from angarium.routing.envelope import Envelope, decode_base64url, read_envelope
 from angarium.routing.errors import EnvelopeInvalid
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 
 KEY_BYTES_MAX = 2_048
 

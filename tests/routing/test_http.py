@@ -14,7 +14,7 @@ from angarium.routing.outbound_store import OutboundStore
 from angarium.runtime import keyspace as keys
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
-from tests.routing.kit import post, routing
+from tests.routing.harness import post, routing
 from tests.routing.test_roles import environment
 
 

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from angarium.routing.items import DirectResponse, Message
-from angarium.routing.mailbox import Mailbox, MailboxOptions
+from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
+from angarium.routing.items import DirectResponse, InboundMessage
 from angarium.runtime import keyspace as keys
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
-from tests.routing.kit import counts, events, owner, post, routing
-from tests.routing.published import PublishedInstance, publish, read_keys, write_keys
+from tests.routing.harness import counts, events, owner, post, routing
+from tests.routing.published_plugin import PublishedInstance, publish, read_keys, write_keys
 
 DEADLINE_S = 40.0
 
@@ -121,10 +121,10 @@ async def test_our_inbox_handles_what_a_published_relay_queued(redis_server: Ser
         client, prefix = redis_server.client(), runtime.settings.prefix
         got: list[bytes] = []
 
-        async def handle(message: Message) -> None:
+        async def handle(message: InboundMessage) -> None:
             got.append(message.payload)
 
-        box = Mailbox(store, "ours", handle, MailboxOptions())
+        box = InstanceConsumer(store, "ours", handle, ConsumerOptions())
         await box.start()
         await store.assign_recip_key_to_new_uid(["k"])
         for number in range(5):

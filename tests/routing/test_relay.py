@@ -19,7 +19,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.routing.kit import counts, envelope, events
+from tests.routing.harness import counts, envelope, events
 
 INBOUND = [["http", "127.0.0.1", 0], ["ws", "127.0.0.1", 0]]
 DEADLINE_S = 40.0
@@ -149,12 +149,12 @@ async def test_a_client_that_dribbles_is_let_go_and_others_are_served(
 async def test_too_many_connections_are_told_so(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_connections_max": 2}) as (_, relay, client):
         held = [await asyncio.open_connection("127.0.0.1", relay.ports["http"]) for _ in range(2)]
-        await eventually(lambda: sum(len(d.connections) for d in relay._desks) == 2, DEADLINE_S)
+        await eventually(lambda: sum(len(d.connections) for d in relay.intakes) == 2, DEADLINE_S)
         answer = await raw(relay, b"")
         assert answer.startswith(b"HTTP/1.1 503 ")
         for _, writer in held:
             writer.close()
-        await eventually(lambda: not any(d.connections for d in relay._desks), DEADLINE_S)
+        await eventually(lambda: not any(d.connections for d in relay.intakes), DEADLINE_S)
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
@@ -166,7 +166,7 @@ async def test_who_waits_for_an_answer_that_does_not_come_gets_an_empty_one(
         body = envelope("k", return_route="all")
         answer = await client.post(url(relay), data=body)
         assert (answer.status, await answer.read()) == (200, b"")
-        assert len(relay.callers) == 0
+        assert len(relay.calls) == 0
         assert await counts(runtime) == {"_k": 1}, "the message is there all the same"
 
 
@@ -174,10 +174,10 @@ async def test_too_many_waiting_callers_are_told_so(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_callers_max": 1}) as (runtime, relay, client):
         body = envelope("k", return_route="all")
         first = asyncio.ensure_future(client.post(url(relay), data=body))
-        await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
+        await eventually(lambda: len(relay.calls) == 1, DEADLINE_S)
         assert (await client.post(url(relay), data=body)).status == 503
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
-        relay.callers.end()
+        relay.calls.end_all()
         assert (await first).status == 200
         assert await counts(runtime) == {"_k": 2}
 

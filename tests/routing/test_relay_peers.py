@@ -17,14 +17,14 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.errors import Overloaded, SettingInvalid
 from angarium.runtime.settings import load
 from tests.kit.eventually import eventually
-from tests.routing.kit import counts, envelope
+from tests.routing.harness import counts, envelope
 from tests.routing.test_relay import DEADLINE_S, INBOUND, raw, running, url
 
 WS_KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
 
 
 def connections(relay: Relay) -> int:
-    return sum(len(desk.connections) for desk in relay._desks)
+    return sum(len(intake.connections) for intake in relay.intakes)
 
 
 def post(body: bytes, *headers: str) -> bytes:
@@ -108,14 +108,14 @@ async def test_a_caller_that_has_gone_leaves_its_place_to_others(
         for number in range(1, 4):
             _, writer = await asyncio.open_connection("127.0.0.1", relay.ports["http"])
             writer.write(post(body))
-            await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
+            await eventually(lambda: len(relay.calls) == 1, DEADLINE_S)
             writer.close()
-            await eventually(lambda: len(relay.callers) == 0, DEADLINE_S)
+            await eventually(lambda: len(relay.calls) == 0, DEADLINE_S)
             socket_url = f"ws://127.0.0.1:{relay.ports['ws']}"
             async with client.ws_connect(socket_url) as peer:
                 await peer.send_bytes(body)
-                await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
-            await eventually(lambda: len(relay.callers) == 0, DEADLINE_S)
+                await eventually(lambda: len(relay.calls) == 1, DEADLINE_S)
+            await eventually(lambda: len(relay.calls) == 0, DEADLINE_S)
             assert await counts(runtime) == {"_k": 2 * number}, (
                 "what it sent is queued all the same"
             )
@@ -123,14 +123,14 @@ async def test_a_caller_that_has_gone_leaves_its_place_to_others(
 
 async def test_what_can_not_be_queued_takes_no_caller_s_place(redis_url: str) -> None:
     async with running(redis_url, limits={"batch_waiting_items_max": 1}) as (_, relay, _):
-        body, desk = envelope("k", return_route="all"), relay._desks[0]
-        first = desk.take(body)
+        body, intake = envelope("k", return_route="all"), relay.intakes[0]
+        first = intake.accept(body)
         for _ in range(3):
             with pytest.raises(Overloaded):
-                desk.take(body)
+                intake.accept(body)
         await asyncio.sleep(0)  # whoever waits for a future hears of its end in the next turn
-        assert len(relay.callers) == 1
-        relay.callers.end()
+        assert len(relay.calls) == 1
+        relay.calls.end_all()
         assert await first is None
 
 
@@ -152,7 +152,7 @@ async def test_a_websocket_message_without_end_is_cut_off(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Empty pieces do not count against the size of a message; their time does."""
-    monkeypatch.setattr("angarium.routing.relay_ws.PATIENCE_S", 0.5)
+    monkeypatch.setattr("angarium.routing.relay_ws.PEER_S_MAX", 0.5)
     async with running(redis_url) as (runtime, relay, client):
         reader, writer = await websocket(relay)
         writer.write(frame(b"{", 2, fin=False))

@@ -19,7 +19,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope, events, routing
+from tests.routing.harness import envelope, events, routing
 
 DEADLINE_S = 40.0
 APP = ["--app", "tests.routing.app:app"]
@@ -154,7 +154,7 @@ async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it
                 return True
 
             await eventually(all_ended, DEADLINE_S)
-            assert len(await store.dead(10)) == 5
+            assert len(await store.dead_letters(10)) == 5
             assert role.alive
             assert role.terminate() == 0
         assert len(await events(runtime, "outbound_accepted")) == 8
@@ -186,7 +186,7 @@ async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_
             await store.push(f"{url}/private", b"x", {})
 
             async def refused() -> bool:
-                return any(b"not a public address" in each for each in await store.dead(10))
+                return any(b"not a public address" in each for each in await store.dead_letters(10))
 
             await eventually(refused, DEADLINE_S)
             assert came == []

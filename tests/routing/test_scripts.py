@@ -9,12 +9,12 @@ import pytest
 
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, decode_response, id_of
-from angarium.routing.store import Finished, RoutingStore
+from angarium.routing.store import FinishedKey, RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import NotFound
 from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
-from tests.routing.kit import counts, events, handle_all, owner, post, routing, subjects
+from tests.routing.harness import counts, events, handle_all, owner, post, routing, subjects
 
 LAYOUTS = pytest.mark.parametrize("layout", ["native", "acapy"])
 
@@ -288,7 +288,7 @@ async def test_what_is_taken_stays_until_it_is_finished(redis_url: str, layout: 
         (items,) = await store.take("a", 0, ["k"], 2)
         assert isinstance(items, list)
         assert (await store.show("k")).waiting == 3
-        done = Finished("k", [(id_of(item), "") for item in items])
+        done = FinishedKey("k", [(id_of(item), "") for item in items])
         assert await store.finish("a", 0, [done]) == ["more"]
         assert await counts(runtime) == {"a_k": 1}
         assert await store.finish("a", 0, [done]) == ["more"], "a second time changes nothing"
@@ -303,7 +303,7 @@ async def test_only_the_owner_takes_and_finishes(redis_url: str, layout: str) ->
         await post(store, "k")
         (items,) = await store.take("a", 0, ["k"], 5)
         assert isinstance(items, list)
-        done = Finished("k", [(id_of(items[0]), "")])
+        done = FinishedKey("k", [(id_of(items[0]), "")])
         assert await store.take("b", 0, ["k"], 5) == ["not_owner"]
         assert await store.finish("b", 0, [done]) == ["not_owner"]
         assert await counts(runtime) == {"a_k": 1}
@@ -320,7 +320,7 @@ async def test_a_message_given_up_is_a_dead_letter_with_its_reason(
         (items,) = await store.take("a", 0, ["k"], 5)
         assert isinstance(items, list)
         ends = [(id_of(items[0]), "poison"), (id_of(items[1]), "")]
-        assert await store.finish("a", 0, [Finished("k", ends)]) == ["finished"]
+        assert await store.finish("a", 0, [FinishedKey("k", ends)]) == ["finished"]
         place = runtime.keyspace.name(keys.INBOUND_DEAD)
         (letter,) = await runtime.redis.call("LRANGE", place, 0, -1, key=place)
         found = json.loads(letter)

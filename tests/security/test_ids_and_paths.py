@@ -20,7 +20,7 @@ from angarium.runtime.settings import load
 from tests.kit.cluster import ClusterProcess
 from tests.kit.roles import RoleProcess
 from tests.pickup.harness import DID, connected, gateway, sqlite
-from tests.routing.kit import routing
+from tests.routing.harness import routing
 from tests.security.wire import api, request, said
 from tests.security.wire import status_of as status
 

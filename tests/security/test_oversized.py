@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.kit.eventually import eventually
 from tests.pickup.harness import connected, gateway, sqlite
-from tests.routing.kit import counts, envelope
+from tests.routing.harness import counts, envelope
 from tests.routing.test_relay import running
 from tests.security.wire import PATIENCE_S, api, dialled, frame, handshake, heard, request, said
 from tests.security.wire import status_of as status

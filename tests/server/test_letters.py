@@ -11,7 +11,7 @@ from angarium.pickup.inspection import COUNT_S_MIN, Inspection
 from angarium.pickup.model import StoredMessage
 from angarium.pickup.queues import COUNT_WAIT_S
 from angarium.pickup.store import PickupStore
-from angarium.routing.outbound_store import REVIVE_LETTER, OutboundStore
+from angarium.routing.outbound_store import REVIVE_ONE_OUTBOUND, OutboundStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
@@ -64,7 +64,7 @@ async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> No
         await _letters(runtime)
         names = [runtime.keyspace.name(key) for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)]
         for most, wanted in ((1, "unknown"), (2, "revived"), (2, "unknown")):
-            reply = await runtime.run(REVIVE_LETTER, 0, names, ("wake", 0, "m2", most))
+            reply = await runtime.run(REVIVE_ONE_OUTBOUND, 0, names, ("wake", 0, "m2", most))
             assert status_of(reply) == wanted
 
 

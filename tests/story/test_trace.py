@@ -15,7 +15,7 @@ from angarium.pickup.client import PickupClient
 from tests.kit.collector import Collector, Span
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 
 PATIENCE_S = 60.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"

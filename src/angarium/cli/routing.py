@@ -10,7 +10,7 @@ import typer
 from angarium.cli.output import Json, print_json, print_table, run, seconds
 
 if TYPE_CHECKING:
-    from angarium.routing.store import Instance, KeyState, RoutingStore
+    from angarium.routing.store import KeyState, RoutingInstance, RoutingStore
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def show(
 
 def instances(as_json: Json = False) -> int:
     """List the instances with their keys and their last heartbeat."""
-    found: tuple[list[Instance], int] = _run(lambda store: store.instances())
+    found: tuple[list[RoutingInstance], int] = _run(lambda store: store.instances())
     listed, unowned = found
     if as_json:
         print_json({"instances": listed, "keys_without_owner": unowned})
@@ -86,9 +86,9 @@ def _run(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
 
 async def _asked(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
     from angarium.cli.runtime import opened
-    from angarium.routing.listening import rules_of
+    from angarium.routing.role_settings import routing_rules
     from angarium.routing.store import RoutingStore
 
     async with opened() as runtime:
         settings = runtime.settings
-        return await ask(RoutingStore(runtime, rules_of(settings), settings.limits))
+        return await ask(RoutingStore(runtime, routing_rules(settings), settings.limits))

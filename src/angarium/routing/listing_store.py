@@ -1,7 +1,6 @@
-"""What people page through in this module: recipient keys with their owners, and queue lengths.
+"""Reads pages of recipient keys and of dead letters, and the queue lengths, for people.
 
-Beside `store.py` and `outbound_store.py` the only file of the module that knows key names. It only
-reads, and a page costs the same whether there are ten keys or a million.
+A page costs the same whether there are ten keys or a million.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from angarium.runtime.runtime import Runtime
 
 @dataclass(frozen=True)
 class RoutingLengths:
-    """All partitions together. `keys_with_mail` have messages that were not handled yet."""
+    """Sums over all partitions. `keys_with_mail` have messages that are not handled yet."""
 
     keys: int
     keys_with_mail: int
@@ -32,9 +31,9 @@ class RoutingListing:
         self.partitions = runtime.settings.partitions
 
     async def owned(self, partition: int, cursor: int, count: int) -> tuple[list[str], int]:
-        """Some keys that have an owner, and where to go on; 0 when this was the last page.
+        """One page of keys that have an owner, and the next cursor; 0 after the last page.
 
-        `count` is what Redis aims at; a small map comes whole. A key may come twice if the map
+        `count` is only a hint for Redis; a small map comes whole. A key may come twice if the map
         grows between two pages.
         """
         name = self._name(keys.RECIP_KEY_UID, partition)
@@ -44,7 +43,7 @@ class RoutingListing:
         return [each.decode(errors="replace") for each in found[::2]], int(after)
 
     async def dead_inbound(self, messages_max: int) -> list[bytes]:
-        """The oldest messages of each partition that no instance could handle, as they stand."""
+        """The oldest inbound dead letters of each partition, as stored in Redis."""
         found: list[bytes] = []
         for partition in range(self.partitions):
             name = self._name(keys.INBOUND_DEAD, partition)

@@ -26,7 +26,7 @@ from angarium.dispatch.letters import DeadLetters, shown
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
-from angarium.routing.listening import rules_of
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
@@ -109,7 +109,7 @@ class Search:
         self._entries_max = settings.limits.search_entries_max
         self._dispatch = DispatchStore(runtime)
         self._letters = DeadLetters(self._dispatch)
-        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
         self._transactions = Transactions(runtime)

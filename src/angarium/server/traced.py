@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.routing.items import Message as Routed
+from angarium.routing.items import InboundMessage
 from angarium.runtime.application import Angarium, Handler
 from angarium.runtime.http_api import Handle, Operation
 from angarium.runtime.trace import IN_HAND, TRACEPARENT, InHand, read_traceparent
@@ -61,7 +61,7 @@ def _wrapped(handler: Handler, tracing: Tracing) -> Callable[..., Any]:
 @contextmanager
 def _span(tracing: Tracing, name: str, given: Any) -> Iterator[None]:
     # The routing module has nothing in hand: a message's id is its trace there.
-    in_hand = InHand(given.id.encode()) if isinstance(given, Routed) else IN_HAND.get()
+    in_hand = InHand(given.id.encode()) if isinstance(given, InboundMessage) else IN_HAND.get()
     if in_hand is None:
         yield
         return

@@ -17,8 +17,8 @@ from angarium.conversations.views import SendersView, view_senders
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
-from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
 from angarium.runtime.journal import Journal
 from angarium.runtime.process_report import ProcessReport, read_processes
@@ -70,7 +70,7 @@ class Sampler:
         self._runtime = runtime
         self._partitions = range(settings.partitions)
         self._dispatch = DispatchStore(runtime)
-        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._routing_lengths = RoutingListing(runtime)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)

@@ -22,8 +22,8 @@ from angarium.pickup.listing import PickupListing
 from angarium.pickup.model import connection_of
 from angarium.pickup.store import PickupStore
 from angarium.routing.errors import RecipientUnknown
-from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import KeyState, RoutingStore
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import Operation, Parameter, reply
@@ -97,7 +97,7 @@ class ModuleViews:
         settings = runtime.settings
         self._partitions = settings.partitions
         self._keys = RoutingListing(runtime)
-        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupListing(runtime)
         self._queues = PickupStore(runtime)

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 
 from angarium.routing.deliverer import Deliverer
-from angarium.routing.flow import RESUMED_TOGETHER, Flow
-from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
+from angarium.routing.flow_control import RESUMED_TOGETHER, FlowControl
+from angarium.routing.outbound_store import LEASE_MS, OutboundStore, Settlement
 from angarium.routing.relay import Relay
 from angarium.runtime.errors import Overloaded
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope, routing
+from tests.routing.harness import envelope, routing
 from tests.security.wire import dialled, frame, handshake
 
 PATIENCE_S = 60.0
@@ -30,20 +30,20 @@ class Connection:
 
 
 async def test_paused_connections_go_on_in_their_order_when_half_is_stored() -> None:
-    flow, resumed = Flow(100), list[Connection]()
-    flow.took(60)
+    flow, resumed = FlowControl(100), list[Connection]()
+    flow.message_received(60)
     assert not flow.full
-    flow.took(60)
+    flow.message_received(60)
     assert flow.full
     waiting = [Connection(resumed) for _ in range(3 * RESUMED_TOGETHER)]
     for each in waiting:
         flow.pause(each)
     gone = waiting.pop(1)
-    flow.leave(gone)
-    flow.stored(60)
+    flow.remove(gone)
+    flow.message_released(60)
     await asyncio.sleep(0)
     assert resumed == []
-    flow.stored(60)
+    flow.message_released(60)
     await asyncio.sleep(0)
     assert resumed == waiting[:RESUMED_TOGETHER]
     # Nothing is stored any more, and still none is forgotten.
@@ -51,26 +51,26 @@ async def test_paused_connections_go_on_in_their_order_when_half_is_stored() -> 
 
 
 async def test_when_those_who_went_on_fill_it_again_the_others_wait() -> None:
-    flow, resumed = Flow(100), list[Connection]()
-    flow.took(100)
+    flow, resumed = FlowControl(100), list[Connection]()
+    flow.message_received(100)
     waiting = [Connection(resumed) for _ in range(2 * RESUMED_TOGETHER)]
     for each in waiting:
         flow.pause(each)
-    flow.stored(100)
+    flow.message_released(100)
     await asyncio.sleep(0)
-    flow.took(100)
+    flow.message_received(100)
     assert len(resumed) == RESUMED_TOGETHER
-    flow.stored(100)
+    flow.message_released(100)
     await eventually(lambda: resumed == waiting)
 
 
 async def test_messages_that_have_begun_are_refused_over_the_limit() -> None:
-    flow = Flow(100)
-    flow.grew(100)
+    flow = FlowControl(100)
+    flow.partial_grew(100)
     with pytest.raises(Overloaded, match="relay_bytes_max"):
-        flow.grew(1)
-    flow.grew(-101)
-    flow.grew(100)
+        flow.partial_grew(1)
+    flow.partial_grew(-101)
+    flow.partial_grew(100)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,16 @@ async def test_all_messages_of_many_connections_arrive_in_order_however_small_th
             try:
                 server.pause()
                 sending = [asyncio.create_task(send(relay, number)) for number in range(20)]
-                await eventually(lambda: relay.flow.taken >= 10_000, PATIENCE_S)
+                await eventually(lambda: relay.flow.complete_bytes >= 10_000, PATIENCE_S)
                 server.resume()
                 await asyncio.gather(*sending)
                 client = server.client()
                 for number in range(20):
                     name = f"{runtime.settings.prefix}acapy_inbound_key{number}"
                     assert client.llen(name) == 50
-                await eventually(lambda: relay.flow.taken == relay.flow.begun == 0, PATIENCE_S)
+                await eventually(
+                    lambda: relay.flow.complete_bytes == relay.flow.partial_bytes == 0, PATIENCE_S
+                )
             finally:
                 server.resume()
                 await relay.stop(5)
@@ -150,14 +152,14 @@ async def test_new_messages_retries_and_loans_that_ran_out_are_bounded_in_bytes(
         assert len(await store.take(0, 100, 1)) == 1
         loans = await store.take(0, 100, 1_000_000)
         assert len(loans) == 3
-        clock.jump(LOAN_MS + 1)
+        clock.jump(LEASE_MS + 1)
         assert len(await store.take(0, 100, 5_000)) == 2
         again = await store.take(0, 100, 1_000_000)
         assert len(again) == 2
         for loan in again:
             end = Settlement(loan, "retried", "n", "u", 1, loan.item, delay_ms=1)
             assert await store.settle(end) == b"settled"
-        clock.jump(LOAN_MS // 2)
+        clock.jump(LEASE_MS // 2)
         assert len(await store.take(0, 100, 1)) == 1
         assert len(await store.take(0, 100, 1)) == 1
         assert await store.take(0, 100, 1) == []

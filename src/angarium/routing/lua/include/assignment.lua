@@ -1,28 +1,28 @@
--- Who gets a recipient key, and when it moves: the operations of the module on its book.
+-- Assigns recipient keys to instances, and moves them.
 local function is_silent(uid)
-  local silent_ms = book.silent_ms(uid)
+  local silent_ms = layout.silent_ms(uid)
   return silent_ms and silent_ms > stale_after_ms
 end
 
--- Silent and mail waits for one of its keys; or its keys are already on the move.
+-- Silent, and a message waits for one of its keys or its keys are being moved already.
 local function is_stale(uid)
-  return is_silent(uid) and (book.moving(uid) or book.has_mail(uid))
+  return is_silent(uid) and (layout.moving(uid) or layout.has_mail(uid))
 end
 
 local ANY, NOT_STALE, LIVE = 'any', 'not_stale', 'live'
-local function good_enough(uid, at_least)
-  if at_least == LIVE then return book.live(uid) end
+local function qualifies(uid, at_least)
+  if at_least == LIVE then return layout.live(uid) end
   return at_least == ANY or not is_stale(uid)
 end
 
--- The next instance in turn that is good enough, or nil. The turn wraps at the end.
+-- The next instance in turn that qualifies, or nil. The turn wraps at the end.
 local function next_in_turn(at_least, ignored)
-  local uids = book.uids()
+  local uids = layout.uids()
   local start = tonumber(redis.call('GET', iterator_key)) or 0
   for step = 0, #uids - 1 do
     local place = (start + step) % #uids
     local uid = uids[place + 1]
-    if uid ~= ignored and good_enough(uid, at_least) then
+    if uid ~= ignored and qualifies(uid, at_least) then
       redis.call('SET', iterator_key, (place + 1) % #uids)
       return uid
     end
@@ -30,22 +30,22 @@ local function next_in_turn(at_least, ignored)
   return nil
 end
 
--- A stale one gets a key only when there is nobody else.
+-- A stale instance gets a key only when there is no other.
 local function get_new_valid_uid()
   return next_in_turn(LIVE) or next_in_turn(NOT_STALE) or next_in_turn(ANY)
 end
 
--- A key that nobody owns; mail that was kept for it comes along. nil when nobody is there.
+-- Assigns a key without an owner, with the messages kept for it; nil without any instance.
 local function assign_recip_key_to_new_uid(key)
   local uid = get_new_valid_uid()
   if not uid then return nil end
   local kept = count_of('', key)
   set_owner(key, uid)
-  book.add_key(uid, key)
+  layout.add_key(uid, key)
   redis.call('HSET', counts_key, uid .. '_' .. key, kept)
   if kept >= 1 then
     redis.call('HDEL', counts_key, '_' .. key)
-    book.ready(uid, key)
+    layout.ready(uid, key)
   end
   note('assigned', key, { k = key, o = uid })
   return uid
@@ -53,42 +53,42 @@ end
 
 local function move_key(key, old, new, why)
   local count = count_of(old, key)
-  book.drop_key(old, key)
+  layout.drop_key(old, key)
   redis.call('HDEL', counts_key, old .. '_' .. key)
   set_owner(key, new)
-  book.add_key(new, key)
+  layout.add_key(new, key)
   if count >= 1 then
     redis.call('HINCRBY', counts_key, new .. '_' .. key, count)
-    book.ready(new, key)
+    layout.ready(new, key)
   end
   note('reassigned', key, { k = key, o = new, n = old, a = count, d = why })
 end
 
--- To the next live instance but the old one; nil when there is none, and the key stays.
+-- To the next live instance other than the old one; nil if there is none, and the key stays.
 local function reassign_recip_key_to_uid(old, key)
   local new = next_in_turn(LIVE, old)
   if not new then return nil end
-  move_key(key, old, new, 'silent_ms=' .. string.format('%.0f', book.silent_ms(old) or -1))
+  move_key(key, old, new, 'silent_ms=' .. string.format('%.0f', layout.silent_ms(old) or -1))
   return new
 end
 
--- Every key of a stale instance, up to what one call may move; the rest is marked and follows.
--- Returns how many moved, and whether more are left to move.
+-- Moves the keys of a stale instance, at most moves_max; marks the instance if keys are left.
+-- Returns how many moved, and whether keys are left to move.
 local function reassign_uid(old)
   local moved = 0
   while moved < moves_max do
-    local keys = book.some_keys(old, moves_max - moved)
+    local keys = layout.some_keys(old, moves_max - moved)
     if #keys == 0 then break end
     for _, key in ipairs(keys) do
       if not reassign_recip_key_to_uid(old, key) then return moved, false end
       moved = moved + 1
     end
   end
-  if book.size(old) > 0 then
-    book.mark_moving(old)
+  if layout.size(old) > 0 then
+    layout.mark_moving(old)
     return moved, true
   end
-  book.remove(old)
+  layout.remove(old)
   note('removed', old, { o = old, a = moved })
   return moved, false
 end

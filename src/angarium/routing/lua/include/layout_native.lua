@@ -1,16 +1,16 @@
--- The routing module's structures behind one set of functions: our own layout, and what both share.
+-- The functions of layout `native`, and those that both layouts share.
 --   KEYS  3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
 --   ARGV  4 layout, 5 stale_after_ms, 6 moves_max, 7 wake channel, 8 partition
--- `native`: 5 is a sorted set, key -> number of its instance; 7 holds «ms:number», with
--- «:moving» behind it while the keys of a stale instance are moved. 8 is a sorted set of the
--- keys that have mail: one band of scores for each instance and state, inside a band by time.
--- The number of nobody is 0, its uid is ''.
+-- `native`: 5 is a sorted set, key -> number of its instance. 7 holds «ms:number», and «:moving» at
+-- the end while the keys of a stale instance are moved. 8 is a sorted set of the keys that have
+-- messages: one band of scores for each instance and state, inside a band by time. Keys without an
+-- owner have the number 0 and the uid ''.
 local counts_key, iterator_key, keys_key = KEYS[3], KEYS[4], KEYS[5]
 local owners_key, access_key, mail_key = KEYS[6], KEYS[7], KEYS[8]
 local stale_after_ms, moves_max = tonumber(ARGV[5]), tonumber(ARGV[6])
-local BAND, READY, HELD = 2 ^ 39, 0, 1
+local BAND, READY, CLAIMED = 2 ^ 39, 0, 1
 local NUMBERS_MAX = 8191
--- Hundredths of a second: fine enough for who came first, and small enough for a band.
+-- Hundredths of a second: exact enough for the order, and small enough for a band.
 local tick = math.floor(now_ms / 10)
 local woken = {}
 
@@ -18,7 +18,7 @@ local function band(number, state) return (2 * number + state) * BAND end
 local function below(score) return '(' .. string.format('%.0f', score) end
 local function exactly(score) return string.format('%.0f', score) end
 
--- Owners that this call has looked up, or changed; false for a key that nobody owns.
+-- Owners that this call has read or changed; false for a key without an owner.
 local owners = {}
 
 local function owner_of(key)
@@ -39,8 +39,7 @@ local function count_of(uid, key)
   return tonumber(redis.call('HGET', counts_key, uid .. '_' .. key)) or 0
 end
 
--- Keys that became ready in this call, as score and key; written together when the book closes,
--- or before anybody looks.
+-- Scores and keys that became ready in this call; written together at the end, or before a read.
 local readied = {}
 local function write_ready()
   if #readied == 0 then return end
@@ -69,7 +68,7 @@ function native.write(uid, entry)
     .. (entry.moving and ':moving' or ''))
 end
 
--- In the order in which turns are taken; asked for once in a call, unless it changes.
+-- In the order of the turns; read once in a call, unless the instances change.
 local uids_known
 function native.uids()
   uids_known = uids_known or redis.call('HKEYS', access_key)
@@ -99,7 +98,7 @@ function native.has_mail(uid)
   return redis.call('ZCOUNT', mail_key, exactly(band(number, READY)), below(band(number + 1, READY))) > 0
 end
 
--- Whether a new key may go there while others may do: one that is silent is most likely gone.
+-- Whether it gets new keys; a silent instance has probably ended.
 function native.live(uid)
   local silent_ms = native.silent_ms(uid)
   return silent_ms and silent_ms <= stale_after_ms
@@ -141,14 +140,14 @@ function native.remove(uid)
 end
 
 function native.add_key(uid, key) redis.call('ZADD', keys_key, native.number(uid), key) end
-function native.drop_key() end  -- its new owner's number replaces the old one
+function native.drop_key() end  -- add_key replaces the number of the old owner
 
 function native.size(uid)
   local number = native.number(uid)
   return redis.call('ZCOUNT', keys_key, number, number)
 end
 
--- Those with mail first: theirs is the hurry.
+-- Keys with messages first: those must not wait.
 function native.some_keys(uid, keys_max)
   local number = native.number(uid)
   write_ready()
@@ -168,12 +167,13 @@ end
 
 function native.flush() end
 
-local book = native
+local layout = native
 
--- What every script ends with: what changed is written, and who got mail is told.
-local function close_book()
+-- The end of every script that changes something: writes the changes, and notifies the instances that
+-- got messages.
+local function write_changes()
   write_ready()
-  book.flush()
+  layout.flush()
   for uid in pairs(woken) do redis.call('PUBLISH', ARGV[7] .. uid, ARGV[8]) end
   journal_append('routing')
 end

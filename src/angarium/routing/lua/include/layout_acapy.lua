@@ -1,6 +1,6 @@
--- The same functions for layout `acapy`, which then takes the place of our own where it is asked for.
---   KEYS 5 is a hash, uid -> base64url of a JSON list; 7 holds dates in seconds; 8 only has the keys
---   that nobody owns yet.
+-- The functions of layout `acapy`; they replace those of `native` when ARGV 4 says so.
+--   KEYS 5 is a hash, uid -> base64url of a JSON list; 7 holds dates in seconds; 8 has only keys
+--   without an owner.
 local acapy, lists, dirty = {}, {}, {}
 local ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
 
@@ -39,7 +39,7 @@ local function base64_decode(text)
   return table.concat(out)
 end
 
--- Days since 1970 of a date, and back, for the calendar that the whole world uses.
+-- Converts a date of the Gregorian calendar to days since 1970, and back.
 local function days_of(year, month, day)
   if month <= 2 then year = year - 1 end
   local era = math.floor(year / 400)
@@ -75,7 +75,7 @@ local function ms_of(date)
   return ((days * 24 + tonumber(hour)) * 60 + tonumber(minute)) * 60000 + tonumber(second) * 1000
 end
 
--- A list that is not one is an instance's own mistake; it must not stop the others.
+-- A damaged list counts as empty: it must not stop the other instances.
 function acapy.list(uid)
   local list = lists[uid]
   if list then return list end
@@ -99,7 +99,7 @@ end
 function acapy.number(uid) return uid == '' and 0 or nil end
 function acapy.moving() return false end
 
--- nil where there is no date: never heard of is not the same as silent.
+-- nil without a date: an instance without a heartbeat is not silent.
 function acapy.silent_ms(uid)
   local at_ms = ms_of(redis.call('HGET', access_key, uid))
   return at_ms and now_ms - at_ms
@@ -112,8 +112,7 @@ function acapy.has_mail(uid)
   return false
 end
 
--- A published instance says something only when it handles a message: silence without mail
--- is all that an idle one can give.
+-- A published instance sends a heartbeat only when it handles a message, so an idle one is live.
 function acapy.live(uid)
   local silent_ms = acapy.silent_ms(uid)
   return not silent_ms or silent_ms <= stale_after_ms or not acapy.has_mail(uid)
@@ -196,4 +195,4 @@ function acapy.flush()
   dirty = {}
 end
 
-if ARGV[4] == 'acapy' then book = acapy end
+if ARGV[4] == 'acapy' then layout = acapy end

@@ -1,7 +1,7 @@
--- The body of `process_payload_recip_key`, for either layout.
+-- The body of `process_payload_recip_key`, for both layouts.
 local items = tonumber(ARGV[9])
 
--- Looked up together: a call into Redis costs as much as the look itself.
+-- Reads the owners together: one call for many costs little more than one for each.
 for start = 1, items, 1000 do
   local wanted = {}
   for item = start, math.min(items, start + 999) do wanted[#wanted + 1] = ARGV[7 + 3 * item] end
@@ -12,11 +12,11 @@ local statuses, quoted = {}, {}
 for item = 1, items do
   local place = 7 + 3 * item
   local key, id = ARGV[place], ARGV[place + 1]
-  local uid = put(key, KEYS[8 + item], ARGV[place + 2])
-  -- Ids are ours and need no quoting.
+  local uid = append_message(key, KEYS[8 + item], ARGV[place + 2])
+  -- Ids are our own and need no quoting.
   quoted[uid] = quoted[uid] or '","o":' .. cjson.encode(uid) .. ',"k":'
   note_row('{"e":"accepted","s":"' .. id .. quoted[uid] .. cjson.encode(key) .. '}')
   statuses[item] = uid == '' and 'kept' or 'queued'
 end
-close_book()
+write_changes()
 return statuses

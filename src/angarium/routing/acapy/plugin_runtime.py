@@ -1,4 +1,4 @@
-"""The agent's connection to Redis, shared by its transports and its events."""
+"""The runtime of one agent, shared by its transports and its events."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from uuid import uuid4
 from angarium.redis.options import Durability, OptionNames, RedisOptions
 from angarium.routing.acapy.config import SECTION, PluginConfig, read_config
 from angarium.routing.outbound_store import OutboundStore
-from angarium.routing.store import RoutingStore, Rules
+from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB, Limits
 from angarium.runtime.runtime import Runtime, RuntimeOptions, recorded_options
 
-# Until an Angarium process has written down its own.
+# Used when no role has recorded its own.
 JOURNAL_BYTES_MAX = 256 * MIB
 
 
-class Link:
-    """Opened by whoever needs it first, closed when the agent stops."""
+class PluginRuntime:
+    """Opens with the first use; closes when the last transport stops."""
 
     def __init__(self, config: PluginConfig) -> None:
         self.config = config
@@ -38,21 +38,23 @@ class Link:
         self._outbound: OutboundStore | None = None
 
     @classmethod
-    def of(cls, profile: Any) -> Link:
-        """The one of this agent; all its wallets' profiles share the root's settings."""
-        link = profile.inject_or(cls)
-        if link is None:
-            link = cls(read_config(profile.settings))
-            profile.context.injector.bind_instance(cls, link)
-        return link  # type: ignore[no-any-return]
+    def of(cls, profile: Any) -> PluginRuntime:
+        """The agent's own; the profiles of all its wallets share it."""
+        plugin = profile.inject_or(cls)
+        if plugin is None:
+            plugin = cls(read_config(profile.settings))
+            profile.context.injector.bind_instance(cls, plugin)
+        return plugin  # type: ignore[no-any-return]
 
     async def enter(self) -> None:
-        """One transport more that needs the connection until it leaves."""
+        """A transport starts; the runtime stays open until it leaves."""
         self._users += 1
         await self.runtime()
 
     async def leave(self) -> None:
-        """The last one closes it: transports stop side by side, and mail has to be given back."""
+        """A transport stops. The last one closes the runtime: transports stop at the same time, and
+        the inbound one still gives messages back.
+        """
         self._users = max(0, self._users - 1)
         if self._users == 0:
             await self.close()
@@ -65,7 +67,7 @@ class Link:
                 actor = f"acapy-{socket.gethostname()}-{os.getpid()}-{self.uid[:6]}"
                 opened = Runtime.open(options, actor=actor)
                 self._runtime = await self._stack.enter_async_context(opened)
-                rules = Rules(layout=config.layout)
+                rules = RoutingRules(layout=config.layout)
                 self._routing = RoutingStore(self._runtime, rules, self.limits)
                 self._outbound = OutboundStore(self._runtime, config.layout)
             return self._runtime
@@ -87,7 +89,7 @@ class Link:
 
 
 async def _runtime_options(config: PluginConfig, limits: Limits) -> RuntimeOptions:
-    """An agent can't have our settings: what its section does not say is what Redis says."""
+    """The section's values; for those it does not set, the roles' values from Redis."""
     names = {
         key: config.topic_prefix + key.name.removeprefix(keys.TOPIC_PREFIX)
         for key in keys.KEYS

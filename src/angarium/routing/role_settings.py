@@ -1,22 +1,22 @@
-"""The module's rules out of the settings: what its roles share."""
+"""The settings that the module's roles share: checked, and in the form that the roles use."""
 
 from __future__ import annotations
 
 import ssl
 
-from angarium.routing.store import Rules
+from angarium.routing.store import RoutingRules
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.settings import Layout, Settings
 
 
-def rules_of(settings: Settings) -> Rules:
-    return Rules(
+def routing_rules(settings: Settings) -> RoutingRules:
+    return RoutingRules(
         layout=settings.routing.layout.value, stale_after_ms=settings.routing.stale_after_ms
     )
 
 
 def check_layout(settings: Settings) -> None:
-    """Published names carry no hash tag, so they can't share a slot of a cluster."""
+    """The published names have no hash tag, so a cluster can't keep them in one slot."""
     if settings.routing.layout is Layout.ACAPY and settings.partitions > 1:
         raise SettingInvalid(
             "ANGARIUM_ROUTING__LAYOUT",
@@ -26,7 +26,7 @@ def check_layout(settings: Settings) -> None:
 
 
 def server_tls(settings: Settings) -> ssl.SSLContext | None:
-    """For the relay's listeners, all of them, when a certificate is set."""
+    """The TLS context of all the relay's listeners; None without a certificate."""
     routing, setting = settings.routing, "ANGARIUM_ROUTING__TLS_CERTIFICATE"
     if routing.tls_certificate is None:
         if routing.tls_key is not None:
@@ -34,7 +34,7 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # A key that asks for a password would have the role wait for somebody to type one.
+        # Without this, a key with a password makes the role wait for somebody to type it.
         context.load_cert_chain(routing.tls_certificate, routing.tls_key, password=lambda: "")
     except (OSError, ssl.SSLError) as error:
         problem = f"the certificate can't be used: {error}"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from angarium.routing.items import id_of
-from angarium.routing.store import Finished, RoutingStore, Rules
+from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
@@ -29,7 +29,7 @@ async def routing(
     **overrides: Any,
 ) -> AsyncIterator[tuple[Runtime, RoutingStore]]:
     async with sample_runtime(redis_url, clock=clock, **overrides) as runtime:
-        rules = Rules(layout, STALE_MS, moves_max)
+        rules = RoutingRules(layout, STALE_MS, moves_max)
         yield runtime, RoutingStore(runtime, rules, runtime.settings.limits)
 
 
@@ -64,14 +64,14 @@ async def owner(store: RoutingStore, key: str) -> str | None:
 
 
 async def handle_all(store: RoutingStore, uid: str, key: str) -> list[bytes]:
-    """Claim, take and finish what waits for one key; the items, in order."""
+    """ClaimedKeys, take and finish what waits for one key; the items, in order."""
     partition = store.partition_of(key)
     claim = await store.claim(uid, partition, 100, again=True)
     assert claim is not None
     assert key in [*claim.again, *claim.fresh]
     (items,) = await store.take(uid, partition, [key], 1_000)
     assert isinstance(items, list)
-    done = Finished(key, [(id_of(item), "") for item in items])
+    done = FinishedKey(key, [(id_of(item), "") for item in items])
     assert await store.finish(uid, partition, [done]) == ["finished"]
     return items
 
