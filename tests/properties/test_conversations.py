@@ -180,7 +180,7 @@ class Conversations(RuleBasedStateMachine):
         assert position == max(earlier, default=0) + 1
         self.model.requests.append(request)
 
-    @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), required_sender=NEED)
+    @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), need=NEED)
     def reply(self, which: int, instance: int, held: bool, need: str) -> None:
         """To any request that ever was: late callbacks come to old ones."""
         recent = self.model.requests[-6:]
