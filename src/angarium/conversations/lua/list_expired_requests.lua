@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Guarantee: requests whose time is over and that nobody answered.
+-- Guarantee: lists requests that expired without a reply.
 -- KEYS: 3–6 as in the include
 -- ARGV: 4–11 as in the include, 12 most to list
 -- Returns: {MinMessageInfo, …}
