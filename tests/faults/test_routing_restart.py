@@ -44,7 +44,7 @@ class Sending:
                 self.accepted.add(text)
 
 
-async def test_every_role_goes_on_after_redis_was_killed(tmp_path: Path) -> None:
+async def test_every_role_resumes_after_redis_was_killed(tmp_path: Path) -> None:
     with ServerProcess(aof=True, fsync="always") as server:
         patient = {"unavailable_timeout_ms": 30_000}
         async with routing(server.url, durability="local", redis=patient) as (runtime, _):

@@ -1,4 +1,4 @@
-"""Recipient keys under any interleaving of instances, silence, messages, crashes and late acts."""
+"""Recipient keys under any interleaving of instances, silence, messages, crashes, late calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Routing(RuleBasedStateMachine):
         self.in_hand: dict[str, dict[str, list[bytes]]] = defaultdict(dict)
         self.dead: dict[str, list[str]] = defaultdict(list)
         self.names = itertools.count()
-        self.buried = 0
+        self.dead_letters = 0
         self.disturbed = False
         self.rebalanced = 0
 
@@ -101,7 +101,7 @@ class Routing(RuleBasedStateMachine):
                 self.handled[key] += [self._text(key, item) for item in items]
 
     def _pick(self, which: int) -> tuple[str, str] | None:
-        """Somebody who has something in hand, and the key of it."""
+        """An instance that has taken messages, and their key."""
         pairs = sorted((uid, key) for uid, held in self.in_hand.items() for key in held)
         return pairs[which % len(pairs)] if pairs else None
 
@@ -137,7 +137,7 @@ class Routing(RuleBasedStateMachine):
         return True
 
     @rule(which=st.integers(0, 99))
-    def bury(self, which: int) -> None:
+    def dead_letter(self, which: int) -> None:
         """The first of what is in hand is given up, the rest goes back."""
         found = self._pick(which)
         if found is None:
@@ -152,7 +152,7 @@ class Routing(RuleBasedStateMachine):
             text = self.finished[key].pop()
             self.sent[key].remove(text)
             self.dead[key].append(text)
-            self.buried += 1
+            self.dead_letters += 1
 
     @rule()
     def revive(self) -> None:
@@ -300,8 +300,8 @@ class Routing(RuleBasedStateMachine):
         names = [event.event for event in found]
         total = sum(map(len, self.sent.values()))
         assert names.count("handled") == total == next(self.names)
-        assert names.count("dead") == self.buried
-        assert names.count("accepted") == total + self.buried
+        assert names.count("dead") == self.dead_letters
+        assert names.count("accepted") == total + self.dead_letters
         moves = [event for event in found if event.event == "reassigned"]
         for event in moves:
             if event.detail != "rebalance":

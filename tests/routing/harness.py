@@ -1,4 +1,4 @@
-"""The module's store on a server of the tests, envelopes, and a witness for the counts."""
+"""Helpers of the routing tests: a store on a test server, envelopes, counts and journal events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a relay holds is bounded over all its connections, and every one of them goes on later."""
+"""The bytes that a relay and a deliverer hold are bounded, and paused connections resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Connection:
         self._resumed.append(self)
 
 
-async def test_paused_connections_go_on_in_their_order_when_half_is_stored() -> None:
+async def test_paused_connections_resume_in_their_order_when_half_is_stored() -> None:
     flow, resumed = FlowControl(100), list[Connection]()
     flow.message_received(60)
     assert not flow.full
@@ -50,7 +50,7 @@ async def test_paused_connections_go_on_in_their_order_when_half_is_stored() -> 
     await eventually(lambda: resumed == waiting)
 
 
-async def test_when_those_who_went_on_fill_it_again_the_others_wait() -> None:
+async def test_connections_stay_paused_when_the_resumed_ones_fill_the_relay_again() -> None:
     flow, resumed = FlowControl(100), list[Connection]()
     flow.message_received(100)
     waiting = [Connection(resumed) for _ in range(2 * RESUMED_TOGETHER)]
@@ -64,7 +64,7 @@ async def test_when_those_who_went_on_fill_it_again_the_others_wait() -> None:
     await eventually(lambda: resumed == waiting)
 
 
-async def test_messages_that_have_begun_are_refused_over_the_limit() -> None:
+async def test_partial_messages_over_the_limit_are_refused() -> None:
     flow = FlowControl(100)
     flow.partial_grew(100)
     with pytest.raises(Overloaded, match="relay_bytes_max"):
@@ -141,7 +141,7 @@ async def test_a_deliverer_takes_no_more_bytes_than_it_may_hold(redis_url: str) 
         assert len(await store.take(0, 100, 1_000_000)) == 10 - 3
 
 
-async def test_new_messages_retries_and_loans_that_ran_out_are_bounded_in_bytes(
+async def test_new_messages_retries_and_expired_leases_are_bounded_in_bytes(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
@@ -150,14 +150,14 @@ async def test_new_messages_retries_and_loans_that_ran_out_are_bounded_in_bytes(
         for _ in range(4):
             await store.push("http://receiver.example/", b"x" * 3_000, {})
         assert len(await store.take(0, 100, 1)) == 1
-        loans = await store.take(0, 100, 1_000_000)
-        assert len(loans) == 3
+        leases = await store.take(0, 100, 1_000_000)
+        assert len(leases) == 3
         clock.jump(LEASE_MS + 1)
         assert len(await store.take(0, 100, 5_000)) == 2
         again = await store.take(0, 100, 1_000_000)
         assert len(again) == 2
-        for loan in again:
-            end = Settlement(loan, "retried", "n", "u", 1, loan.item, delay_ms=1)
+        for lease in again:
+            end = Settlement(lease, "retried", "n", "u", 1, lease.item, delay_ms=1)
             assert await store.settle(end) == b"settled"
         clock.jump(LEASE_MS // 2)
         assert len(await store.take(0, 100, 1)) == 1

@@ -1,4 +1,4 @@
-"""HTTP requests out of bytes: cut anywhere, the same comes out; what is odd is refused."""
+"""HTTP parser: the cut of the bytes does not matter, and malformed requests are refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def head(*lines: str) -> bytes:
         (head("Host: x", "Transfer-Encoding: chunked") + b"0\r\nHost: y\r\n\r\n", 400),
     ],
 )
-def test_what_is_odd_is_refused(data: bytes, status: int) -> None:
+def test_malformed_requests_are_refused(data: bytes, status: int) -> None:
     with pytest.raises(HttpRequestRefused) as refusal:
         read(data)
     assert refusal.value.status == status
@@ -197,7 +197,7 @@ def read_by_another(data: bytes, wanted: int) -> tuple[list[tuple[str, str, byte
 @settings(max_examples=rounds(500, 50_000), deadline=None)
 @given(odd_requests())
 @example(POST + CHUNKED + POST)
-def test_what_is_taken_is_what_another_strict_reader_takes(data: bytes) -> None:
+def test_accepted_requests_are_those_of_another_strict_parser(data: bytes) -> None:
     """Nothing is smuggled: a request that we see is one that others see, with the same body."""
     ours, _ = read_until_refused(data)
     theirs, refusal = read_by_another(data, len(ours))
@@ -209,7 +209,7 @@ def test_what_is_taken_is_what_another_strict_reader_takes(data: bytes) -> None:
 
 @settings(max_examples=rounds(100, 10_000), deadline=None)
 @given(odd_requests(), st.data())
-def test_odd_requests_too_may_be_cut_anywhere(data: bytes, draw: st.DataObject) -> None:
+def test_malformed_requests_may_be_cut_anywhere(data: bytes, draw: st.DataObject) -> None:
     whole = read_until_refused(data)
     reader, found = HttpRequestReader(1_000), []
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=6)))
@@ -236,7 +236,7 @@ def test_a_peer_that_waits_for_100_continue_is_noticed() -> None:
     assert request.body == b"hello"
 
 
-def test_an_answer_can_not_be_split_by_its_type() -> None:
+def test_a_content_type_can_not_split_the_response() -> None:
     answer = response(200, b"x", "text/plain\r\nset-cookie: a=b")
     assert answer.count(b"\r\n\r\n") == 1
     assert b"\r\nset-cookie" not in answer

@@ -24,7 +24,9 @@ def now_of(clock: FakeClock) -> datetime:
     return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).replace(microsecond=0)
 
 
-async def test_a_published_instance_gets_keys_and_mail_from_us(redis_server: ServerProcess) -> None:
+async def test_a_published_instance_gets_keys_and_messages_from_us(
+    redis_server: ServerProcess,
+) -> None:
     clock = FakeClock()
     async with routing(redis_server.url, layout="acapy", clock=clock) as (runtime, store):
         theirs = PublishedInstance(redis_server.client(), runtime.settings.prefix, "published")
@@ -81,7 +83,7 @@ async def test_lists_of_any_length_come_through_both_ways(
         ]
 
 
-async def test_names_of_any_letters_are_written_as_json_dumps_does(
+async def test_keys_of_any_characters_are_written_as_json_dumps_does(
     redis_server: ServerProcess,
 ) -> None:
     names = ["did:sov:a/b", 'quo"te', "back\\slash", "ключ", "鍵", "🔑", "naïve, “two”"]
@@ -163,7 +165,9 @@ async def test_keys_move_from_a_published_instance_to_ours_by_the_rule(
         assert await counts(runtime) == {"ours_k": 2}
 
 
-async def test_a_damaged_list_of_an_instance_stops_nobody(redis_server: ServerProcess) -> None:
+async def test_a_damaged_list_of_an_instance_does_not_stop_the_others(
+    redis_server: ServerProcess,
+) -> None:
     async with routing(redis_server.url, layout="acapy") as (runtime, store):
         client, prefix = redis_server.client(), runtime.settings.prefix
         client.hset(f"{prefix}uid_recip_keys_map", "broken", "!!! not base64 !!!")

@@ -1,4 +1,4 @@
-"""The relay and bad input: a clear answer, nothing queued, and the next message is taken."""
+"""The relay and bad input: an error, nothing queued, and the next message is accepted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), BAD)
-async def test_bad_input_over_http_is_answered_and_forgotten(
+async def test_bad_input_over_http_gets_an_error_and_is_not_queued(
     redis_url: str, body: bytes, status: int, code: str
 ) -> None:
     async with running(redis_url) as (runtime, relay, client):
@@ -135,7 +135,7 @@ async def test_a_peer_that_stopped_writing_gets_all_its_answers(redis_url: str) 
         assert await counts(runtime) == {"_k": 3}
 
 
-async def test_a_client_that_dribbles_is_let_go_and_others_are_served(
+async def test_a_client_that_sends_too_slowly_is_disconnected_and_others_are_served(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.routing.relay_http.REQUEST_S_MAX", 0.05)
@@ -146,7 +146,7 @@ async def test_a_client_that_dribbles_is_let_go_and_others_are_served(
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
-async def test_too_many_connections_are_told_so(redis_url: str) -> None:
+async def test_a_connection_over_the_limit_is_refused(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_connections_max": 2}) as (_, relay, client):
         held = [await asyncio.open_connection("127.0.0.1", relay.ports["http"]) for _ in range(2)]
         await eventually(lambda: sum(len(d.connections) for d in relay.intakes) == 2, DEADLINE_S)
@@ -158,7 +158,7 @@ async def test_too_many_connections_are_told_so(redis_url: str) -> None:
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
-async def test_who_waits_for_an_answer_that_does_not_come_gets_an_empty_one(
+async def test_a_caller_without_a_response_gets_an_empty_one_after_the_timeout(
     redis_url: str,
 ) -> None:
     fast = {"direct_response_timeout_ms": 50}
@@ -170,7 +170,7 @@ async def test_who_waits_for_an_answer_that_does_not_come_gets_an_empty_one(
         assert await counts(runtime) == {"_k": 1}, "the message is there all the same"
 
 
-async def test_too_many_waiting_callers_are_told_so(redis_url: str) -> None:
+async def test_a_waiting_caller_over_the_limit_is_refused(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_callers_max": 1}) as (runtime, relay, client):
         body = envelope("k", return_route="all")
         first = asyncio.ensure_future(client.post(url(relay), data=body))
@@ -182,7 +182,7 @@ async def test_too_many_waiting_callers_are_told_so(redis_url: str) -> None:
         assert await counts(runtime) == {"_k": 2}
 
 
-async def test_other_methods_are_refused_and_the_root_greets(redis_url: str) -> None:
+async def test_other_methods_are_refused_and_get_explains_an_invitation(redis_url: str) -> None:
     async with running(redis_url) as (_, relay, client):
         assert (await client.put(url(relay), data=b"x")).status == 405
         assert (await client.get(url(relay))).status == 200
@@ -193,7 +193,7 @@ async def test_other_methods_are_refused_and_the_root_greets(redis_url: str) -> 
         assert not relay.ready
 
 
-def test_a_taken_port_and_a_layout_that_can_not_be_are_refused(redis_url: str) -> None:
+def test_a_port_in_use_and_an_impossible_layout_are_refused(redis_url: str) -> None:
     from angarium.runtime.application import Angarium
 
     inbound = {"inbound": INBOUND, "layout": "acapy"}

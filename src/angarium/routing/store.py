@@ -90,7 +90,7 @@ class KeyState:
 
 
 @dataclass(frozen=True)
-class SweepResult:
+class InstanceSweep:
     """`again`: one call may not do all the work that was found."""
 
     assigned: int
@@ -244,13 +244,13 @@ class RoutingStore:
         for partition in range(self.partitions):
             await self._run(RETIRE_UID, partition, (uid,))
 
-    async def sweep(self) -> SweepResult:
+    async def sweep(self) -> InstanceSweep:
         assigned = moved = more = instances = 0
         for partition in range(self.partitions):
             reply = await self._run(SWEEP_UIDS, partition)
             assigned, moved, more = assigned + reply[1], moved + reply[2], more + reply[3]
             instances = max(instances, reply[4])
-        return SweepResult(assigned, moved, more > 0, instances)
+        return InstanceSweep(assigned, moved, more > 0, instances)
 
     async def rebalance(self) -> int:
         """Move idle keys to instances that own fewer; returns how many moved."""

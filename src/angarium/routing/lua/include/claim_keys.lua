@@ -23,8 +23,8 @@ local ready = redis.call('ZRANGEBYSCORE', mail_key, exactly(band(number, READY))
   below(band(number, CLAIMED)), 'LIMIT', 0, keys_max)
 if #ready > 0 then
   for _, key in ipairs(ready) do
-    readied[#readied + 1] = band(number, CLAIMED) + tick
-    readied[#readied + 1] = key
+    newly_ready[#newly_ready + 1] = band(number, CLAIMED) + tick
+    newly_ready[#newly_ready + 1] = key
     found[#found + 1] = key
   end
   write_ready()

@@ -164,8 +164,8 @@ end
 
 function acapy.ready(uid, key)
   if uid == '' then
-    readied[#readied + 1] = tick
-    readied[#readied + 1] = key
+    newly_ready[#newly_ready + 1] = tick
+    newly_ready[#newly_ready + 1] = key
   else
     write_ready()
     redis.call('ZREM', mail_key, key)

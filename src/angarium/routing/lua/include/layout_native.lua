@@ -40,13 +40,13 @@ local function count_of(uid, key)
 end
 
 -- Scores and keys that became ready in this call; written together at the end, or before a read.
-local readied = {}
+local newly_ready = {}
 local function write_ready()
-  if #readied == 0 then return end
-  for start = 1, #readied, 2000 do
-    redis.call('ZADD', mail_key, unpack(readied, start, math.min(start + 1999, #readied)))
+  if #newly_ready == 0 then return end
+  for start = 1, #newly_ready, 2000 do
+    redis.call('ZADD', mail_key, unpack(newly_ready, start, math.min(start + 1999, #newly_ready)))
   end
-  readied = {}
+  newly_ready = {}
 end
 
 local native, entries = {}, {}
@@ -160,8 +160,8 @@ end
 function native.ready(uid, key)
   -- An owner without a last access is not stale; its number is known from its key.
   local number = native.number(uid) or tonumber(redis.call('ZSCORE', keys_key, key))
-  readied[#readied + 1] = band(number, READY) + tick
-  readied[#readied + 1] = key
+  newly_ready[#newly_ready + 1] = band(number, READY) + tick
+  newly_ready[#newly_ready + 1] = key
   if uid ~= '' then woken[uid] = true end
 end
 
