@@ -1,4 +1,4 @@
-"""A persister as a process of its own, which can be told to die in the middle of a move."""
+"""A persister in a process of its own, which dies at a chosen step of a move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F72: a client that stays connected must not lose its session without a word."""
+"""F72: a connected client does not lose its session unnoticed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url_of(role: RoleProcess) -> str:
 
 
 class Got:
-    """The payloads that a client was brought."""
+    """Collects the payloads that a client received."""
 
     def __init__(self) -> None:
         self.payloads: list[object] = []
@@ -49,7 +49,7 @@ async def opened_by(runtime: Runtime) -> list[str]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", ["its server is far away", "its process is stopped"])
-async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewhere(
+async def test_a_late_request_of_a_disconnected_client_does_not_end_its_session_at_another_gateway(
     redis_server: ServerProcess, tmp_path: Path, fault: str
 ) -> None:
     env = {
@@ -78,7 +78,7 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
                 await client.add_live_session("c1", "s1")
                 assert await opened_by(runtime) == ["default:c1"]
                 first.resume()
-                # The first gateway asks for this behind what its client had asked for.
+                # The first gateway sends this request after the earlier one of its client.
                 async with PickupClient(url_of(first)) as other:
                     await other.add_live_session("c2", "s1")
                     line.do(lambda proxy: proxy.heal())
@@ -92,7 +92,7 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
 async def test_a_session_that_is_being_restored_survives_the_check_of_all_sessions(
     redis_url: str, tmp_path: Path
 ) -> None:
-    """Redis has the new term before the gateway has read the answer that says so."""
+    """Redis has the new term before the gateway has read the reply."""
     async with (
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, inbox),
@@ -109,7 +109,7 @@ async def test_a_session_that_is_being_restored_survives_the_check_of_all_sessio
             await inbox.has(await client.add_message("c1", [DID], 1))
 
 
-async def test_a_session_that_is_restored_from_all_sides_is_restored_once(
+async def test_concurrent_restores_of_a_session_restore_it_once(
     redis_url: str, tmp_path: Path
 ) -> None:
     """After an outage: the lease was renewed, fetches are refused, and hints may be missing."""

@@ -1,4 +1,4 @@
-"""Databases to test on: SQLite and PostgreSQL alike."""
+"""Runs tests on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 

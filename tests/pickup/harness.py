@@ -1,4 +1,4 @@
-"""A queue to test on: store, database, queues and a clock the test owns; and whole gateways."""
+"""Harness of the pickup tests: one process's stores with a fake clock, and whole gateways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from angarium.pickup.gateway import Gateway
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.persister import Persister
 from angarium.pickup.queues import PickupQueues
-from angarium.pickup.store import PickupStore
+from angarium.pickup.store import PickupStore, TakeLimits
 from angarium.pickup.sweeper import Sweeper
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
@@ -36,7 +36,7 @@ QUEUE = "default:c1"
 
 @dataclass
 class PickupHarness:
-    """One process's view; several on one Redis and one database are several gateways."""
+    """The stores of one process. Several on one Redis and one database act as several gateways."""
 
     runtime: Runtime
     store: PickupStore
@@ -60,7 +60,7 @@ class PickupHarness:
         return [await self.add(queue) for _ in range(count)]
 
     async def take(self, limit: int = 100, queue: str = QUEUE, did: str = "") -> list[str]:
-        return ids_of(await self.queues.take(queue, did, limit, 1_000_000))
+        return ids_of(await take(self.queues, queue, did, limit, 1_000_000))
 
     async def count(self, queue: str = QUEUE, did: str = "") -> int:
         return await self.queues.count(queue, did)
@@ -73,7 +73,7 @@ class PickupHarness:
         return str(reply[1].decode())
 
     async def pull(self, term: str, queue: str = QUEUE, *, resend: bool = False) -> list[str]:
-        """As a gateway does: the database first, then Redis, until nothing is left."""
+        """Fetch like a gateway: archived messages first, then Redis, until nothing is pending."""
         found: list[StoredMessage] = []
         seen = ""
         while True:
@@ -131,6 +131,13 @@ class PickupHarness:
         return found
 
 
+async def take(
+    queues: PickupQueues, queue: str, did: str, messages_max: int, bytes_max: int
+) -> list[StoredMessage]:
+    """A take whose byte limit also holds for the first message."""
+    return (await queues.take(queue, did, TakeLimits(messages_max, bytes_max, bytes_max))).messages
+
+
 def ids_of(messages: Sequence[StoredMessage]) -> list[str]:
     return [each.id for each in messages]
 
@@ -179,7 +186,7 @@ async def gateway(
     limits: dict[str, int] | None = None,
     **pickup: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway on a free port, on the real clock, with short times unless told otherwise."""
+    """A gateway on a free port with the real clock and short times."""
     given = {"port": 0, "grace_ms": 200, "lease_ms": 3_000, **pickup}
     overrides: dict[str, Any] = {"pickup": given, "database_url": database_url}
     overrides |= {} if prefix is None else {"prefix": prefix}
@@ -201,7 +208,7 @@ def url_of(service: Gateway) -> str:
 
 
 class Inbox:
-    """Deliveries of a client, message by message."""
+    """Collects the deliveries of a client."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []

@@ -1,4 +1,4 @@
-"""Bytes that clients may keep in a gateway: shares in order, and who is not read from."""
+"""Byte budgets of clients and gateways, and when reading from a client pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from angarium.pickup.budget import ALL_CALLS, OWN_CALLS, ByteBudget, UnansweredC
 
 
 class CallSoon:
-    """What a loop does with `call_soon`."""
+    """Collects the callbacks of `call_soon`."""
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], object]] = deque()
@@ -26,22 +26,22 @@ class CallSoon:
             self.waiting.popleft()()
 
 
-def test_shares_are_given_in_the_order_of_asking() -> None:
+def test_requests_are_granted_in_order() -> None:
     call_soon, given_to = CallSoon(), list[str]()
     budget = ByteBudget(10, call_soon)
     budget.request(6, lambda: given_to.append("a"))
     budget.request(6, lambda: given_to.append("b"))
     budget.request(1, lambda: given_to.append("c"))
-    assert given_to == ["a"], "the small one does not overtake"
+    assert given_to == ["a"], "a smaller request does not overtake"
     assert not budget.charge_if_free(1)
     budget.release(6)
-    assert given_to == ["a"], "not from within the release"
+    assert given_to == ["a"], "`release` does not call it directly"
     call_soon.run_all()
     assert given_to == ["a", "b", "c"]
     assert budget.used == 7
 
 
-def test_what_is_larger_than_the_whole_is_given_alone() -> None:
+def test_a_request_larger_than_the_budget_is_granted_alone() -> None:
     call_soon, given_to = CallSoon(), list[str]()
     budget = ByteBudget(10, call_soon)
     budget.charge(1)
@@ -52,14 +52,14 @@ def test_what_is_larger_than_the_whole_is_given_alone() -> None:
     assert given_to == ["large"]
 
 
-def test_a_client_waits_for_its_own_share_and_for_the_gateways() -> None:
+def test_a_client_waits_for_its_own_budget_and_for_the_gateways_budget() -> None:
     call_soon, given_to = CallSoon(), list[str]()
     gateway = ByteBudget(10, call_soon)
     one, two = ByteBudget(8, call_soon, gateway), ByteBudget(8, call_soon, gateway)
     one.request(8, lambda: given_to.append("one"))
     two.request(8, lambda: given_to.append("two"))
     assert given_to == ["one"]
-    assert not two.charge_if_free(1), "somebody waits"
+    assert not two.charge_if_free(1), "a request waits"
     one.request(1, lambda: given_to.append("one again"))
     one.release(8)
     call_soon.run_all()
@@ -76,7 +76,9 @@ def test_a_client_waits_for_its_own_share_and_for_the_gateways() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12), st.booleans()), max_size=60),
 )
-def test_everybody_gets_a_share_and_all_is_returned(asked: list[tuple[int, int, bool]]) -> None:
+def test_every_request_is_granted_and_every_byte_released(
+    asked: list[tuple[int, int, bool]],
+) -> None:
     call_soon = CallSoon()
     gateway = ByteBudget(15, call_soon)
     clients = [ByteBudget(10, call_soon, gateway) for _ in range(3)]
@@ -119,7 +121,7 @@ class FakeClient:
         self.pause_reasons &= ~reason
 
 
-def test_a_client_with_many_calls_is_held_until_half_of_them_are_answered() -> None:
+def test_reading_pauses_at_the_clients_limit_and_resumes_at_half_of_it() -> None:
     calls, client = UnansweredCalls(100, 1_000), FakeClient()
     for _ in range(11):
         calls.begin(client, 10)
@@ -131,7 +133,7 @@ def test_a_client_with_many_calls_is_held_until_half_of_them_are_answered() -> N
     assert client.pause_reasons == 0
 
 
-def test_whoever_asks_while_a_gateway_has_too_many_calls_is_held() -> None:
+def test_a_call_beyond_the_gateways_limit_pauses_its_client() -> None:
     calls = UnansweredCalls(100, 150)
     clients: list[Any] = [FakeClient(), FakeClient(), FakeClient()]
     for client in clients:

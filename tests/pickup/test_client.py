@@ -1,4 +1,4 @@
-"""The clients of the gateway: what they remember, and how they come back."""
+"""The clients of the gateway: what they restore after a lost connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.ports import free_port
 from tests.pickup.harness import DID, Inbox, connected, gateway, sqlite, url_of
 
 
-async def test_the_client_comes_back_with_its_sessions(redis_url: str, tmp_path: Path) -> None:
+async def test_the_client_connects_again_with_its_sessions(redis_url: str, tmp_path: Path) -> None:
     inbox, port, database = Inbox(), free_port(), sqlite(tmp_path)
     prefix = f"t{tmp_path.name}:"
     async with gateway(redis_url, database, prefix=prefix, port=port) as service:
@@ -32,13 +32,13 @@ async def test_the_client_comes_back_with_its_sessions(redis_url: str, tmp_path:
         await client.__aexit__()
 
 
-async def test_a_gateway_that_dies_while_the_client_introduces_itself_is_tried_again(
+async def test_the_client_connects_again_if_the_gateway_dies_during_its_first_call(
     redis_url: str, tmp_path: Path
 ) -> None:
     port, met = free_port(), asyncio.Event()
 
     async def rude(request: web.Request) -> web.WebSocketResponse:
-        """Takes the connection, hears the first call, and is gone."""
+        """Accepts the connection, reads the first call, and aborts."""
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         await socket.receive()
@@ -63,7 +63,7 @@ async def test_a_gateway_that_dies_while_the_client_introduces_itself_is_tried_a
             await client.__aexit__()
 
 
-async def test_the_end_of_another_session_is_not_the_end_of_the_clients_own(
+async def test_removing_another_session_keeps_the_clients_own(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -78,7 +78,7 @@ async def test_the_end_of_another_session_is_not_the_end_of_the_clients_own(
         await inbox.has(message)
 
 
-async def test_the_sync_client_does_the_same(redis_url: str, tmp_path: Path) -> None:
+async def test_the_sync_client_has_every_method(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         url = url_of(service)
 

@@ -1,4 +1,4 @@
-"""The door for other modules: a new_message is there once, whatever becomes of the first try."""
+"""A message with an id of its sender is added once, also if the sender repeats the call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def events(runtime: Runtime) -> list[tuple[str, str, str | None]]:
     return found
 
 
-async def test_a_letter_is_stored_once_and_told_once(any_redis_url: str) -> None:
+async def test_a_message_is_stored_once_and_has_one_event(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
         adds = DeduplicatedAdd(runtime)
         assert await adds.add(new_message(stands_for="reply-1")) == "offline"
@@ -43,7 +43,7 @@ async def test_a_letter_is_stored_once_and_told_once(any_redis_url: str) -> None
         assert await events(runtime) == [("accepted", ID, "reply-1")]
 
 
-async def test_a_letter_that_was_removed_does_not_come_back(any_redis_url: str) -> None:
+async def test_a_repeat_does_not_restore_a_removed_message(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
         adds, store = DeduplicatedAdd(runtime), PickupStore(runtime)
         for partition in store.partitions:
@@ -54,7 +54,7 @@ async def test_a_letter_that_was_removed_does_not_come_back(any_redis_url: str) 
         assert await store.queue_status("default:anna") is None
 
 
-async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str) -> None:
+async def test_messages_keep_the_order_in_which_they_were_added(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
         adds, store = DeduplicatedAdd(runtime), PickupStore(runtime)
         for partition in store.partitions:
@@ -62,12 +62,12 @@ async def test_letters_keep_the_order_in_which_they_were_put(any_redis_url: str)
         ids = [derived_id(str(number)) for number in range(20)]
         for each in ids:
             await adds.add(new_message(message_id=each))
-        await adds.add(new_message(message_id=ids[0]))  # a repeat changes no place
+        await adds.add(new_message(message_id=ids[0]))  # a repeat does not change the order
         reply = await store.take("default:anna", "", TakeLimits(100, 10_000))
         assert [each.decode() for each in reply[3::2]] == ids
 
 
-async def test_a_full_queue_takes_no_letter_and_remembers_none(redis_url: str) -> None:
+async def test_a_full_queue_refuses_a_message_and_does_not_remember_its_id(redis_url: str) -> None:
     async with sample_runtime(redis_url, limits={"pickup_queue_messages_max": 1}) as runtime:
         adds = DeduplicatedAdd(runtime)
         await adds.add(new_message())
@@ -78,7 +78,7 @@ async def test_a_full_queue_takes_no_letter_and_remembers_none(redis_url: str) -
         assert await runtime.redis.call("EXISTS", name, key=name) == 0
 
 
-async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url: str) -> None:
+async def test_an_offline_recipient_is_notified_if_the_message_has_a_token(redis_url: str) -> None:
     async with sample_runtime(redis_url, **PUSH) as runtime:
         adds = DeduplicatedAdd(runtime)
         await adds.add(new_message())
@@ -98,7 +98,7 @@ async def test_a_recipient_who_is_away_is_notified_if_there_is_a_token(redis_url
         ({"payload": b"1e999999"}, InputInvalid),
     ],
 )
-async def test_what_can_not_be_delivered_is_refused(
+async def test_an_invalid_message_is_refused(
     redis_url: str, more: dict[str, Any], error: type[Exception]
 ) -> None:
     async with sample_runtime(redis_url) as runtime:
@@ -107,7 +107,7 @@ async def test_what_can_not_be_delivered_is_refused(
         assert await events(runtime) == []
 
 
-def test_an_id_is_the_same_for_the_same_parts_and_no_id_of_the_gateways() -> None:
+def test_a_derived_id_depends_on_its_parts_and_differs_from_ids_of_the_gateway() -> None:
     assert derived_id("a", "b") == derived_id("a", "b") != derived_id("ab", "")
     assert is_derived_id(ID)
     assert ID.isalnum()

@@ -1,4 +1,4 @@
-"""What waits long: the same on SQLite and PostgreSQL, with the database away, and after crashes."""
+"""Archived messages on SQLite and PostgreSQL, without the database, and after crashes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.pickup.harness import (
     THRESHOLD_S,
     PickupHarness,
     harness,
+    take,
 )
 
 
 class Crash(Exception):
-    """The persister dies here."""
+    """Stands for the death of the persister."""
 
 
 async def crash(_: Mapping[str, Sequence[StoredMessage]]) -> None:
@@ -50,17 +51,17 @@ async def test_both_stores_are_one_queue_in_order_of_arrival(
         assert await pickup.store.queue_status(QUEUE) is None
 
 
-async def test_payloads_and_times_come_back_as_they_were(redis_url: str, database_url: str) -> None:
+async def test_archived_payloads_and_times_are_unchanged(redis_url: str, database_url: str) -> None:
     async with harness(redis_url, database_url) as pickup:
         payload = '{"a": "é\\u0000\\n", "b": [1.0, {}]}'.encode()
         message_id = await pickup.add(payload=payload, did=f"{DID} {OTHER_DID}")
         before = pickup.clock.now_ms()
         await pickup.archive_all()
-        (found,) = await pickup.queues.take(QUEUE, OTHER_DID, 9, 999)
+        (found,) = await take(pickup.queues, QUEUE, OTHER_DID, 9, 999)
         assert (found.id, found.payload, found.received_ms) == (message_id, payload, before)
 
 
-async def test_recipients_are_told_apart_in_the_database(redis_url: str, database_url: str) -> None:
+async def test_archived_messages_are_found_by_recipient(redis_url: str, database_url: str) -> None:
     async with harness(redis_url, database_url) as pickup:
         anna = [await pickup.add(did=DID) for _ in range(3)]
         bert = [await pickup.add(did=OTHER_DID) for _ in range(3)]
@@ -76,19 +77,19 @@ async def test_recipients_are_told_apart_in_the_database(redis_url: str, databas
         assert await pickup.take() == anna
 
 
-async def test_limits_count_what_both_stores_hold(redis_url: str, database_url: str) -> None:
+async def test_limits_count_the_messages_of_both_stores(redis_url: str, database_url: str) -> None:
     async with harness(redis_url, database_url) as pickup:
         for _ in range(4):
             await pickup.add(payload=b"1" * 100)
         await pickup.archive_all()
         for _ in range(4):
             await pickup.add(payload=b"1" * 100)
-        assert len(await pickup.queues.take(QUEUE, "", 100, 650)) == 6
-        assert len(await pickup.queues.take(QUEUE, "", 1, 650)) == 1
+        assert len(await take(pickup.queues, QUEUE, "", 100, 650)) == 6
+        assert len(await take(pickup.queues, QUEUE, "", 1, 650)) == 1
 
 
 @pytest.mark.parametrize("step", ["on_move_begun", "on_rows_stored"])
-async def test_a_persister_that_dies_neither_loses_nor_doubles_nor_revives(
+async def test_a_persister_that_dies_loses_duplicates_and_restores_nothing(
     step: str, redis_url: str, database_url: str
 ) -> None:
     clock = FakeClock()
@@ -99,7 +100,7 @@ async def test_a_persister_that_dies_neither_loses_nor_doubles_nor_revives(
         setattr(one.persisters[0], step, crash)
         with pytest.raises(Crash):
             await one.persist()
-        # Half-way: every message is seen once, and one is acknowledged.
+        # During the move every message is seen once; one is acknowledged.
         assert await one.count() == 6
         assert await one.queues.remove(QUEUE, ids[:1]) == 1
         assert await one.take(1) == ids[1:2]
@@ -115,10 +116,10 @@ async def test_a_persister_that_dies_neither_loses_nor_doubles_nor_revives(
             assert events.count("accepted") == events.count("delivered") == 6
 
 
-async def test_a_persister_that_wakes_up_late_brings_nothing_back(
+async def test_a_persister_paused_past_its_lease_stores_nothing(
     redis_url: str, database_url: str
 ) -> None:
-    """It was paused between reading from Redis and writing to the database."""
+    """The persister pauses between reading from Redis and writing to the database."""
     clock = FakeClock()
     async with harness(redis_url, database_url, clock=clock, actor="one") as one:
         shared: dict[str, Any] = {"prefix": one.runtime.settings.prefix}
@@ -143,7 +144,7 @@ async def _moved(pickup: PickupHarness) -> int:
     return await pickup.persist()
 
 
-async def test_a_session_takes_over_what_lies_in_the_database(
+async def test_a_new_session_gets_the_archived_messages_of_the_earlier_one(
     redis_url: str, database_url: str
 ) -> None:
     async with harness(redis_url, database_url) as pickup:
@@ -159,9 +160,7 @@ async def test_a_session_takes_over_what_lies_in_the_database(
         assert await pickup.pull(new) == ids[2:]
 
 
-async def test_keyspaces_share_a_database_and_nothing_else(
-    redis_url: str, database_url: str
-) -> None:
+async def test_keyspaces_in_one_database_are_separate(redis_url: str, database_url: str) -> None:
     async with harness(redis_url, database_url) as one, harness(redis_url, database_url) as two:
         await one.add_many(2)
         await two.add_many(3)
@@ -176,7 +175,7 @@ def _size(pickup: PickupHarness) -> int:
     return len(header) + len('"x"')
 
 
-async def test_with_the_database_away_messages_stay_in_redis_and_move_later(
+async def test_without_the_database_messages_stay_in_redis_and_move_later(
     redis_url: str, postgres: PostgresProcess
 ) -> None:
     address = postgres.new_database()
@@ -194,13 +193,13 @@ async def test_with_the_database_away_messages_stay_in_redis_and_move_later(
             proxy.cut()
             with pytest.raises(DatabaseUnavailable):
                 await pickup.persist()
-            # A queue that has nothing in the database does not notice.
+            # A queue without archived messages still works.
             assert await pickup.count() == 5
             assert await pickup.take(2) == ids[:2]
             assert await pickup.queues.remove(QUEUE, ids[:1]) == 1
             term = await pickup.open()
             assert await pickup.pull(term) == ids[2:]
-            # One that has says so, and gives nothing out of order.
+            # A queue with archived messages fails, and gives nothing out of order.
             assert await pickup.count("default:c2") == 2
             with pytest.raises(DatabaseUnavailable):
                 await pickup.take(queue="default:c2")

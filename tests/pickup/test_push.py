@@ -1,4 +1,4 @@
-"""Notifications for recipients who are away, against a real receiver that can be told to fail."""
+"""Push notifications for offline recipients, with a real receiver that can fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOON = 30
 
 
 class Receiver:
-    """The notification sender's stand-in: keeps what it got, answers what it is told to."""
+    """An HTTP server that records notifications and answers with a chosen status."""
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
@@ -92,7 +92,7 @@ async def test_a_receiver_that_hangs_delays_no_call(redis_url: str, tmp_path: Pa
         await eventually(lambda: service.pushes.sent == 20, SOON)
 
 
-async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
+async def test_failed_tries_are_repeated_and_given_up_once_per_token(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with receiver() as phone, harness(redis_url, sqlite(tmp_path)) as pickup:
@@ -106,7 +106,7 @@ async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
             for tries in range(1, 7):
                 await pushes.run_once()
                 await pushes.run_once()
-                assert len(phone.got) == tries, "one chain, and no second try in the interval"
+                assert len(phone.got) == tries, "one try per interval"
                 await pickup.clock.advance(100)
             await pushes.run_once()
             assert len(phone.got) == 6
@@ -117,12 +117,12 @@ async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
             for _ in range(3):
                 await pushes.run_once()
                 await pickup.clock.advance(100)
-            assert len(phone.got) == 7, "what is refused for good is not tried again"
+            assert len(phone.got) == 7, "a permanent failure is not tried again"
         finally:
             await sender.close()
 
 
-async def test_a_uri_of_the_clients_has_to_be_allowed(redis_url: str, tmp_path: Path) -> None:
+async def test_a_clients_notification_uri_has_to_be_allowed(redis_url: str, tmp_path: Path) -> None:
     async with receiver() as phone, harness(redis_url, sqlite(tmp_path)) as pickup:
         settings = load(pickup={"push_allowed": [phone.url]}).pickup
         sender = HttpPushSender()
@@ -139,7 +139,7 @@ async def test_a_uri_of_the_clients_has_to_be_allowed(redis_url: str, tmp_path: 
 
 
 class Pager:
-    """A sender of the operator's own."""
+    """A sender class of the operator."""
 
     pushes: ClassVar[list[Push]] = []
 
@@ -147,9 +147,7 @@ class Pager:
         self.pushes.append(push)
 
 
-async def test_another_sender_may_stand_in_the_place_of_http(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_an_operators_sender_replaces_http(redis_url: str, tmp_path: Path) -> None:
     Pager.pushes.clear()
     own = "tests.pickup.test_push:Pager"
     async with (
@@ -164,13 +162,13 @@ async def test_another_sender_may_stand_in_the_place_of_http(
 
 
 @pytest.mark.parametrize("name", ["nowhere:Pager", "tests.pickup.test_push:Nobody", "json:dumps"])
-def test_a_sender_that_can_not_be_used_is_refused_before_the_start(name: str) -> None:
+def test_an_unusable_sender_is_refused_before_the_start(name: str) -> None:
     with pytest.raises(SettingInvalid) as error:
         make_sender(load(pickup={"push_sender": name}).pickup)
     assert "PUSH_SENDER" in str(error.value)
 
 
-async def test_one_token_of_several_connections_gets_one_notification_in_its_interval(
+async def test_a_token_of_several_connections_gets_one_notification_per_interval(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with receiver() as phone, harness(any_redis_url, sqlite(tmp_path)) as pickup:

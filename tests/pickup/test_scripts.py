@@ -1,4 +1,4 @@
-"""Every script of the module called: success, each refusal, and the event it notes."""
+"""Calls every script of the module: success, each refusal, and the events."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from tests.pickup.harness import (
     harness,
     ids_of,
     sqlite,
+    take,
 )
 
 
-async def test_an_added_message_waits_and_is_found(any_redis_url: str, tmp_path: Path) -> None:
+async def test_an_added_message_is_pending_and_found(any_redis_url: str, tmp_path: Path) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         message_id = await pickup.add(payload=b'{"a":1}')
         assert await pickup.store.exists(QUEUE, message_id)
@@ -42,7 +43,7 @@ async def test_an_added_message_waits_and_is_found(any_redis_url: str, tmp_path:
         assert await pickup.store.queue_status("default:c2") is None
 
 
-async def test_a_full_queue_takes_nothing_more_and_others_do(
+async def test_a_full_queue_refuses_messages_and_others_accept_them(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     limits = {"pickup_queue_messages_max": 2}
@@ -55,7 +56,7 @@ async def test_a_full_queue_takes_nothing_more_and_others_do(
         assert status_of(await pickup.store.add(QUEUE, "m3", DID, b"1")) == "queue_full"
 
 
-async def test_a_queue_is_full_by_its_bytes_too(redis_url: str, tmp_path: Path) -> None:
+async def test_a_queue_has_a_limit_of_bytes(redis_url: str, tmp_path: Path) -> None:
     limits = {"pickup_queue_bytes_max": 200}
     async with harness(redis_url, sqlite(tmp_path), limits=limits) as pickup:
         first = await pickup.add(payload=b"1" * 100)
@@ -64,7 +65,7 @@ async def test_a_queue_is_full_by_its_bytes_too(redis_url: str, tmp_path: Path) 
         assert status_of(await pickup.store.add(QUEUE, "m3", DID, b"1" * 100)) == "offline"
 
 
-async def test_taken_messages_are_nobody_elses_until_their_time_is_over(
+async def test_nobody_else_gets_taken_messages_until_their_time_is_over(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -83,10 +84,10 @@ async def test_taken_messages_are_nobody_elses_until_their_time_is_over(
 async def test_a_take_keeps_both_limits(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         ids = [await pickup.add(payload=b"1" * 10) for _ in range(4)]
-        assert ids_of(await pickup.queues.take(QUEUE, "", 3, 25)) == ids[:2]
-        assert ids_of(await pickup.queues.take(QUEUE, "", 1, 25)) == ids[2:3]
-        assert ids_of(await pickup.queues.take(QUEUE, "", 5, 9)) == []
-        assert ids_of(await pickup.queues.take(QUEUE, "", 0, 99)) == []
+        assert ids_of(await take(pickup.queues, QUEUE, "", 3, 25)) == ids[:2]
+        assert ids_of(await take(pickup.queues, QUEUE, "", 1, 25)) == ids[2:3]
+        assert ids_of(await take(pickup.queues, QUEUE, "", 5, 9)) == []
+        assert ids_of(await take(pickup.queues, QUEUE, "", 0, 99)) == []
 
 
 async def test_the_first_message_of_a_take_may_be_larger_than_the_others(
@@ -97,11 +98,11 @@ async def test_the_first_message_of_a_take_may_be_larger_than_the_others(
         most = TakeLimits(10, 25, 100)
 
         async def portion() -> tuple[list[str], bool]:
-            taken = await pickup.queues.take_some(QUEUE, "", most)
+            taken = await pickup.queues.take(QUEUE, "", most)
             assert list(taken.due) == ids_of(taken.messages)
             return ids_of(taken.messages), taken.more
 
-        assert await pickup.queues.take(QUEUE, "", 10, 89) == []
+        assert await take(pickup.queues, QUEUE, "", 10, 89) == []
         assert await portion() == (ids[:1], True)
         assert await portion() == (ids[1:3], True)
         assert await portion() == (ids[3:4], True)
@@ -126,14 +127,14 @@ async def test_the_first_archived_message_may_be_larger_than_the_others(
             return [each.decode() for each in reply[3:]]
 
         session = await pickup.open()
-        assert await claim("", 10, 25, 89) == [], "larger than the taker wants"
+        assert await claim("", 10, 25, 89) == [], "larger than the taker's limit"
         assert await claim(session, 10, 25) == ids[:1]
         assert await claim("", 10, 25, 100) == ids[1:3]
         assert await claim(session, 1, 25) == ids[3:4]
         assert await pickup.pull(session) == [ids[4], newer]
 
 
-async def test_takes_of_one_call_share_what_redis_may_copy(redis_url: str, tmp_path: Path) -> None:
+async def test_takes_of_one_call_share_a_limit_of_bytes(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         queues = [f"default:c{number}" for number in range(12)]
         for queue in queues:
@@ -145,18 +146,18 @@ async def test_takes_of_one_call_share_what_redis_may_copy(redis_url: str, tmp_p
         assert set(statuses) == {"taken", "busy"}
         busy = [queue for queue, status in zip(queues, statuses, strict=True) if status == "busy"]
         for queue in busy:
-            assert len(await pickup.queues.take(queue, "", 1, 2_000_000)) == 1
+            assert len(await take(pickup.queues, queue, "", 1, 2_000_000)) == 1
 
 
 @pytest.mark.parametrize("archived", [False, True])
-async def test_what_was_taken_and_not_answered_is_given_back(
+async def test_taken_messages_without_an_answer_are_pending_again(
     redis_url: str, tmp_path: Path, archived: bool
 ) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         ids = await pickup.add_many(4)
         if archived:
             await pickup.archive_all()
-        taken = await pickup.queues.take_some(QUEUE, "", TakeLimits(3, 100))
+        taken = await pickup.queues.take(QUEUE, "", TakeLimits(3, 100))
         assert ids_of(taken.messages) == ids[:3]
         await pickup.queues.remove(QUEUE, ids[:1])
         assert await pickup.store.give_back(QUEUE, taken.due) == 2
@@ -165,13 +166,11 @@ async def test_what_was_taken_and_not_answered_is_given_back(
         assert (await pickup.event_names()).count("returned") == 2
         await pickup.clock.advance(1)
         assert await pickup.take(1) == ids[1:2]
-        assert await pickup.store.give_back(QUEUE, taken.due) == 0, "it is another taker's"
+        assert await pickup.store.give_back(QUEUE, taken.due) == 0, "another taker has it"
         assert await pickup.take() == ids[2:]
 
 
-async def test_a_full_window_gets_nothing_from_the_database_either(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_a_full_window_gets_no_archived_messages(redis_url: str, tmp_path: Path) -> None:
     limits = {"pickup_sending_messages_max": 2}
     async with harness(redis_url, sqlite(tmp_path), limits=limits) as pickup:
         ids = await pickup.add_many(2)
@@ -184,7 +183,7 @@ async def test_a_full_window_gets_nothing_from_the_database_either(
         assert await pickup.pull(term) == older
 
 
-async def test_a_take_for_one_recipient_leaves_the_others(
+async def test_a_take_for_one_recipient_leaves_the_messages_of_others(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -198,7 +197,7 @@ async def test_a_take_for_one_recipient_leaves_the_others(
         assert await pickup.take() == [anna, longer]
 
 
-async def test_a_session_gets_what_waits_in_order_and_holds_it(
+async def test_a_session_gets_pending_messages_in_order_and_nobody_else_does(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -206,13 +205,13 @@ async def test_a_session_gets_what_waits_in_order_and_holds_it(
         term = await pickup.open()
         assert await pickup.pull(term) == ids
         assert await pickup.pull(term) == []
-        await pickup.clock.advance(3_000)  # however long: they are charged
+        await pickup.clock.advance(3_000)  # a session has them without a time limit
         assert await pickup.sweep() == 0
         assert await pickup.take() == []
         assert await pickup.count() == 0
 
 
-async def test_a_message_goes_to_a_session_of_ours_at_once_if_nothing_is_before_it(
+async def test_a_message_goes_to_a_local_session_at_once_if_no_earlier_one_is_pending(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     limits = {"pickup_sending_messages_max": 3}
@@ -221,7 +220,7 @@ async def test_a_message_goes_to_a_session_of_ours_at_once_if_nothing_is_before_
         assert pickup.status == "offline"
         term = await pickup.open()
         second = await pickup.add()
-        assert pickup.status == "here", "one is before it"
+        assert pickup.status == "here", "an earlier one is pending"
         assert await pickup.pull(term) == [first, second]
         reply = await pickup.store.add(QUEUE, "m3", DID, b"1")
         assert status_of(reply) == "sent"
@@ -239,10 +238,10 @@ async def test_a_message_goes_to_a_session_of_ours_at_once_if_nothing_is_before_
         for partition in pickup.store.partitions:
             await pickup.store.sessions.renew_gateway(partition)
         await pickup.add()
-        assert pickup.status == "here", "the database comes first"
+        assert pickup.status == "here", "archived messages come first"
 
 
-async def test_a_pull_of_another_term_is_lost(any_redis_url: str, tmp_path: Path) -> None:
+async def test_a_pull_under_another_term_answers_lost(any_redis_url: str, tmp_path: Path) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         await pickup.add()
         await pickup.open()
@@ -264,17 +263,19 @@ async def test_a_pull_stops_at_the_window(redis_url: str, tmp_path: Path) -> Non
         assert ids_of(messages_of(reply[2:])) == ids[2:]
 
 
-async def test_an_answer_that_was_lost_is_asked_for_again(redis_url: str, tmp_path: Path) -> None:
+async def test_a_pull_with_resend_returns_sent_messages_again(
+    redis_url: str, tmp_path: Path
+) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         ids = await pickup.add_many(3)
         taken = await pickup.take(1)
         term = await pickup.open()
-        await pickup.store.pull(QUEUE, term, resend=False)  # lost on the way
-        assert await pickup.pull(term, resend=True) == ids[1:], "and not what a taker has"
+        await pickup.store.pull(QUEUE, term, resend=False)  # the reply is lost
+        assert await pickup.pull(term, resend=True) == ids[1:], "without the message of a taker"
         assert taken == ids[:1]
 
 
-async def test_removal_is_exact_and_may_be_repeated(any_redis_url: str, tmp_path: Path) -> None:
+async def test_removal_is_exact_and_repeatable(any_redis_url: str, tmp_path: Path) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         ids = await pickup.add_many(60)
         await pickup.take(10)
@@ -334,7 +335,7 @@ async def test_old_messages_move_and_young_ones_stay(any_redis_url: str, tmp_pat
         assert (await pickup.event_names()).count("archived") == 3
 
 
-async def test_held_messages_move_and_stay_held(any_redis_url: str, tmp_path: Path) -> None:
+async def test_sent_messages_move_and_stay_sent(any_redis_url: str, tmp_path: Path) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         ids = await pickup.add_many(3)
         term = await pickup.open()
@@ -349,7 +350,7 @@ async def test_held_messages_move_and_stay_held(any_redis_url: str, tmp_path: Pa
         assert await pickup.pull(new) == [ids[0], ids[2]]
 
 
-async def test_what_comes_back_after_its_grace_is_before_what_moved_meanwhile(
+async def test_messages_that_are_pending_again_come_before_newer_archived_ones(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -365,7 +366,7 @@ async def test_what_comes_back_after_its_grace_is_before_what_moved_meanwhile(
         assert await pickup.pull(new) == [*first, *later]
 
 
-async def test_a_message_removed_on_its_way_does_not_come_back(
+async def test_a_message_removed_during_its_move_stays_removed(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -380,10 +381,10 @@ async def test_a_message_removed_on_its_way_does_not_come_back(
         assert await pickup.persist() == 2
         assert await pickup.count() == 2
         assert await pickup.take() == ids[1:]
-        assert await pickup.archive.sizes(QUEUE, ids[:1]) == [], "its row is gone"
+        assert await pickup.archive.sizes(QUEUE, ids[:1]) == [], "its row is deleted"
 
 
-async def test_removal_in_the_database_is_exact_and_its_rows_go(
+async def test_removal_of_archived_messages_is_exact_and_deletes_their_rows(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -399,9 +400,7 @@ async def test_removal_in_the_database_is_exact_and_its_rows_go(
         assert (await pickup.event_names()).count("delivered") == 2
 
 
-async def test_rows_that_were_seen_before_others_were_cleared_are_looked_at_again(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_rows_read_before_a_deletion_are_read_again(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         ids = await pickup.add_many(2)
         await pickup.archive_all()
@@ -417,7 +416,7 @@ async def test_rows_that_were_seen_before_others_were_cleared_are_looked_at_agai
 
 
 async def forget_everything(pickup: PickupHarness, partition: int) -> None:
-    """As if Redis had come back empty."""
+    """Delete all data of the partition, as after a loss of Redis' data."""
     name, call = pickup.runtime.keyspace.name, pickup.runtime.redis.call
     for key in (keys.PICKUP_CHARTED, keys.PICKUP_PERSISTER_TERM, keys.PICKUP_PERSISTER_LOCK):
         await call("DEL", name(key, partition), key=name(key, partition))
@@ -427,7 +426,7 @@ async def forget_everything(pickup: PickupHarness, partition: int) -> None:
             await call("DEL", gone, key=gone)
 
 
-async def test_when_redis_lost_its_data_the_database_is_counted_first(
+async def test_after_redis_lost_its_data_the_database_is_counted_first(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -449,7 +448,7 @@ async def test_when_redis_lost_its_data_the_database_is_counted_first(
         assert await pickup.take(queue="default:c2") == [other]
 
 
-async def test_a_term_is_only_ever_raised(redis_url: str, tmp_path: Path) -> None:
+async def test_a_term_never_decreases(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         name = pickup.runtime.keyspace.name(keys.PICKUP_PERSISTER_TERM)
         for given, expected in ((7, b"7"), (3, b"7"), (9, b"9")):
@@ -468,18 +467,18 @@ async def test_a_persister_of_an_older_term_stores_nothing(redis_url: str, tmp_p
         assert await pickup.archive.sizes(QUEUE, ["m1"]) == []
         with pytest.raises(LeaseLost):
             await pickup.archive_all()
-        assert await pickup.persist() == 1, "it asked for a greater term"
+        assert await pickup.persist() == 1, "it got a greater term"
 
 
-async def test_a_chart_that_is_complete_is_not_written_again(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_complete_archive_counts_are_not_overwritten(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         await pickup.store.moves.write_counts(0, [(QUEUE, 7, 100)], last=True)
         assert await pickup.count() == 0
 
 
-async def test_mail_waits_is_told_for_each_session(any_redis_url: str, tmp_path: Path) -> None:
+async def test_reading_a_session_reports_pending_messages(
+    any_redis_url: str, tmp_path: Path
+) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         term = await pickup.open()
         assert (await pickup.store.sessions.read(QUEUE))[4] == 0
@@ -493,7 +492,7 @@ async def test_mail_waits_is_told_for_each_session(any_redis_url: str, tmp_path:
         assert (await pickup.store.sessions.read(QUEUE))[4] == 0
 
 
-async def test_a_token_gets_one_notification_in_its_interval(
+async def test_a_token_gets_one_notification_per_interval(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -509,7 +508,7 @@ async def test_a_token_gets_one_notification_in_its_interval(
         await pickup.add(push=b"token one")
         await pickup.add(push=b"token two")
         assert await claim() == [(token, 0, b"two")]
-        assert await claim() == [], "it is somebody's"
+        assert await claim() == [], "it is claimed"
         await pickup.add(push=b"token three and more")
         assert await settle(b"two", "pushed") == "newer"
         assert await claim() == []
@@ -525,7 +524,7 @@ async def test_a_token_gets_one_notification_in_its_interval(
         await pickup.clock.advance(1.1)
         assert await claim() == [(token, 1, b"three and more")], "it was not tried"
         assert await settle(b"three and more", "push_failed") == "settled"
-        assert await settle(b"three and more", "push_failed") == "settled", "and told once"
+        assert await settle(b"three and more", "push_failed") == "settled", "with one event"
         await pickup.clock.advance(60)
         assert await claim() == []
         assert [e for e in await pickup.event_names() if e.startswith("push")] == [
@@ -535,7 +534,9 @@ async def test_a_token_gets_one_notification_in_its_interval(
         ]
 
 
-async def test_a_claim_whose_holder_died_goes_to_another(redis_url: str, tmp_path: Path) -> None:
+async def test_another_gateway_claims_the_notification_of_a_dead_one(
+    redis_url: str, tmp_path: Path
+) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         await pickup.add(push=b"t one")
         assert len(await pickup.store.pushes.claim(0, 30_000, 10)) == 1
@@ -555,7 +556,7 @@ async def test_a_tokens_interval_holds_for_all_partitions(
         assert await pickup.store.pushes.grant("t") == 0
 
 
-async def test_a_notification_is_scheduled_with_its_message_if_nobody_is_there(
+async def test_adding_a_message_for_an_offline_recipient_schedules_its_notification(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path), send_at_once=True) as pickup:
@@ -566,11 +567,11 @@ async def test_a_notification_is_scheduled_with_its_message_if_nobody_is_there(
         assert await pickup.store.pushes.claim(partition, 30_000, 10) == []
         await pickup.clock.advance(LEASE_S + 1)
         await pickup.add(push=b"t two")
-        assert pickup.status == "offline", "its gateway's lease ran out"
+        assert pickup.status == "offline", "the lease of its gateway ran out"
         assert await pickup.store.pushes.claim(partition, 30_000, 10) == [("t", 0, b"two")]
 
 
-async def test_rows_of_an_earlier_life_of_a_queue_are_not_removed_twice(
+async def test_rows_read_before_a_queue_was_deleted_are_not_removed_twice(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
@@ -580,7 +581,7 @@ async def test_rows_of_an_earlier_life_of_a_queue_are_not_removed_twice(
         rows = await pickup.archive.sizes(QUEUE, ids)
         await pickup.queues.remove(QUEUE, ids)
         await pickup.persist()
-        assert await pickup.store.queue_status(QUEUE) is None, "its last message is gone"
+        assert await pickup.store.queue_status(QUEUE) is None, "it has no message"
         assert (
             status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply[2], rows))
             == "again"
@@ -596,9 +597,7 @@ async def test_rows_of_an_earlier_life_of_a_queue_are_not_removed_twice(
         assert (await pickup.event_names()).count("delivered") == 1
 
 
-async def test_rows_that_were_deleted_meanwhile_are_not_given_to_anybody(
-    any_redis_url: str, tmp_path: Path
-) -> None:
+async def test_rows_deleted_meanwhile_are_not_claimed(any_redis_url: str, tmp_path: Path) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         ids = await pickup.add_many(2)
         await pickup.archive_all()
@@ -625,19 +624,19 @@ async def test_a_persister_of_an_older_term_deletes_nothing(redis_url: str, tmp_
         assert await pickup.archive.sizes(QUEUE, ids) != []
 
 
-async def test_a_message_for_a_slow_client_waits_to_be_pulled(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_a_message_for_a_slow_client_stays_pending(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path), send_at_once=True) as pickup:
         term = await pickup.open()
         reply = await pickup.store.add(QUEUE, "m1", DID, b"1", at_once=False)
         assert status_of(reply) == "here"
-        assert status_of(await pickup.store.add(QUEUE, "m2", DID, b"1")) == "here", "behind it"
+        assert status_of(await pickup.store.add(QUEUE, "m2", DID, b"1")) == "here", (
+            "an earlier one is pending"
+        )
         assert await pickup.pull(term) == ["m1", "m2"]
         assert status_of(await pickup.store.add(QUEUE, "m3", DID, b"1")) == "sent"
 
 
-async def test_nothing_goes_at_once_before_the_database_was_counted(
+async def test_no_message_goes_at_once_before_the_database_is_counted(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(redis_url, sqlite(tmp_path), send_at_once=True) as pickup:

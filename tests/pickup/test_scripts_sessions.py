@@ -1,4 +1,4 @@
-"""The scripts of live sessions: opened, replaced, closed, restored, and their gateways' leases."""
+"""Calls the scripts of live sessions and of the leases of gateways."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_without_a_lease_no_session_is_opened(any_redis_url: str, tmp_path
         assert status_of(await pickup.store.sessions.read(QUEUE)) == "offline"
 
 
-async def test_only_the_session_that_is_meant_is_closed(any_redis_url: str, tmp_path: Path) -> None:
+async def test_only_the_matching_session_is_closed(any_redis_url: str, tmp_path: Path) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         gateway = pickup.store.gateway
 
@@ -90,14 +90,14 @@ async def test_sessions_of_a_dead_gateway_end_and_those_of_a_live_one_do_not(
             await two.sweep()
             assert await two.take() == [message_id]
             assert "session_closed" in await one.event_names()
-            # It wakes up: its lease is new, and its old term gets nothing.
+            # The gateway continues: it has a new lease, and its old term gets nothing.
             assert (
                 await one.store.sessions.renew_gateway(one.store.partition_of(QUEUE)) == "revived"
             )
             assert status_of(await one.store.pull(QUEUE, term, resend=False)) == "lost"
 
 
-async def test_a_session_is_restored_unless_another_has_it(
+async def test_a_session_is_restored_unless_another_replaced_it(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     clock = FakeClock()
@@ -118,7 +118,7 @@ async def test_a_session_is_restored_unless_another_has_it(
             assert status_of(again) == "taken"
 
 
-async def test_a_request_from_before_does_not_replace_a_session_that_began_since(
+async def test_an_older_request_does_not_replace_a_newer_session(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     clock = FakeClock()
@@ -144,9 +144,9 @@ async def test_a_request_from_before_does_not_replace_a_session_that_began_since
             for _ in range(2):
                 await one.store.sessions.renew_gateway(partition)
             assert await ask("k1", one.store.sessions.asked_ms(partition)) == "opened"
-            # Asked again by the same client it is open, whenever that was.
+            # A repeated request of the same client finds it open, at any time.
             assert await ask("k1", asked_ms) == "kept"
-            # A session of a gateway that died is anybody's.
+            # A session of a dead gateway can be replaced by any request.
             await two.open(session="s9", socket="k9")
             await clock.advance(LEASE_S + 1)
             await one.store.sessions.renew_gateway(partition)
@@ -166,7 +166,7 @@ async def test_a_gateway_that_ends_is_forgotten_with_its_last_session(
         assert (await pickup.store.due_work(0, 10)).dead_gateways == []
 
 
-async def test_a_session_that_another_gateway_ended_is_not_restored(
+async def test_a_session_closed_by_another_gateway_is_not_restored(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     clock, database = FakeClock(), sqlite(tmp_path)
@@ -180,10 +180,10 @@ async def test_a_session_that_another_gateway_ended_is_not_restored(
             mending = one.store.sessions.close(QUEUE, gateway="g1", term=term)
             assert status_of(await mending) == "none"
             assert await one.store.sessions.queues_of(one.store.partition_of(QUEUE), "g1", 10) == []
-            assert await one.store.queue_status(QUEUE) is None, "it leaves nothing behind"
+            assert await one.store.queue_status(QUEUE) is None, "the queue is deleted"
 
 
-async def test_what_a_dead_gateway_was_not_told_is_cleared_away(
+async def test_the_sweep_removes_ended_sessions_from_the_list_of_a_dead_gateway(
     redis_url: str, tmp_path: Path
 ) -> None:
     clock, database = FakeClock(), sqlite(tmp_path)

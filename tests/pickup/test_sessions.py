@@ -1,4 +1,4 @@
-"""Live sessions where answers cross: claimed again, ended elsewhere, left behind, opened twice."""
+"""Live sessions with concurrent calls: restored, closed at another gateway, opened twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def is_offline(service: Gateway, queue: str = QUEUE) -> bool:
     return status_of(await service.store.sessions.read(queue)) == "offline"
 
 
-async def test_a_session_that_was_ended_at_another_gateway_stays_ended(
+async def test_a_session_closed_at_another_gateway_stays_closed(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     database = sqlite(tmp_path)
@@ -49,14 +49,14 @@ async def test_a_session_that_was_ended_at_another_gateway_stays_ended(
             assert inbox.ids == []
 
 
-async def test_a_session_that_nobody_holds_is_closed_when_mail_comes(
+async def test_a_session_without_a_client_is_closed_when_a_message_arrives(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, inbox),
     ):
-        # As after an opening that Redis did and whose answer never came.
+        # As if Redis opened the session and its reply was lost.
         await service.store.sessions.open(QUEUE, "s1", "nobody")
         message = await client.add_message("c1", [DID], 1)
         await eventually(lambda: is_offline(service), 30)
@@ -64,7 +64,7 @@ async def test_a_session_that_nobody_holds_is_closed_when_mail_comes(
         await inbox.has(message)
 
 
-async def test_a_session_claimed_again_for_a_client_that_left_is_given_back(
+async def test_a_session_restored_for_a_disconnected_client_is_closed(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -99,7 +99,7 @@ async def test_a_fetch_under_an_earlier_term_does_not_end_the_session(
         await inbox.has(message)
 
 
-async def test_a_session_that_was_closed_while_its_gateway_slept_is_claimed_again_by_a_fetch(
+async def test_a_fetch_restores_a_session_that_was_closed_during_a_pause_of_its_gateway(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -107,7 +107,7 @@ async def test_a_session_that_was_closed_while_its_gateway_slept_is_claimed_agai
         connected(service) as (client, inbox),
     ):
         await client.add_live_session("c1", "s1")
-        # As another gateway does when the lease of this one has run out.
+        # Another gateway does the same when the lease of this one has run out.
         closing = service.store.sessions.close(QUEUE, gateway=service.store.gateway)
         assert status_of(await closing) == "closed"
         message = await client.add_message("c1", [DID], 1)
@@ -116,7 +116,7 @@ async def test_a_session_that_was_closed_while_its_gateway_slept_is_claimed_agai
         assert len(service.rpc.sessions) == 1
 
 
-async def test_the_same_session_asked_for_twice_gets_each_message_once(
+async def test_a_session_opened_twice_gets_each_message_once(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -133,7 +133,7 @@ async def test_the_same_session_asked_for_twice_gets_each_message_once(
         assert inbox.ids == [first, second]
 
 
-async def test_messages_that_come_together_leave_in_one_notification(
+async def test_messages_that_arrive_together_leave_in_one_notification(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -148,7 +148,7 @@ async def test_messages_that_come_together_leave_in_one_notification(
         assert max(len(each.messages) for each in inbox.deliveries) <= 100
 
 
-async def test_what_is_removed_for_a_recipient_makes_space_in_the_window(
+async def test_removing_a_recipients_messages_makes_space_in_the_window(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.pickup.gateway.CHECK_SESSIONS_S", 3_600)
@@ -165,7 +165,7 @@ async def test_what_is_removed_for_a_recipient_makes_space_in_the_window(
         await inbox.has(third)
 
 
-async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
+async def test_a_client_that_disconnects_during_a_take_deletes_nothing(
     redis_server: ServerProcess, tmp_path: Path
 ) -> None:
     async with (
@@ -194,7 +194,7 @@ async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
         await eventually(there, 30)
 
 
-async def test_what_was_acknowledged_meanwhile_is_not_brought_by_a_fetch(
+async def test_a_fetch_does_not_deliver_messages_acknowledged_meanwhile(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -206,7 +206,7 @@ async def test_what_was_acknowledged_meanwhile_is_not_brought_by_a_fetch(
         await inbox.has(first)
         sessions = service.rpc.sessions
         session = session_of(service)
-        # A fetch that was asked for all again is under way while the acknowledgement arrives.
+        # The acknowledgement arrives during a fetch that resends all messages.
         fetched = await service.store.pull(QUEUE, session.term, resend=True)
         session.fetching = True
         await client.remove_messages("c1", [first])

@@ -72,7 +72,7 @@ class PickupClients:
         check_text(recipient, "recipient")
         queues = await self._queues()
         most = TakeLimits(messages_max, limits.pickup_take_bytes_max)
-        return (await queues.take_some(queue, recipient, most)).messages
+        return (await queues.take(queue, recipient, most)).messages
 
     async def remove(
         self, connection_id: str, message_ids: Sequence[str], *, tenant: str = DEFAULT_TENANT

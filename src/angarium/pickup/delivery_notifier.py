@@ -13,7 +13,7 @@ import msgspec
 
 from angarium.pickup.jsonrpc import notification
 from angarium.pickup.live_session import LiveSession
-from angarium.pickup.model import StoredMessage, encode_message
+from angarium.pickup.model import StoredMessage, connection_of, encode_message
 from angarium.pickup.store import PULL_BYTES_MAX, PULL_MESSAGES_MAX
 from angarium.runtime.tracing import Tracing
 
@@ -43,7 +43,7 @@ class DeliveryNotifier:
 
     def _notify(self, session: LiveSession, messages: list[StoredMessage]) -> None:
         client = session.client
-        connection = msgspec.json.encode(session.connection)
+        connection = msgspec.json.encode(connection_of(session.queue))
         number = next(self._numbers)
         encoded = [encode_message(each) for each in messages]
         if self._tracing is not None:

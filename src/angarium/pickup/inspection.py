@@ -62,30 +62,12 @@ class Inspection:
         found = await self._store.queue_status(queue)
         if found is None:
             raise NotFound(f"{connection_id} of {tenant} has no messages and no session")
-        return ConnectionQueue(
-            tenant=tenant,
-            connection_id=connection_id,
-            pending=found.pending,
-            sending=found.sending,
-            archived=found.archived,
-            bytes=found.bytes,
-            live=found.live,
-            session=found.session,
-            gateway=found.gateway,
-            oldest_ms=found.oldest_ms,
-        )
+        return ConnectionQueue(tenant=tenant, connection_id=connection_id, **vars(found))
 
     async def overview(self) -> PickupOverview:
         totals = await self._store.totals()
         archived, archived_bytes = await self._count_archive()
-        return PickupOverview(
-            gateways=totals.gateways,
-            queues=totals.queues,
-            moving=totals.moving,
-            pushes=totals.pushes,
-            archived=archived,
-            archived_bytes=archived_bytes,
-        )
+        return PickupOverview(archived=archived, archived_bytes=archived_bytes, **vars(totals))
 
     async def _count_archive(self) -> tuple[int, int]:
         """Messages and bytes in the database. Counting reads every row, so the result is reused;

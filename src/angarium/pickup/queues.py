@@ -66,14 +66,7 @@ class PickupQueues:
         self._archive = archive
         self._clock = store.runtime.clock
 
-    async def take(
-        self, queue: str, did: str, messages_max: int, bytes_max: int
-    ) -> list[StoredMessage]:
-        """Oldest first, within both limits; their state is `sending` from now on."""
-        limits = TakeLimits(messages_max, bytes_max, bytes_max)
-        return (await self.take_some(queue, did, limits)).messages
-
-    async def take_some(self, queue: str, did: str, limits: TakeLimits) -> TakenMessages:
+    async def take(self, queue: str, did: str, limits: TakeLimits) -> TakenMessages:
         """Oldest first, within the limits; their state is `sending` from now on."""
         taken = TakenMessages([], False, {})
         seen = ""

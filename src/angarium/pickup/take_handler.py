@@ -152,7 +152,7 @@ class TakeHandler:
     async def _fill(self, budget: ByteBudget, progress: _TakeProgress, answer: RpcAnswer) -> None:
         while True:
             try:
-                taken = await self._queues.take_some(
+                taken = await self._queues.take(
                     progress.queue, progress.did, progress.next_limits(self._fetch_bytes)
                 )
             except Exception as error:
