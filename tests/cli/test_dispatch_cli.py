@@ -19,7 +19,7 @@ import pytest
 
 from angarium.cli.main import main
 from angarium.dispatch.epochs import digest
-from angarium.dispatch.identity import new_ids
+from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.store import DispatchStore
 from angarium.runtime import keyspace as keys
 from angarium.runtime.lease import Lease

@@ -16,7 +16,13 @@ from pydantic_core import PydanticCustomError
 from angarium.conversations.model import read_task
 from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_messages
-from angarium.dispatch.protocol import Broken, DispatcherSide, Greeting, WorkerSide, hello
+from angarium.dispatch.protocol import (
+    DispatcherProtocol,
+    Hello,
+    ProtocolViolated,
+    WorkerProtocol,
+    encode_hello,
+)
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import entry_ids
 from angarium.pickup import jsonrpc, methods
@@ -74,14 +80,14 @@ def frames(data: bytes) -> None:
 
 def dispatch_protocol(data: bytes) -> None:
     sides = (
-        DispatcherSide(SMALL, "secret", dials=True),
-        DispatcherSide(SMALL, None, dials=False),
-        WorkerSide(SMALL, "secret", dials=False),
-        WorkerSide(SMALL, None, dials=False),
+        DispatcherProtocol(SMALL, "secret", dials=True),
+        DispatcherProtocol(SMALL, None, dials=False),
+        WorkerProtocol(SMALL, "secret", dials=False),
+        WorkerProtocol(SMALL, None, dials=False),
     )
     for side in sides:
         for piece in _cut(data):
-            if any(isinstance(event, Broken) for event in side.receive(piece)):
+            if any(isinstance(event, ProtocolViolated) for event in side.receive(piece)):
                 break
 
 
@@ -207,7 +213,7 @@ TARGETS: Mapping[str, Target] = {
     "dispatch_protocol": Target(
         dispatch_protocol,
         (
-            hello(Greeting(window=1)),
+            encode_hello(Hello(window=1)),
             encode(Command.HELLO, b'{"nonce":"%s"}' % (b"0" * 64)),
             encode(Command.PROOF, bytes(32)),
             encode_messages([(b"i" * 36, b"1")]),

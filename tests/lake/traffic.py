@@ -20,7 +20,7 @@ from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import Settings
 from tests.conversations import harness as conversations_harness
-from tests.dispatch import kit as dispatch_kit
+from tests.dispatch import harness as dispatch_harness
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
 from tests.pickup import harness as pickup_harness
@@ -71,8 +71,8 @@ class Traffic:
     async def dispatch(self) -> list[str]:
         store = DispatchStore(self.runtime)
         partition = store.partitions - 1
-        term = await dispatch_kit.take_term(self.runtime, store, partition)
-        room = dispatch_kit.Harness(self.runtime, store, partition, term)
+        term = await dispatch_harness.take_term(self.runtime, store, partition)
+        room = dispatch_harness.StoreHarness(self.runtime, store, partition, term)
         done, refused = await room.accepted(b"1", b"2")
         await room.complete(done)
         for _ in range(10):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from angarium.dispatch.identity import new_ids
+from angarium.dispatch.message_ids import new_ids
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import Settings
 from angarium.runtime.trace import IN_HAND, InHand, Trace, carried_in, trace_of_id

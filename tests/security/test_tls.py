@@ -15,7 +15,7 @@ import trustme
 
 from angarium.dispatch import security
 from angarium.dispatch.dispatcher import Dispatcher
-from angarium.dispatch.protocol import Greeting, hello
+from angarium.dispatch.protocol import Hello, encode_hello
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.settings import load
 from tests.kit.sample import sample_runtime
@@ -142,7 +142,7 @@ FIRST = {
     "http": request("GET /status/live"),
     "ws": handshake(),
     "gateway": handshake(),
-    "ack": hello(Greeting()),
+    "ack": encode_hello(Hello()),
 }
 
 

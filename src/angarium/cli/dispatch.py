@@ -11,8 +11,8 @@ import typer
 from angarium.cli.output import Json, print_json, print_table, run, seconds, warn
 
 if TYPE_CHECKING:
-    from angarium.dispatch.letters import DeadLetters
-    from angarium.dispatch.store import DeadLetter, DispatchStore, PartitionStatus
+    from angarium.dispatch.dead_letters import DispatchDeadLetters
+    from angarium.dispatch.store import DispatchDeadLetter, DispatchStore, PartitionStatus
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
 # Of a payload or a reason in a list: a line for people, not the whole of it.
@@ -72,18 +72,18 @@ def list_dead(
 
 
 async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
-    from angarium.dispatch.letters import DeadLetters, mark_of, shown
+    from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view, page_cursor
 
-    letters: list[DeadLetter] = []
+    letters: list[DispatchDeadLetter] = []
     mark = None
     async with _store() as store:
-        async for letter in DeadLetters(store).walk(after):
+        async for letter in DispatchDeadLetters(store).walk(after):
             if len(letters) == limit:
-                mark = mark_of(letters[-1])
+                mark = page_cursor(letters[-1])
                 break
             letters.append(letter)
     if as_json:
-        print_json({"letters": [shown(each) for each in letters], "next": mark})
+        print_json({"letters": [dead_letter_view(each) for each in letters], "next": mark})
         return 0
     print_table(
         ("message", "died", "deliveries", "last reason", "payload"),
@@ -101,11 +101,11 @@ def retry(
 ) -> int:
     """Make dead messages pending again, with all their deliveries before them."""
 
-    async def one(letters: DeadLetters, message_id: str) -> str:
+    async def one(letters: DispatchDeadLetters, message_id: str) -> str:
         await letters.retry(message_id)
         return "retried"
 
-    async def all_of_them(letters: DeadLetters) -> dict[str, int]:
+    async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
         return {"retried": 0, **await letters.retry_all()}
 
     return _act(ids, everything, as_json, one, all_of_them)
@@ -118,11 +118,11 @@ def drop(
 ) -> int:
     """Give up dead messages for good."""
 
-    async def one(letters: DeadLetters, message_id: str) -> str:
+    async def one(letters: DispatchDeadLetters, message_id: str) -> str:
         await letters.drop(message_id)
         return "discarded"
 
-    async def all_of_them(letters: DeadLetters) -> dict[str, int]:
+    async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
         return {"discarded": 0, **await letters.drop_all()}
 
     return _act(ids, everything, as_json, one, all_of_them)
@@ -132,8 +132,8 @@ def _act(
     ids: Sequence[str] | None,
     everything: bool,
     as_json: bool,
-    one: Callable[[DeadLetters, str], Awaitable[str]],
-    all_of_them: Callable[[DeadLetters], Awaitable[dict[str, int]]],
+    one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
+    all_of_them: Callable[[DispatchDeadLetters], Awaitable[dict[str, int]]],
 ) -> int:
     """0 when it was done to all that were named; else 1, with a line for each that it was not."""
     from angarium.runtime.errors import InputInvalid
@@ -142,10 +142,10 @@ def _act(
         raise InputInvalid("name the messages by their ids, or all of them by --all")
 
     async def act() -> int:
-        from angarium.dispatch.letters import DeadLetters
+        from angarium.dispatch.dead_letters import DispatchDeadLetters
 
         async with _store() as store:
-            letters = DeadLetters(store)
+            letters = DispatchDeadLetters(store)
             if everything:
                 return _print_counts(await all_of_them(letters), as_json)
             return await _one_by_one(letters, ids or (), one, as_json)
@@ -154,9 +154,9 @@ def _act(
 
 
 async def _one_by_one(
-    letters: DeadLetters,
+    letters: DispatchDeadLetters,
     ids: Sequence[str],
-    one: Callable[[DeadLetters, str], Awaitable[str]],
+    one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
     as_json: bool,
 ) -> int:
     from angarium.runtime.errors import Conflict, NotFound
@@ -196,7 +196,7 @@ async def _store() -> AsyncIterator[DispatchStore]:
         yield DispatchStore(runtime)
 
 
-def _letter_row(letter: DeadLetter) -> tuple[str, ...]:
+def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:
     from datetime import datetime
 
     died = datetime.fromtimestamp(letter.at_ms / 1000).isoformat(" ", "seconds")

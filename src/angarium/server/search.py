@@ -21,8 +21,8 @@ from starlette.responses import Response
 
 from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.views import view_conversation
-from angarium.dispatch.identity import is_message_id
-from angarium.dispatch.letters import DeadLetters, shown
+from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view
+from angarium.dispatch.message_ids import is_message_id
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
@@ -108,7 +108,7 @@ class Search:
         self._lake = lake
         self._entries_max = settings.limits.search_entries_max
         self._dispatch = DispatchStore(runtime)
-        self._letters = DeadLetters(self._dispatch)
+        self._letters = DispatchDeadLetters(self._dispatch)
         self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
@@ -190,7 +190,7 @@ class Search:
         if not is_message_id(id.encode(errors="replace")):
             return None
         try:
-            return {"state": "dead", "letter": shown(await self._letters.find(id))}
+            return {"state": "dead", "letter": dead_letter_view(await self._letters.find(id))}
         except NotFound:
             return {"state": "pending"} if await self._dispatch.is_pending(id) else None
 

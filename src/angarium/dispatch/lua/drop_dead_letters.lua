@@ -1,15 +1,15 @@
 #!lua
--- Guarantee: a dead letter is gone for good, and the journal says so.
+-- Guarantee: a dead letter is deleted, and the journal has an event for it.
 -- KEYS: 3 dead letters (stream)
--- ARGV: 4 number of letters, then their entry ids
+-- ARGV: 4 number of dead letters, then their entry ids
 -- Returns: for each 'discarded' | 'unknown'
 -- Events: discarded
 -- Repeats: safe, the second call answers 'unknown'
 -- include: transition
--- include: letter
+-- include: dead_letter_entry
 local statuses = {}
 for i = 1, tonumber(ARGV[4]) do
-  local entry = letter_at(KEYS[3], ARGV[4 + i])
+  local entry = dead_letter_entry(KEYS[3], ARGV[4 + i])
   if entry then
     redis.call('XDEL', KEYS[3], entry[1])
     note('discarded', entry[2][2])

@@ -1,7 +1,7 @@
-"""Watches the partitions for Prometheus: what waits, for how long, what died, and who leads.
+"""Prometheus gauges of the partitions: pending messages, their age, inbox, dead letters, leader.
 
-A scrape shows what the last look found and asks nobody. A look that fails leaves a gap: what is
-not known must not stay on a chart as a straight line.
+A scrape shows the values of the last pass and sends no command to Redis. A pass that fails removes
+the values: a chart then shows a gap instead of an old value.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ LED = Gauge("angarium_dispatch_led", "1 when the partition has a leader, else 0.
 GAUGES = (PENDING, OLDEST, INBOX, DEAD, LED)
 
 
-class DispatchWatch(Service):
+class DispatchGauges(Service):
     def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
-        super().__init__("dispatch-watch", clock=runtime.clock)
+        super().__init__("dispatch-gauges", clock=runtime.clock)
         self._store = store
 
     async def on_start(self) -> None:
-        self.loop("look", self.run_once, INTERVAL_S)
+        self.loop("read", self.run_once, INTERVAL_S)
 
     async def on_close(self) -> None:
-        _forget()
+        _clear()
 
     async def run_once(self) -> int:
-        """How many messages are pending in all."""
+        """The number of pending messages in all partitions."""
         try:
             partitions = range(self._store.partitions)
-            found = [await self._store.status(partition) for partition in partitions]
+            statuses = [await self._store.status(partition) for partition in partitions]
         except Exception:
-            _forget()
+            _clear()
             raise
-        for status in found:
-            _show(status)
-        return sum(status.pending for status in found)
+        for status in statuses:
+            _set(status)
+        return sum(status.pending for status in statuses)
 
 
-def _show(status: PartitionStatus) -> None:
+def _set(status: PartitionStatus) -> None:
     partition = str(status.partition)
     PENDING.labels(partition).set(status.pending)
     OLDEST.labels(partition).set(status.oldest_ms)
@@ -63,6 +63,6 @@ def _show(status: PartitionStatus) -> None:
     LED.labels(partition).set(status.leader is not None)
 
 
-def _forget() -> None:
+def _clear() -> None:
     for gauge in GAUGES:
         gauge.clear()

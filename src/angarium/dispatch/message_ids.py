@@ -1,8 +1,8 @@
-"""Message ids: UUID4 text whose last four digits also tell the partition.
+"""Message ids: UUID4 text whose last four hexadecimal digits determine the partition.
 
-An acknowledgement brings nothing but the id, and may reach any dispatcher, so the id itself has
-to lead to the partition: its last 16 bits, modulo the number of partitions. 106 of the 122
-random bits stay random in the worst case; with one partition all of them.
+An acknowledgement carries only the id and may arrive at any dispatcher. So the id determines the
+partition: its last 16 bits, modulo the number of partitions. At least 106 of the 122 random bits
+stay random; with one partition all of them do.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import struct
 from binascii import hexlify
 
 ID_BYTES = 36
-# Both cases spelled out: a pattern that ignores case takes three times as long.
+# The pattern lists both cases: a pattern that ignores case takes three times as long.
 ID_PATTERN = (
     rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
 )
 _ID = re.compile(ID_PATTERN)
 _GROUPS = struct.Struct("8s4s4s4s12s")
-# What becomes of the byte that holds the version, and of the one that holds the variant.
+# Translation tables that set the version bits and the variant bits of a random byte.
 _VERSION = bytes(byte & 0x0F | 0x40 for byte in range(256))
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 
 
 def new_ids(count: int, partition: int = 0, partitions: int = 1) -> list[bytes]:
-    """`count` fresh ids of one partition."""
+    """`count` new ids that belong to one partition."""
     raw = bytearray(os.urandom(16 * count))
     raw[6::16] = raw[6::16].translate(_VERSION)
     raw[8::16] = raw[8::16].translate(_VARIANT)

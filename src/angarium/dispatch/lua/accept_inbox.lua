@@ -1,17 +1,17 @@
 #!lua
 -- Guarantee: under the newest term, entries of the durable intake become pending, oldest first,
--- and leave the intake in the same moment. An entry that brought an id of its own keeps it, if it
--- is a UUID4 that leads to this partition and is not pending already.
+-- and leave the intake in the same step. An entry keeps its own id if the id is a UUID4 of this
+-- partition and is not pending already.
 -- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 inbox (stream),
 -- 8 dead letters (stream)
 -- ARGV: 4 term, 5 ack_timeout_ms, 6 pending_messages_max, 7 sent, 8 payload_bytes_max of a frame,
 -- 9 partition, 10 number of partitions, 11 number of ids, then the ids
--- Returns: {'accepted', id, payload, …} | {'full'} | {'stale'}; the first `sent` are to be sent now
--- Events: accepted; dead when no frame can carry it
--- Repeats: no, each call takes others; what a lost reply took is due in time
+-- Returns: {'accepted', id, payload, …} | {'full'} | {'stale'}; the caller sends the first `sent`
+-- Events: accepted; dead for a message that does not fit into a frame
+-- Repeats: no, each call takes other entries; those of a lost reply time out and are due
 -- include: transition
 -- include: fence
--- include: dead
+-- include: dead_letter
 if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
 local sent, partition, partitions = tonumber(ARGV[7]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local count = tonumber(ARGV[11])
@@ -37,7 +37,7 @@ for i, entry in ipairs(redis.call('XRANGE', KEYS[7], '-', '+', 'COUNT', count)) 
       other = other or fields[f + 1]
     end
   end
-  -- A plain XADD by anybody may call its field as it likes.
+  -- An XADD by others may use any field name.
   payload = payload or other or given
   if given and usable(given) then id = given end
   local due_ms = i <= sent and now_ms or now_ms - tonumber(ARGV[5])
@@ -47,7 +47,8 @@ for i, entry in ipairs(redis.call('XRANGE', KEYS[7], '-', '+', 'COUNT', count)) 
   redis.call('XDEL', KEYS[7], entry[1])
   note('accepted', id, { k = 'inbox' })
   if #payload > tonumber(ARGV[8]) then
-    bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'too large, limits.frame_bytes_max is exceeded')
+    dead_letter(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id,
+      'too large, limits.frame_bytes_max is exceeded')
     note('dead', id)
   end
   reply[#reply + 1] = id

@@ -1,8 +1,9 @@
-"""Warnings that repeat: the first ones of a kind are written, the rest are counted.
+"""Warnings that repeat: the first few of a kind are logged, the others are counted.
 
-A function with a bug fails with every message, and a stranger can connect as often as it likes.
-Neither may fill a disk. Every occurrence is in the `count` of some line: `flush` writes what was
-counted since the last line of its kind. A kind that stays quiet for an interval begins anew.
+A function with a bug fails for every message, and anybody can connect to a port again and again.
+Neither may fill a disk. The `count` fields of the lines add up to the number of occurrences:
+`flush` logs the occurrences since the last line of a kind. A kind that does not occur for an
+interval starts again with its first lines.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from angarium.runtime.clock import Clock
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
-# Lines of one kind before the rest is only counted: enough to compare a few cases.
+# Lines of one kind before the others are only counted: enough to compare a few cases.
 LINES_FIRST = 3
-# One line for each kind that goes on, so an hour of it is 360 lines.
+# One line per interval and kind: 360 lines an hour.
 INTERVAL_S = 10.0
-# Kinds are told apart by code and texts of others; past this many they share one line.
+# Kinds contain codes and texts from outside; beyond this many kinds, new ones share one line.
 KINDS_MAX = 50
 OTHERS = "others"
 
@@ -29,7 +30,7 @@ class _Kind:
     until_s: float
     event: str = ""
     lines: int = 0
-    unwritten: int = 0
+    unlogged: int = 0
     values: dict[str, Any] = field(default_factory=dict)
 
 
@@ -47,23 +48,23 @@ class RepeatedWarnings:
         if found is None:
             found = self._kinds[key] = _Kind(self._clock.monotonic() + INTERVAL_S)
         found.event, found.values = event, values
-        found.unwritten += count
+        found.unlogged += count
         if found.lines < LINES_FIRST:
             self._write(found)
 
     def flush(self, *, at_end: bool = False) -> None:
-        """Call this every few seconds, and with `at_end` before the process goes."""
+        """Call this every few seconds, and with `at_end` before the process ends."""
         now_s = self._clock.monotonic()
         for key, found in list(self._kinds.items()):
             if now_s < found.until_s and not at_end:
                 continue
-            if found.unwritten == 0:
+            if found.unlogged == 0:
                 del self._kinds[key]
                 continue
             self._write(found)
             found.until_s = now_s + INTERVAL_S
 
     def _write(self, found: _Kind) -> None:
-        self._log.warning(found.event, count=found.unwritten, **found.values)
+        self._log.warning(found.event, count=found.unlogged, **found.values)
         found.lines += 1
-        found.unwritten = 0
+        found.unlogged = 0

@@ -1,15 +1,15 @@
-"""Warnings that repeat: the first are written, the others counted, and none is forgotten."""
+"""Repeated warnings: the first are logged, the others are counted, and none is lost."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from angarium.dispatch.warnings import INTERVAL_S, KINDS_MAX, LINES_FIRST, RepeatedWarnings
+from angarium.runtime.repeated_warnings import INTERVAL_S, KINDS_MAX, LINES_FIRST, RepeatedWarnings
 from tests.kit.clock import FakeClock
 
 
 class Lines:
-    """Keeps what a logger is given."""
+    """Records the lines of a logger."""
 
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
@@ -27,7 +27,7 @@ def made() -> tuple[RepeatedWarnings, Lines, FakeClock]:
     return RepeatedWarnings(cast(Any, lines), clock), lines, clock
 
 
-async def test_the_first_of_a_kind_are_written_and_the_rest_are_counted_in_one_line() -> None:
+async def test_the_first_of_a_kind_are_logged_and_the_others_are_counted_in_one_line() -> None:
     warnings, lines, clock = made()
     for n in range(1_000):
         warnings.warn("failed", "bug", error=f"no {n}")
@@ -40,7 +40,9 @@ async def test_the_first_of_a_kind_are_written_and_the_rest_are_counted_in_one_l
     assert lines.counted == 1_000
 
 
-async def test_one_that_goes_on_is_one_line_an_interval_and_one_that_ended_begins_anew() -> None:
+async def test_a_kind_that_continues_is_one_line_per_interval_and_one_that_ended_starts_again() -> (
+    None
+):
     warnings, lines, clock = made()
     for _ in range(100):
         for _ in range(10):
@@ -56,7 +58,7 @@ async def test_one_that_goes_on_is_one_line_an_interval_and_one_that_ended_begin
     assert len(lines.written) == LINES_FIRST + 100 + LINES_FIRST
 
 
-def test_kinds_are_told_apart_up_to_a_limit() -> None:
+def test_the_number_of_kinds_has_a_limit() -> None:
     warnings, lines, _ = made()
     for kind in range(10_000):
         warnings.warn("failed", str(kind), count=2)

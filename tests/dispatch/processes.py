@@ -1,4 +1,4 @@
-"""Dispatchers and workers as real processes on one Redis, to be loaded and hurt."""
+"""Dispatchers and workers as processes on one Redis, for tests under load and faults."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from angarium.dispatch.store import DispatchStore
+from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -22,8 +23,8 @@ APP = "tests.dispatch.echo:app"
 
 
 @dataclass
-class Arrived:
-    """What stands in the streams: how often each payload, when, and by whom."""
+class StreamResults:
+    """The entries of the result streams."""
 
     counts: Counter[str] = field(default_factory=Counter)
     at_ms: list[int] = field(default_factory=list)
@@ -35,7 +36,7 @@ class Arrived:
         return self.counts.total()
 
     def gap_after_ms(self, at_ms: int, span_ms: int) -> int:
-        """The longest time without a result that began within `span_ms` after a moment."""
+        """The longest time without a result that began within `span_ms` after `at_ms`."""
         times = sorted(self.at_ms)
         return max(
             (b - a for a, b in itertools.pairwise(times) if at_ms - 10 <= a <= at_ms + span_ms),
@@ -47,8 +48,8 @@ class Arrived:
         return max((b - a for a, b in itertools.pairwise(times)), default=0)
 
 
-class Fleet:
-    """Use `fleet(url, …)`. Processes it started are gone when its block ends."""
+class DispatchProcesses:
+    """Use `dispatch_processes(url, …)`. The processes end with its block."""
 
     def __init__(self, runtime: Runtime, stack: AsyncExitStack, env: Mapping[str, str]) -> None:
         self.runtime = runtime
@@ -69,13 +70,13 @@ class Fleet:
         return role
 
     async def leader_of(self, partition: int = 0) -> RoleProcess | None:
-        """The process that holds the lock, if it is one of ours and lives."""
+        """The process that holds the lock, if the harness started it and it is alive."""
         actor = (await self.store.status(partition)).leader
         pid = int(actor.split("-")[-2]) if actor else None
         return next((each for each in self.dispatchers if each.alive and each.pid == pid), None)
 
-    async def led(self) -> RoleProcess:
-        """Wait until every partition has a leader; the first one's."""
+    async def wait_for_leaders(self) -> RoleProcess:
+        """Wait until every partition has a leader; the leader of partition 0."""
 
         async def all_led() -> bool:
             partitions = range(self.store.partitions)
@@ -94,10 +95,13 @@ class Fleet:
         commands = [("PUBLISH", self.store.channel, payload) for payload in payloads]
         await self.runtime.redis.execute(commands, key=None, repeatable=False)
 
-    async def arrived(self) -> Arrived:
-        found = Arrived()
+    def stream_name(self, partition: int) -> str:
+        return self.runtime.keyspace.name(keys.MESSAGES_PROCESSED, partition)
+
+    async def results(self) -> StreamResults:
+        found = StreamResults()
         for partition in range(self.store.partitions):
-            name = self.store.stream_name(partition)
+            name = self.stream_name(partition)
             after = "-"
             while True:
                 entries: list[Any] = await self.runtime.redis.call(
@@ -114,8 +118,8 @@ class Fleet:
                 after = f"({entries[-1][0].decode()}"
         return found
 
-    async def settled(self, count: int, deadline_s: float = 60) -> None:
-        """Wait until `count` results are there and nothing is pending or waits in an inbox."""
+    async def wait_settled(self, count: int, deadline_s: float = 60) -> None:
+        """Wait until the streams have `count` results and nothing is pending or in an inbox."""
 
         async def all_there() -> bool:
             partitions = range(self.store.partitions)
@@ -127,7 +131,7 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(redis_url: str, **overrides: Any) -> AsyncIterator[Fleet]:
+async def dispatch_processes(redis_url: str, **overrides: Any) -> AsyncIterator[DispatchProcesses]:
     settings = sample_settings(redis_url, **overrides)
     env = {
         "ANGARIUM_REDIS_URL": redis_url,
@@ -140,16 +144,18 @@ async def fleet(redis_url: str, **overrides: Any) -> AsyncIterator[Fleet]:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         env[f"ANGARIUM_DISPATCH__{name.upper()}"] = text
     async with Runtime.open(settings) as runtime, AsyncExitStack() as stack:
-        yield Fleet(runtime, stack, env)
+        yield DispatchProcesses(runtime, stack, env)
 
 
-async def publish_steadily(fleet: Fleet, payloads: list[bytes], rate: float) -> None:
-    """About `rate` a second, in small chunks."""
+async def publish_steadily(
+    processes: DispatchProcesses, payloads: list[bytes], rate: float
+) -> None:
+    """Publish about `rate` messages a second, in small chunks."""
     loop = asyncio.get_running_loop()
     chunk = max(1, round(rate / 100))
     began = loop.time()
     for start in range(0, len(payloads), chunk):
-        await fleet.publish(payloads[start : start + chunk])
+        await processes.publish(payloads[start : start + chunk])
         ahead_s = began + (start + chunk) / rate - loop.time()
         if ahead_s > 0:
             await asyncio.sleep(ahead_s)

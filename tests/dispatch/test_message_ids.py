@@ -1,4 +1,4 @@
-"""Message ids: real UUID4s that lead to their partition."""
+"""Message ids: UUID4s that determine their partition."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.dispatch.identity import ID_BYTES, is_message_id, new_ids, partition_of_id
+from angarium.dispatch.message_ids import ID_BYTES, is_message_id, new_ids, partition_of_id
 
 
 @given(partitions=st.integers(1, 300), data=st.data())
-def test_an_id_is_a_uuid4_and_leads_to_its_partition(partitions: int, data: st.DataObject) -> None:
+def test_an_id_is_a_uuid4_and_determines_its_partition(
+    partitions: int, data: st.DataObject
+) -> None:
     partition = data.draw(st.integers(0, partitions - 1))
     for message_id in new_ids(5, partition, partitions):
         assert len(message_id) == ID_BYTES
@@ -26,13 +28,13 @@ def test_an_id_is_a_uuid4_and_leads_to_its_partition(partitions: int, data: st.D
 
 
 @given(uuid4=st.uuids(version=4), partitions=st.integers(1, 300))
-def test_the_ids_of_others_have_a_partition_too(uuid4: uuid.UUID, partitions: int) -> None:
+def test_any_uuid4_has_a_partition(uuid4: uuid.UUID, partitions: int) -> None:
     message_id = str(uuid4).encode()
     assert is_message_id(message_id)
     assert 0 <= partition_of_id(message_id, partitions) < partitions
 
 
-def test_no_two_are_alike_and_every_digit_is_random() -> None:
+def test_ids_are_unique_and_every_digit_is_random() -> None:
     ids = new_ids(20_000, 3, 4)
     assert len(set(ids)) == 20_000
     fixed = {8: 1, 13: 1, 14: 1, 18: 1, 19: 4, 23: 1, 35: 4}
@@ -46,7 +48,7 @@ def test_ids_without_a_partition_spread_over_all_of_them() -> None:
     assert all(1_600 < count < 2_400 for count in counts.values())
 
 
-def test_none_asked_for_is_none() -> None:
+def test_zero_ids_are_an_empty_list() -> None:
     assert new_ids(0) == []
 
 
@@ -66,5 +68,5 @@ def test_none_asked_for_is_none() -> None:
         "０b7f3c52-8a4e-4d0c-9f00-2f5a1c3e9d".encode(),
     ],
 )
-def test_what_is_no_uuid4_is_not_taken_for_one(text: bytes) -> None:
+def test_a_text_that_is_not_a_uuid4_is_not_a_message_id(text: bytes) -> None:
     assert not is_message_id(text)

@@ -1,13 +1,12 @@
-"""What a dispatcher or a worker has counted since it began, for the log and the dashboard."""
+"""Counters of a dispatcher or a worker since its start, for the log and the dashboard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass
-class DispatcherCounts:
+class DispatcherMetrics:
     received: int = 0
     accepted: int = 0
     refused: int = 0
@@ -24,12 +23,9 @@ class DispatcherCounts:
     takeovers: int = 0
     gap_accepted: int = 0
 
-    def table(self) -> Mapping[str, int]:
-        return asdict(self)
-
 
 @dataclass
-class WorkerCounts:
+class WorkerMetrics:
     received: int = 0
     completed: int = 0
     duplicates: int = 0
@@ -37,6 +33,3 @@ class WorkerCounts:
     returned: int = 0
     protocol_errors: int = 0
     frames_cut: int = 0
-
-    def table(self) -> Mapping[str, int]:
-        return asdict(self)
