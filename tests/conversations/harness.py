@@ -1,4 +1,4 @@
-"""What the tests of conversations share: short names for ids, requests and replies."""
+"""For the tests of conversations: a store with its clock, the role, a recording sender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 
-DEADLINE_S = 60.0  # for a wait on a signal, on a machine that is busy with other things
+DEADLINE_S = 60.0  # for a wait on a busy machine
 
 
 def info(request_id: str, response_id: str = "", conversation_id: str = "c") -> MinMessageInfo:
@@ -26,12 +26,12 @@ def info(request_id: str, response_id: str = "", conversation_id: str = "c") -> 
 
 
 class Harness:
-    """A store, a manager and a clock that the test owns."""
+    """One process: its store, its manager, and a clock that the test moves."""
 
     def __init__(
         self, runtime: Runtime, clock: FakeClock, senders: Sequence[str] | None = None
     ) -> None:
-        """`senders`: None can send any reply."""
+        """`senders`: the senders of the process; None for any."""
         self.runtime = runtime
         self.clock = clock
         self.store = ConversationStore(runtime, senders)
@@ -80,7 +80,7 @@ class Harness:
 async def harnesses(
     redis_url: str, *senders: Sequence[str] | None, **overrides: Any
 ) -> AsyncIterator[list[Harness]]:
-    """Processes side by side, each with its senders: `p0`, `p1` and so on."""
+    """Several processes with their senders; their names are `p0`, `p1` and so on."""
     clock = FakeClock()
     async with AsyncExitStack() as stack:
         found: list[Harness] = []
@@ -109,7 +109,7 @@ def task(payload: object = None, **options: Any) -> TaskItem:
 async def instance(
     redis_url: str, app: Angarium, *, prefix: str | None = None, **overrides: Any
 ) -> AsyncIterator[ConversationsInstance]:
-    """The role inside this process, on real time."""
+    """The role, running in this process on the real clock."""
     fixed: dict[str, Any] = {} if prefix is None else {"prefix": prefix}
     async with sample_runtime(redis_url, **fixed, **overrides) as runtime:
         service = ConversationsInstance(runtime, app)
@@ -121,7 +121,7 @@ async def instance(
 
 
 class Client:
-    """A sender that keeps what it sent, in order; `ack`: every reply gets an ACK's id."""
+    """A sender that records the replies it sends; with `ack` it returns an ACK id for each."""
 
     def __init__(self, *, ack: bool = False) -> None:
         self.app = Angarium()
@@ -130,7 +130,7 @@ class Client:
         self.app.reply_sender()(self.send)
 
     async def wait(self, number: int) -> None:
-        """Until so many have left."""
+        """Wait until this many replies are sent."""
         await eventually(lambda: len(self.sent) >= number, DEADLINE_S)
 
     async def send(self, reply: OutgoingReply) -> str | None:

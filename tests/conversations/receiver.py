@@ -1,4 +1,4 @@
-"""A client's end of HTTP callbacks: keeps what came, answers what the test says."""
+"""An HTTP server that receives callbacks, records them and answers as the test says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of user code that is not valid Unicode: cleaned where people read it, refused in ids.
+"""Text of user code that is not valid Unicode: escaped where people read it, refused in ids.
 
 `os.listdir` makes such text from file names that are not UTF-8, and exceptions repeat it.
 """
@@ -56,7 +56,7 @@ async def reasons(bridge: ConversationsInstance) -> list[str]:
         (Fatal(BAD * 100), (CLEAN * 100)[:200]),
     ],
 )
-async def test_what_a_sender_raises_is_stored_clean_and_ends_nothing_else(
+async def test_the_text_of_a_senders_error_is_stored_as_valid_unicode_and_others_go_on(
     redis_url: str, error: BaseException, text: str
 ) -> None:
     app, sent = Angarium(), list[str]()
@@ -168,7 +168,7 @@ async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
         assert await it.verdict(info("A", "a1")) == "send"
 
 
-async def test_a_reason_that_is_not_valid_is_stored_clean(redis_url: str) -> None:
+async def test_a_reason_that_is_not_valid_unicode_is_stored_escaped(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")

@@ -1,4 +1,4 @@
-"""The sync manager: each method of the system it replaces, under both of its names."""
+"""The sync manager of aura-bridge: each method under both of its names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEED_NAMES = [
 ]
 
 
-# What each method takes, in this order; ours may take more behind it.
+# The parameters of each method in order; ours may have more behind them.
 TAKES = {
     "create_conversation_register": "origin conversation_id request_id corr request_timestamp",
     "get_init_default_values": "origin conversation_id request_id request_timestamp",
@@ -73,7 +73,7 @@ TAKES = {
 
 
 @pytest.mark.parametrize("name", TAKES)
-def test_every_method_takes_what_it_took(name: str) -> None:
+def test_every_method_takes_its_original_parameters_in_order(name: str) -> None:
     takes = list(inspect.signature(getattr(MessageSyncManager, name)).parameters)[1:]
     wanted = TAKES[name].split()
     assert takes[: len(wanted)] == wanted
@@ -89,12 +89,12 @@ async def two_replies(it: Harness) -> tuple[MinMessageInfo, MinMessageInfo]:
 
 
 @pytest.mark.parametrize("name", SEED_NAMES)
-def test_every_method_has_its_former_name_too(name: str) -> None:
+def test_every_method_has_its_original_name_too(name: str) -> None:
     ours = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
     assert getattr(MessageSyncManager, name) is getattr(MessageSyncManager, ours)
 
 
-async def test_a_reply_goes_through_its_life(any_redis_url: str) -> None:
+async def test_a_reply_goes_through_its_states(any_redis_url: str) -> None:
     async with harness(any_redis_url) as it:
         manager = it.manager
         status, request = await manager.create_conversation_register("web", "c", "A", "x", 7)
@@ -124,7 +124,7 @@ async def test_a_reply_goes_through_its_life(any_redis_url: str) -> None:
         assert await manager.get_first_conversation_message("c") is None
 
 
-async def test_the_keys_and_their_times_are_as_they_always_were(
+async def test_the_keys_and_their_expiry_are_those_of_aura_bridge(
     redis_server: ServerProcess,
 ) -> None:
     async with harness(redis_server.url) as it:
@@ -217,7 +217,7 @@ async def test_a_reply_has_the_origin_it_names_and_else_that_of_its_request(
             )
 
 
-async def test_siblings_are_listed_by_the_name_of_a_reply_in_redis(any_redis_url: str) -> None:
+async def test_siblings_are_listed_by_the_redis_key_of_a_reply(any_redis_url: str) -> None:
     async with harness(any_redis_url) as it:
         first, second = await two_replies(it)
         partition = it.store.partition_of("c")
@@ -232,12 +232,12 @@ async def test_siblings_are_listed_by_the_name_of_a_reply_in_redis(any_redis_url
                 await it.manager.get_all_siblings(wrong)
 
 
-def test_what_can_send_answers_has_its_former_names_when_written() -> None:
+def test_can_send_is_encoded_with_the_names_of_aura_bridge() -> None:
     written = msgspec.to_builtins(CanSend("wait_response", "a1"))
     assert (written["canSendStatus"], written["firstResponseId"]) == ("wait_response", "a1")
 
 
-async def test_a_group_larger_than_one_call_leaves_whole(redis_url: str) -> None:
+async def test_a_group_larger_than_one_call_is_cancelled_completely(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
@@ -248,7 +248,7 @@ async def test_a_group_larger_than_one_call_leaves_whole(redis_url: str) -> None
         assert await it.verdict(behind) == "send"
 
 
-async def test_a_reply_can_be_told_to_end_later(redis_url: str) -> None:
+async def test_a_reply_can_be_ended_after_a_delay(redis_url: str) -> None:
     async with harness(redis_url) as it:
         _first, second = await two_replies(it)
         assert await it.manager.remove_all_references_at_time(by("a1"), 3) == "retiring"
@@ -292,7 +292,7 @@ async def test_ten_thousand_replies_of_one_moment_have_ten_thousand_places(redis
         assert [each.response_id for each in found.replies] == [f"a{n}" for n in range(10_000)]
 
 
-def test_only_redis_is_taken_as_the_database(
+def test_only_redis_is_accepted_as_the_database(
     no_settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AURA_QUEUE_MANAGER_DATABASE", "MONGODB")
@@ -303,7 +303,7 @@ def test_only_redis_is_taken_as_the_database(
     assert load().conversations.message_ttl == 7_000
 
 
-def test_former_field_names_are_read() -> None:
+def test_both_names_of_a_field_are_read() -> None:
     fields = [b"conversationId", b"c", b"origin", b"web", b"requestId", b"A", b"requestIdCounter",
               b"3", b"asyncRequestId", b"x"]  # fmt: skip
     message = read_message(fields)
@@ -311,13 +311,13 @@ def test_former_field_names_are_read() -> None:
     assert (message.response_id_counter, message.async_response_id) == (3, "x")
 
 
-def test_the_first_turn_comes_at_the_drawn_second_of_the_minute() -> None:
+def test_the_first_turn_comes_at_a_random_second_of_the_minute() -> None:
     assert first_turn_in_s(60_000, lambda: 120.0, lambda _: 30) == 30
     assert first_turn_in_s(60_000, lambda: 150.5, lambda _: 10) == 39.5
     assert first_turn_in_s(1_000, lambda: 7.25, lambda _: 0) == 0.75
 
 
-def test_every_former_variable_has_its_default(no_settings: object) -> None:
+def test_every_variable_of_aura_bridge_has_its_default(no_settings: object) -> None:
     found = load().conversations
     assert found.awaited_message_ttl == 900_000
     assert found.awaited_messages_by_turn == 15

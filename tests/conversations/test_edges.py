@@ -1,4 +1,4 @@
-"""Ids used again, times that are nearly over, what is left behind, and strangers' text."""
+"""Ids used again, replies about to expire, leftovers, large groups and odd text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from angarium.runtime.errors import InputInvalid, Overloaded
 from tests.conversations.harness import DEADLINE_S, Client, Harness, harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.conversations.test_bad_input import settled
-from tests.conversations.test_http import House, house, opening
+from tests.conversations.test_http import ApiClient, opening, running_api
 from tests.kit.eventually import eventually
 
 ODD = ["a\nb", "[/red]", "\x1b[31m", "\x00", "Ü/ß", '"\\', "%2F", "😀"]
@@ -37,11 +37,11 @@ async def order_fields(it: Harness, conversation_id: str = "c") -> set[str]:
     return {field.decode() for field in found}
 
 
-# Ids that are used again
+# Ids used again
 
 
-async def test_the_end_of_a_reply_does_not_take_another_of_the_same_id(any_redis_url: str) -> None:
-    """Response ids that are numbered per request come again when the first's time is over."""
+async def test_the_end_of_a_reply_does_not_end_another_of_the_same_id(any_redis_url: str) -> None:
+    """A response id numbered per request is used again when the first reply has expired."""
     async with harness(any_redis_url) as it:
         await it.request("A")
         first = await it.reply("A", "1")
@@ -78,7 +78,7 @@ async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str
         gate.set()
 
 
-async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) -> None:
+async def test_an_id_is_looked_up_in_its_own_conversation_only(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
@@ -91,10 +91,10 @@ async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) 
         assert found == reply
 
 
-# What is left behind
+# Leftovers
 
 
-async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) -> None:
+async def test_requests_without_a_reply_leave_nothing_behind(any_redis_url: str) -> None:
     async with harness(any_redis_url, limits={"conversation_requests_max": 3}) as it:
         partition = it.store.partition_of("c")
         for number in range(10):
@@ -107,7 +107,7 @@ async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) 
         assert await it.count("request_expired") == 9
 
 
-async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
+async def test_a_request_opened_again_does_not_expire_with_its_predecessor(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as it:
@@ -121,12 +121,12 @@ async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
         assert events.count(("answered", "A")) == 1
 
 
-async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str) -> None:
+async def test_places_are_removed_with_their_expired_list(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         for number in range(3):
             await it.reply("A", f"a{number}")
-        # Redis ends the list by itself; the conversation lives on by new requests.
+        # Redis expires the list; new requests keep the conversation.
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSES, 0, "c")
         await it.runtime.redis.call("DEL", name)
         it.clock.jump(900_000)
@@ -139,13 +139,13 @@ async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str)
         assert [each.request_id for each in (await it.store.snapshot("c", 9)).requests] == ["B"]
 
 
-# Times that are nearly over
+# Replies about to expire
 
 
-async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
+async def test_a_reply_sent_shortly_before_it_expires_can_still_be_acknowledged(
     redis_url: str,
 ) -> None:
-    """On real time, because Redis' own expiry must not take its place too early."""
+    """On the real clock: Redis must not expire its place too early."""
     quick = {"message_ttl": 500, "awaited_message_ttl": 1_000, "sent_message_ttl": 20_000}
     client = Client(ack=True)
     async with instance(redis_url, client.app, conversations=quick) as bridge:
@@ -168,7 +168,7 @@ async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
         assert found.status == "SENT"
 
 
-async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url: str) -> None:
+async def test_the_end_of_a_later_reply_does_not_shorten_a_back_off(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
@@ -180,7 +180,7 @@ async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url:
         assert (await it.store.claim_awaited(0, 10))[1] == [first]
 
 
-async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
+async def test_the_first_message_has_not_expired(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
@@ -195,7 +195,7 @@ async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
 # Groups larger than one call
 
 
-async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
+async def test_a_large_group_is_cancelled_completely_although_its_first_was_delivered_meanwhile(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "CANCEL_BATCH", 4)
@@ -242,7 +242,7 @@ async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
         assert (await it.store.claim_awaited(0, 10))[1] == due[2:]
 
 
-async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
+async def test_a_view_of_a_conversation_does_not_read_the_tasks_of_its_replies(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as it:
@@ -256,11 +256,13 @@ async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
         assert "taskItem" not in found
 
 
-# What callers, senders and strangers bring
+# Odd input of callers, senders and clients
 
 
 @pytest.mark.parametrize("wrong", [1.5, float("nan"), -1, 2**60, "1", True])
-async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: object) -> None:
+async def test_a_timestamp_that_is_no_whole_number_is_refused(
+    redis_url: str, wrong: object
+) -> None:
     async with harness(redis_url) as it:
         with pytest.raises(InputInvalid, match="timestamp"):
             await it.manager.create_conversation_register(
@@ -282,7 +284,7 @@ async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: 
             )
 
 
-async def test_one_reply_nobody_can_read_does_not_keep_the_others(redis_url: str) -> None:
+async def test_a_reply_that_cannot_be_read_does_not_block_the_others(redis_url: str) -> None:
     async with harness(redis_url) as it:
         for name in ("A", "B"):
             await it.request(name, name)
@@ -331,7 +333,7 @@ async def test_a_sender_may_raise_anything(
         await eventually(lambda: sent == ["good", "later"], DEADLINE_S)
 
 
-async def test_a_sender_is_told_when_the_reply_was_made(redis_url: str) -> None:
+async def test_a_sender_gets_the_time_at_which_the_reply_was_made(redis_url: str) -> None:
     times: list[int] = []
     app = Angarium()
 
@@ -379,21 +381,21 @@ async def test_a_callback_of_any_id_arrives(redis_url: str, odd: str) -> None:
 
 @pytest.mark.parametrize("odd", [*ODD[1:], "requests", "a/b/c", "/", "a//b", "?x=1#y"])
 async def test_any_conversation_can_be_shown_over_http(redis_url: str, odd: str) -> None:
-    async with house(redis_url) as (api, _):
+    async with running_api(redis_url) as (api, _):
         assert await api.post("requests", opening("A", odd)) == (201, "created")
         status, shown = await get_encoded(api, odd)
         assert (status, shown["conversationId"], shown["requestsTotal"]) == (200, odd, 1)
 
 
 async def test_a_conversation_without_an_id_is_refused_over_http(redis_url: str) -> None:
-    async with house(redis_url) as (api, _):
+    async with running_api(redis_url) as (api, _):
         status, problem = await get_encoded(api, "")
         assert (status, problem["code"]) == (400, "id_refused")
 
 
-async def get_encoded(api: House, conversation_id: str) -> tuple[int, dict[str, object]]:
+async def get_encoded(api: ApiClient, conversation_id: str) -> tuple[int, dict[str, object]]:
     async with aiohttp.ClientSession() as session:
-        url = f"{api._url}/{quote(conversation_id, safe='')}"
+        url = f"{api.url}/{quote(conversation_id, safe='')}"
         async with session.get(URL(url, encoded=True)) as response:
             return response.status, await response.json(content_type=None)
 
@@ -425,7 +427,7 @@ async def printed(conversation_id: str) -> str:
     return output.getvalue()
 
 
-async def test_a_full_conversation_takes_requests_again_when_old_ones_are_over(
+async def test_a_full_conversation_takes_requests_again_when_old_ones_have_expired(
     redis_url: str,
 ) -> None:
     async with harness(redis_url, limits={"conversation_requests_max": 2}) as it:

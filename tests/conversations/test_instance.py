@@ -1,4 +1,4 @@
-"""The role inside one process: what it sends, in which order, and what it does with failures."""
+"""The role inside one process: order of sending, failures, wake-ups and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.sample import sample_runtime
 QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 
 
-async def test_replies_leave_in_the_order_of_their_requests(any_redis_url: str) -> None:
+async def test_replies_are_sent_in_the_order_of_their_requests(any_redis_url: str) -> None:
     client = Client()
     async with instance(any_redis_url, client.app) as bridge:
         await bridge.request("c", "A", "whatsapp")
@@ -48,7 +48,9 @@ async def test_the_next_reply_waits_for_the_ack_of_the_one_before(any_redis_url:
         assert client.sent == ["a0", "a1", "a2"]
 
 
-async def test_a_lost_ack_counts_as_sent_when_its_time_is_over(any_redis_url: str) -> None:
+async def test_a_reply_whose_ack_is_lost_counts_as_delivered_after_its_time(
+    any_redis_url: str,
+) -> None:
     client = Client(ack=True)
     quick = {**QUICK, "sent_message_ttl": 100}
     async with instance(any_redis_url, client.app, conversations=quick) as bridge:
@@ -68,7 +70,7 @@ async def test_a_lost_ack_counts_as_sent_when_its_time_is_over(any_redis_url: st
 
 
 async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_url: str) -> None:
-    """Polling is off, so that only the wake-up can do it."""
+    """Polling is off: only the wake-up can do it."""
     first, second = Client(ack=True), Client(ack=True)
     patient = {"interval": 600_000, "check_queue_interval": 600_000}
     async with instance(any_redis_url, first.app, conversations=patient) as one:
@@ -96,7 +98,9 @@ async def test_a_reply_that_no_process_holds_is_taken_by_one(any_redis_url: str)
         assert client.sent == ["a1"]
 
 
-async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url: str) -> None:
+async def test_a_fatal_error_cancels_the_group_and_unblocks_the_next_reply(
+    any_redis_url: str,
+) -> None:
     sent: list[str] = []
     app = Angarium()
 
@@ -144,8 +148,8 @@ async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
         assert sent[:2] == ["a1.0", "a1.1"]
 
 
-async def test_a_sender_that_hangs_holds_up_nobody_else(redis_url: str) -> None:
-    """More hang than may send at once; the replies of other conversations leave all the same."""
+async def test_a_sender_that_hangs_does_not_block_other_conversations(redis_url: str) -> None:
+    """More sends hang than may run at once; other conversations are still sent."""
     sent: list[str] = []
     app = Angarium()
     hanging = asyncio.Event()
@@ -241,7 +245,7 @@ async def test_an_ack_may_come_before_the_report_that_it_was_sent(redis_url: str
             assert await acks[0] == "delivered"
 
 
-async def test_what_a_stopping_process_holds_goes_to_another_at_once(redis_url: str) -> None:
+async def test_another_process_takes_the_replies_of_a_stopping_one_at_once(redis_url: str) -> None:
     first, second = Client(ack=True), Client(ack=True)
     slow = {"awaited_messages_interval": 600_000, "awaited_first_turn": 1_000}
     async with instance(redis_url, second.app, conversations=slow) as other:
@@ -278,7 +282,7 @@ async def test_callbacks_carry_the_payload_and_their_answers_decide(redis_url: s
         )
 
 
-async def test_a_private_callback_address_is_refused_for_good(redis_url: str) -> None:
+async def test_a_private_callback_address_cancels_the_reply(redis_url: str) -> None:
     async with instance(redis_url, Angarium()) as bridge:
         await bridge.request("c", "A", "web")
         await bridge.reply("c", "A", "a1", task(1, callback_url="http://127.0.0.1:9/"))
@@ -305,8 +309,8 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
         assert bridge.awaited == 0
 
 
-async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
-    """0.1.0 reports figures, but no senders, and finds replies by their time only."""
+async def test_while_a_process_of_0_1_0_runs_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
+    """0.1.0 reports metrics but no senders, and finds replies only when they are due."""
     async with sample_runtime(redis_url) as runtime:
         prefix = runtime.settings.prefix
         await ProcessReporter(runtime, "conversations").report({"queue": 0})
@@ -324,7 +328,7 @@ async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: 
             await eventually(claimed, DEADLINE_S)
 
 
-async def test_the_role_reports_its_figures(redis_url: str) -> None:
+async def test_the_role_reports_its_metrics(redis_url: str) -> None:
     client = Client()
     async with instance(redis_url, client.app) as bridge:
         await bridge.request("c", "A", "whatsapp")

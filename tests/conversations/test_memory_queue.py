@@ -1,4 +1,4 @@
-"""The memory queue by itself: groups, order, limits, waiting and giving up."""
+"""The memory queue alone: groups, order, limits, waiting and errors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RUN, WAIT, DROP = (
 
 
 @dataclass
-class Bench:
-    """A queue, and tasks that note what happens to them."""
+class QueueHarness:
+    """A queue, and tasks that record what happens to them."""
 
     queue: MemoryQueue
     clock: FakeClock
@@ -81,9 +81,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(limits: MemoryQueueLimits | None = None) -> AsyncIterator[Bench]:
+async def queue_harness(limits: MemoryQueueLimits | None = None) -> AsyncIterator[QueueHarness]:
     clock = FakeClock()
-    it = Bench(MemoryQueue(limits or MemoryQueueLimits(), clock), clock)
+    it = QueueHarness(MemoryQueue(limits or MemoryQueueLimits(), clock), clock)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(it.queue.run())
         await asyncio.sleep(0)
@@ -93,8 +93,8 @@ async def bench(limits: MemoryQueueLimits | None = None) -> AsyncIterator[Bench]
             running.cancel()
 
 
-async def test_tasks_of_a_group_run_by_their_order_and_not_by_when_they_came() -> None:
-    async with bench() as it:
+async def test_tasks_of_a_group_run_by_their_order_and_not_by_arrival() -> None:
+    async with queue_harness() as it:
         it.answers["b"] = WAIT
         it.add("b", order=2)
         await eventually(lambda: it.queue.parked == 1)
@@ -105,7 +105,7 @@ async def test_tasks_of_a_group_run_by_their_order_and_not_by_when_they_came() -
 
 
 async def test_groups_do_not_wait_for_each_other() -> None:
-    async with bench() as it:
+    async with queue_harness() as it:
         it.answers["stuck"] = WAIT
         it.add("stuck", "one")
         it.add("free", "two")
@@ -116,16 +116,16 @@ async def test_groups_do_not_wait_for_each_other() -> None:
         await it.until_executed("free", "stuck")
 
 
-async def test_a_task_is_there_once() -> None:
-    async with bench() as it:
+async def test_a_task_id_is_in_the_queue_once() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = WAIT
         assert it.add("a")
         assert not it.add("a")
         assert "a" in it.queue
 
 
-async def test_a_wait_that_ends_by_itself_is_looked_at_then() -> None:
-    async with bench() as it:
+async def test_a_wait_with_a_known_end_is_validated_again_at_that_time() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = Validation(TaskVerdict.WAIT, 0.02)
         it.add("a")
         await eventually(lambda: it.queue.metrics.waits >= 2, DEADLINE_S)
@@ -133,8 +133,8 @@ async def test_a_wait_that_ends_by_itself_is_looked_at_then() -> None:
         await it.until_executed("a")
 
 
-async def test_polling_finds_what_no_wake_up_told() -> None:
-    async with bench() as it:
+async def test_polling_finds_a_task_whose_wake_up_was_lost() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = WAIT
         it.add("a")
         await eventually(lambda: it.queue.parked == 1)
@@ -143,8 +143,8 @@ async def test_polling_finds_what_no_wake_up_told() -> None:
         await it.until_executed("a")
 
 
-async def test_polling_looks_at_no_more_than_the_execution_queue_takes() -> None:
-    async with bench(MemoryQueueLimits(concurrent=2, concurrent_factor=2)) as it:
+async def test_polling_validates_no_more_than_the_execution_queue_takes() -> None:
+    async with queue_harness(MemoryQueueLimits(concurrent=2, concurrent_factor=2)) as it:
         for number in range(10):
             it.answers[f"t{number}"] = WAIT
             it.add(f"t{number}", f"g{number}")
@@ -153,7 +153,7 @@ async def test_polling_looks_at_no_more_than_the_execution_queue_takes() -> None
 
 
 async def test_no_more_run_at_once_than_allowed() -> None:
-    async with bench(MemoryQueueLimits(concurrent=3, concurrent_factor=2)) as it:
+    async with queue_harness(MemoryQueueLimits(concurrent=3, concurrent_factor=2)) as it:
         it.gate = asyncio.Event()
         for number in range(10):
             it.add(f"t{number}", f"g{number}")
@@ -165,7 +165,7 @@ async def test_no_more_run_at_once_than_allowed() -> None:
 
 
 async def test_a_dropped_task_makes_way_for_the_next() -> None:
-    async with bench() as it:
+    async with queue_harness() as it:
         it.answers["a"] = DROP
         it.add("a", order=1)
         it.add("b", order=2)
@@ -173,8 +173,8 @@ async def test_a_dropped_task_makes_way_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("checks", [1, 5])
-async def test_a_task_is_checked_only_so_often(checks: int) -> None:
-    async with bench(MemoryQueueLimits(max_retries=checks)) as it:
+async def test_a_task_is_validated_at_most_max_retries_times(checks: int) -> None:
+    async with queue_harness(MemoryQueueLimits(max_retries=checks)) as it:
         it.answers["a"] = Validation(TaskVerdict.WAIT, 0.0)
         it.add("a")
         await it.until_failed("a")
@@ -182,8 +182,8 @@ async def test_a_task_is_checked_only_so_often(checks: int) -> None:
         assert it.queue.metrics.validations == checks
 
 
-async def test_a_task_stays_only_so_long_also_behind_others() -> None:
-    async with bench() as it:
+async def test_a_task_behind_others_also_ends_after_its_time_in_queue() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = WAIT
         it.add("a", order=1, stay_s=25)
         it.add("b", order=2, stay_s=25)
@@ -199,15 +199,15 @@ async def test_a_task_stays_only_so_long_also_behind_others() -> None:
 
 
 async def test_a_task_that_raises_goes_to_its_error_task_and_the_next_runs() -> None:
-    async with bench() as it:
+    async with queue_harness() as it:
         it.add("bad", order=1)
         it.add("good", order=2)
         await it.until_executed("good")
         assert it.failed == [("bad", "ValueError")]
 
 
-async def test_what_is_not_running_can_be_taken_out() -> None:
-    async with bench() as it:
+async def test_tasks_that_are_not_in_execution_can_be_removed() -> None:
+    async with queue_harness() as it:
         it.gate = asyncio.Event()
         it.add("running", "g", order=1)
         await eventually(lambda: it.running == 1)

@@ -42,7 +42,7 @@ async def test_a_request_id_of_another_conversation_is_taken(redis_url: str) -> 
             await it.request("A", "d")
 
 
-async def test_a_conversation_full_of_requests_says_so(redis_url: str) -> None:
+async def test_a_conversation_full_of_requests_refuses_the_next(redis_url: str) -> None:
     async with harness(redis_url, limits={"conversation_requests_max": 2}) as it:
         await it.request("A")
         await it.request("B")
@@ -50,7 +50,9 @@ async def test_a_conversation_full_of_requests_says_so(redis_url: str) -> None:
             await it.request("C")
 
 
-async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis_url: str) -> None:
+async def test_a_request_id_used_again_after_it_expired_goes_to_the_end_of_the_list(
+    redis_url: str,
+) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(9_000)
@@ -90,7 +92,7 @@ async def test_a_reply_is_accepted_once_also_when_it_was_delivered_meanwhile(
         assert await it.count("accepted") == 1
 
 
-async def test_a_reply_that_names_the_wrong_things_is_refused(redis_url: str) -> None:
+async def test_a_reply_with_a_wrong_request_or_conversation_is_refused(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
@@ -113,7 +115,7 @@ async def test_a_reply_to_an_expired_request_is_refused(redis_url: str) -> None:
             await it.store.accept_reply(new("A", "a1"))
 
 
-async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
+async def test_a_conversation_full_of_replies_refuses_the_next(redis_url: str) -> None:
     async with harness(redis_url, limits={"conversation_replies_max": 2}) as it:
         await it.request("A")
         await it.reply("A", "a1")
@@ -125,7 +127,7 @@ async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
 # check_replies
 
 
-async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_over(
+async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_expires(
     any_redis_url: str,
 ) -> None:
     async with harness(any_redis_url) as it:
@@ -153,7 +155,7 @@ async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
         assert await it.verdict(first) == "gone"
 
 
-async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> None:
+async def test_the_check_removes_an_expired_reply_ahead(any_redis_url: str) -> None:
     async with harness(any_redis_url) as it:
         await it.request("A")
         sent = await it.reply("A", "a1")
@@ -165,7 +167,7 @@ async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> No
         assert ("delivered", "a1") in await it.events()
 
 
-async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
+async def test_an_expired_reply_is_gone_and_has_one_event(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
@@ -175,7 +177,7 @@ async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
         assert await it.count("expired") == 1
 
 
-async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) -> None:
+async def test_a_reply_that_another_process_holds_is_gone_for_this_one(redis_url: str) -> None:
     async with (
         harness(redis_url) as it,
         harness(redis_url, prefix=it.runtime.settings.prefix) as other,
@@ -236,7 +238,7 @@ async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str
         assert await it.store.find_ack("same", None) == reply
 
 
-async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
+async def test_a_reply_that_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
@@ -245,7 +247,7 @@ async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str
         assert await it.count("delivered") == 0
 
 
-async def test_nothing_of_a_finished_conversation_stands_in_the_way(
+async def test_a_finished_conversation_leaves_only_the_request_and_the_order_key(
     redis_server: ServerProcess,
 ) -> None:
     async with harness(redis_server.url) as it:
@@ -274,7 +276,7 @@ async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
         assert [each.status for each in await it.store.take([reply])] == ["lost"]
 
 
-async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
+async def test_a_claim_goes_to_one_process_and_the_reply_is_due_again_when_it_expires(
     any_redis_url: str,
 ) -> None:
     async with harness(any_redis_url) as it:
@@ -295,7 +297,7 @@ async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
         assert outcome.taken.reply.awaited_retries == 1
 
 
-async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str) -> None:
+async def test_taking_ends_expired_replies_and_leaves_sent_ones(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
@@ -317,7 +319,7 @@ async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str)
         assert await it.store.in_flight(0) == (0, 0, 0)
 
 
-async def test_a_reply_far_behind_stays_out_of_memory_until_it_is_nearly_its_turn(
+async def test_a_reply_far_behind_is_not_taken_until_it_is_nearly_its_turn(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as it:
@@ -357,7 +359,9 @@ async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) ->
         assert (await it.store.claim_awaited(partition, 1))[1] == [reply]
 
 
-async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis_url: str) -> None:
+async def test_a_reply_that_is_sent_or_held_by_another_process_is_not_set_awaited(
+    redis_url: str,
+) -> None:
     async with (
         harness(redis_url) as it,
         harness(redis_url, prefix=it.runtime.settings.prefix) as other,
@@ -372,7 +376,7 @@ async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis
         assert await other.store.await_replies([second], 0, 0, "") == ["awaited"]
 
 
-async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None:
+async def test_a_reply_is_postponed_and_retired(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
@@ -392,7 +396,9 @@ async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None
 # cancel_replies, list_siblings
 
 
-async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) -> None:
+async def test_a_group_is_cancelled_completely_and_the_next_reply_is_unblocked(
+    any_redis_url: str,
+) -> None:
     async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
@@ -448,7 +454,7 @@ async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
 # expire_requests, read_messages, describe_conversation
 
 
-async def test_a_request_nobody_answered_is_noted_once(any_redis_url: str) -> None:
+async def test_a_request_that_expires_without_a_reply_has_one_event(any_redis_url: str) -> None:
     async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
@@ -493,7 +499,7 @@ async def test_an_id_that_spells_another_key_is_refused(
             await it.request("A", conversation_id)
 
 
-async def test_foreign_entries_in_our_keys_are_passed_over(redis_url: str) -> None:
+async def test_entries_of_other_programs_in_our_keys_are_skipped(redis_url: str) -> None:
     async with harness(redis_url) as it:
         name = it.runtime.keyspace.name(keys.PENDING_MESSAGES)
         await it.runtime.redis.call("ZADD", name, 1, "nonsense")

@@ -1,4 +1,4 @@
-"""Replies whose sender a process lacks: every script that meets them, called through the store."""
+"""Replies whose sender a process lacks: each script that handles them, called by the store."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def needs(process: Harness) -> list[SenderWait]:
 
 
 async def waiting(process: Harness, *, required_sender: str = FAX) -> MinMessageInfo:
-    """A reply that nobody here can send, found by this process."""
+    """A reply that this process found and can't send."""
     await process.request("A")
     reply = await process.reply("A", "a1", held=False, required_sender=required_sender)
     assert statuses(await take_new(process)) == ["no_sender"]
@@ -87,7 +87,7 @@ async def waiting(process: Harness, *, required_sender: str = FAX) -> MinMessage
         (None, FAX, True),
     ],
 )
-async def test_a_process_holds_only_what_it_can_send(
+async def test_a_process_holds_only_replies_it_can_send(
     redis_url: str, senders: list[str] | None, need: str, held: bool
 ) -> None:
     async with harnesses(redis_url, senders) as (it,):
@@ -131,7 +131,7 @@ async def test_a_reply_that_names_no_sender_goes_to_that_of_its_origin_or_to_def
             assert statuses(await own.store.take([reply], WAITING)) == ["taken"]
 
 
-async def test_who_names_no_senders_is_offered_everything(any_redis_url: str) -> None:
+async def test_a_process_without_sender_names_gets_every_reply(any_redis_url: str) -> None:
     async with harnesses(any_redis_url, ["http"], None) as (foreign, manager):
         await waiting(foreign)
         await foreign.request("B", "d")
@@ -149,7 +149,7 @@ async def test_a_waiting_reply_is_taken_once(redis_url: str) -> None:
         assert await offered(second) == []
 
 
-async def test_one_that_was_offered_and_not_taken_is_due_again(redis_url: str) -> None:
+async def test_a_reply_that_was_popped_and_not_taken_is_due_again(redis_url: str) -> None:
     async with harnesses(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, dead, own):
         await waiting(foreign)
         assert len(await offered(dead)) == 1
@@ -158,7 +158,7 @@ async def test_one_that_was_offered_and_not_taken_is_due_again(redis_url: str) -
         assert statuses(await claim(own)) == ["taken"]
 
 
-async def test_it_is_looked_at_seldom_and_never_counted_as_tried(redis_url: str) -> None:
+async def test_a_reply_without_a_sender_is_checked_seldom_and_gets_no_retry(redis_url: str) -> None:
     async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         looks = 0
@@ -174,7 +174,7 @@ async def test_it_is_looked_at_seldom_and_never_counted_as_tried(redis_url: str)
         assert outcome.taken.reply.awaited_retries == 0
 
 
-async def test_what_a_dead_process_held_waits_for_its_sender(redis_url: str) -> None:
+async def test_a_reply_of_a_dead_process_waits_for_its_sender(redis_url: str) -> None:
     async with harnesses(redis_url, ["fax"], ["http"], ["fax"]) as (dead, foreign, own):
         await dead.request("A")
         reply = await dead.reply("A", "a1", required_sender=FAX)
@@ -189,7 +189,9 @@ async def test_what_a_dead_process_held_waits_for_its_sender(redis_url: str) -> 
         assert (await dead.store.check_reply(reply, only_mine=True)).status == "gone"
 
 
-async def test_it_expires_in_its_time_and_the_next_one_goes(any_redis_url: str) -> None:
+async def test_a_reply_without_a_sender_expires_and_the_next_can_be_sent(
+    any_redis_url: str,
+) -> None:
     async with harnesses(any_redis_url, ["http"]) as (it,):
         await waiting(it)
         it.clock.jump(800_000)
@@ -203,7 +205,7 @@ async def test_it_expires_in_its_time_and_the_next_one_goes(any_redis_url: str) 
         assert await needs(it) == []
 
 
-async def test_one_that_is_far_behind_waits_for_its_turn_first(redis_url: str) -> None:
+async def test_a_reply_far_behind_does_not_wait_for_its_sender_yet(redis_url: str) -> None:
     async with harnesses(redis_url, ["http"]) as (it,):
         await it.request("A")
         for number in range(64):
@@ -213,7 +215,7 @@ async def test_one_that_is_far_behind_waits_for_its_turn_first(redis_url: str) -
         assert await needs(it) == []
 
 
-async def test_the_need_of_a_reply_that_an_older_process_accepted_is_in_its_task(
+async def test_the_required_sender_of_a_reply_that_0_1_0_accepted_is_read_from_its_task(
     redis_url: str,
 ) -> None:
     async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
@@ -232,8 +234,8 @@ async def test_the_need_of_a_reply_that_an_older_process_accepted_is_in_its_task
         assert {need.senders for need in await needs(own)} == {("fax",), ("whatsapp", "default")}
 
 
-async def test_beside_older_processes_it_stays_due_for_them(redis_url: str) -> None:
-    """0.1.0 finds replies by their time only, and takes all that are due."""
+async def test_while_a_process_of_0_1_0_runs_a_reply_stays_due_for_it(redis_url: str) -> None:
+    """0.1.0 finds replies only when they are due, and takes all of them."""
     async with harnesses(redis_url, ["http"], None) as (foreign, older):
         foreign.store.old_version_runs = True
         reply = await waiting(foreign)
@@ -241,11 +243,11 @@ async def test_beside_older_processes_it_stays_due_for_them(redis_url: str) -> N
         assert await claim(older) == []
         older.clock.jump(1_000)
         assert statuses(await claim(older)) == ["taken"]
-        # It left the index of the new ones only when they look: nobody else may take it.
+        # It is still in the wait set, but no other process may take it.
         assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
 
 
-async def test_an_odd_name_of_a_sender_waits_like_any_other(redis_url: str) -> None:
+async def test_a_reply_waits_for_a_sender_with_an_odd_name(redis_url: str) -> None:
     odd = "fax 100%\n\t«é» %20@-*"
     async with harnesses(redis_url, ["http"], [odd]) as (foreign, own):
         await waiting(foreign, required_sender=f"n:{odd}")
@@ -257,10 +259,12 @@ async def test_an_odd_name_of_a_sender_waits_like_any_other(redis_url: str) -> N
         assert await needs(own) == []
 
 
-# The others
+# Other scripts
 
 
-async def test_a_reply_behind_it_waits_though_its_own_process_holds_it(redis_url: str) -> None:
+async def test_a_reply_behind_one_without_a_sender_waits_although_a_process_holds_it(
+    redis_url: str,
+) -> None:
     async with harnesses(redis_url, ["http"], ["fax"]) as (web, fax):
         await waiting(web)
         behind = await web.reply("A", "a2", required_sender="n:http")
@@ -272,7 +276,7 @@ async def test_a_reply_behind_it_waits_though_its_own_process_holds_it(redis_url
         assert await web.verdict(behind) == "send"
 
 
-async def test_cancelling_its_group_ends_it(any_redis_url: str) -> None:
+async def test_cancelling_the_group_ends_a_reply_without_a_sender(any_redis_url: str) -> None:
     async with harnesses(any_redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await foreign.manager.cancel_group(reply, "fatal") == 1
@@ -281,7 +285,9 @@ async def test_cancelling_its_group_ends_it(any_redis_url: str) -> None:
         assert await foreign.count("cancelled") == 1
 
 
-async def test_a_failure_of_its_group_makes_it_awaited_and_it_waits_on(redis_url: str) -> None:
+async def test_a_failed_group_sets_a_waiting_reply_awaited_and_it_still_waits_for_its_sender(
+    redis_url: str,
+) -> None:
     async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await foreign.manager.set_awaited_by_request_id("c", "A", why="timeout") == 1
@@ -294,7 +300,7 @@ async def test_a_failure_of_its_group_makes_it_awaited_and_it_waits_on(redis_url
         assert outcome.taken.reply.awaited_retries == 0
 
 
-async def test_deleting_it_ends_it(redis_url: str) -> None:
+async def test_deleting_ends_a_reply_without_a_sender(redis_url: str) -> None:
     async with harnesses(redis_url, ["http"]) as (it,):
         await waiting(it)
         options = SyncMessageOptions(response_id="a1", conversation_id="c")
@@ -302,7 +308,7 @@ async def test_deleting_it_ends_it(redis_url: str) -> None:
         assert await needs(it) == []
 
 
-async def test_a_paused_process_that_sent_it_is_believed(redis_url: str) -> None:
+async def test_the_send_of_a_paused_process_is_recorded(redis_url: str) -> None:
     async with harnesses(redis_url, ["fax"], ["http"]) as (paused, foreign):
         await paused.request("A")
         reply = await paused.reply("A", "a1", required_sender=FAX)
@@ -313,7 +319,7 @@ async def test_a_paused_process_that_sent_it_is_believed(redis_url: str) -> None
         assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
 
 
-async def test_an_end_that_was_set_ends_it(redis_url: str) -> None:
+async def test_a_retired_reply_without_a_sender_ends(redis_url: str) -> None:
     async with harnesses(redis_url, ["http"]) as (it,):
         reply = await waiting(it)
         assert await it.store.retire(reply, 2_000) == "retiring"
@@ -322,7 +328,9 @@ async def test_an_end_that_was_set_ends_it(redis_url: str) -> None:
         assert await needs(it) == []
 
 
-async def test_postponing_it_changes_only_when_it_is_looked_at(redis_url: str) -> None:
+async def test_postponing_a_reply_without_a_sender_changes_only_its_next_check(
+    redis_url: str,
+) -> None:
     async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await foreign.store.postpone(reply, 0, 0) == "postponed"
@@ -330,11 +338,11 @@ async def test_postponing_it_changes_only_when_it_is_looked_at(redis_url: str) -
         assert len(await offered(own)) == 1
 
 
-# list_needs, pop_waiting
+# list_sender_waits, pop_waiting
 
 
-async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: str) -> None:
-    """Redis forgets a conversation as a whole: what only points to it must not stay."""
+async def test_sender_waits_of_an_expired_conversation_are_removed_in_time(redis_url: str) -> None:
+    """Redis expires the keys of a conversation; the wait set must not keep its replies."""
     async with harnesses(redis_url, ["http"]) as (it,):
         await waiting(it)
         names = [
@@ -356,10 +364,10 @@ async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: 
         assert found == [b"n:telex"]
 
 
-async def test_a_process_with_a_shorter_time_to_live_forgets_nothing_that_lives(
+async def test_a_process_with_a_shorter_ttl_removes_no_reply_that_still_lives(
     redis_url: str,
 ) -> None:
-    """Settings differ while a deployment rolls."""
+    """Settings differ during a rolling deployment."""
     short: dict[str, Any] = {"conversations": {"awaited_message_ttl": 40_000}}
     async with harnesses(redis_url, ["http"]) as (it,):
         await waiting(it)
@@ -373,7 +381,7 @@ async def test_a_process_with_a_shorter_time_to_live_forgets_nothing_that_lives(
         assert statuses(await fax.store.take(await offered(fax), WAITING)) == ["taken"]
 
 
-async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
+async def test_no_more_replies_are_popped_than_asked_for(redis_url: str) -> None:
     async with harnesses(redis_url, ["http"], ["default", "fax"]) as (foreign, own):
         await foreign.request("A")
         for number in range(6):
@@ -387,7 +395,7 @@ async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
         assert {each.response_id for each in found} == {f"a{number}" for number in range(6)}
 
 
-async def test_what_is_too_large_for_one_call_waits_for_the_next(redis_url: str) -> None:
+async def test_replies_too_large_for_one_call_wait_for_the_next(redis_url: str) -> None:
     large = encode_task(TaskItem(MessageOptions("x" * 2**20)))
     async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         await foreign.request("A")
@@ -402,7 +410,7 @@ async def test_what_is_too_large_for_one_call_waits_for_the_next(redis_url: str)
         assert await needs(own) == []
 
 
-def test_a_need_names_the_senders_that_will_do() -> None:
+def test_a_required_sender_names_the_acceptable_senders() -> None:
     assert (
         required_sender_of(MessageOptions(sender="fax", callback_url="https://example.com"))
         == "n:fax"
@@ -414,7 +422,7 @@ def test_a_need_names_the_senders_that_will_do() -> None:
     assert acceptable_senders("o:default") == ("default",)
 
 
-# The processes' own report
+# The registry of senders
 
 
 async def test_the_senders_of_a_process_count_for_as_long_as_it_reports(
@@ -452,7 +460,7 @@ async def test_only_a_failed_try_makes_the_next_one_a_retry(redis_url: str) -> N
         assert await status(it, reply) == ("PENDING", 1)
 
 
-async def test_having_been_far_behind_is_no_retry(redis_url: str) -> None:
+async def test_a_wait_far_behind_is_no_retry(redis_url: str) -> None:
     async with harnesses(redis_url, None) as (it,):
         await it.request("A")
         ahead = [await it.reply("A", f"a{number}") for number in range(64)]
@@ -464,8 +472,8 @@ async def test_having_been_far_behind_is_no_retry(redis_url: str) -> None:
         assert await status(it, last) == ("PENDING", 0)
 
 
-async def test_what_a_dead_process_held_counts_as_a_retry(redis_url: str) -> None:
-    """It may have been tried: nobody knows."""
+async def test_taking_a_reply_of_a_dead_process_counts_as_a_retry(redis_url: str) -> None:
+    """The dead process may have tried it."""
     async with harnesses(redis_url, None, None) as (dead, it):
         await dead.request("A")
         reply = await dead.reply("A", "a1")

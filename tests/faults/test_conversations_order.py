@@ -42,7 +42,9 @@ async def pair(
             yield one, other
 
 
-async def test_replies_of_one_moment_leave_in_the_order_they_were_made(any_redis_url: str) -> None:
+async def test_replies_of_one_moment_are_sent_in_the_order_they_were_made(
+    any_redis_url: str,
+) -> None:
     client = Client()
     async with pair(any_redis_url, client.app, message_ttl=600_000) as both:
         await both[0].request("c", "G", "whatsapp")
@@ -59,7 +61,7 @@ async def test_replies_of_one_moment_leave_in_the_order_they_were_made(any_redis
 
 
 @pytest.mark.parametrize("gate", [True, False])
-async def test_replies_a_millisecond_and_eleven_seconds_apart_leave_in_order(
+async def test_replies_a_millisecond_and_eleven_seconds_apart_are_sent_in_order(
     any_redis_url: str, gate: bool
 ) -> None:
     """By Redis' own clock. Behind a gate they all wait; without one each leaves when it is made."""
@@ -125,13 +127,13 @@ class Probe:
         return (time.monotonic() - began) * 1000
 
 
-def told(times_ms: list[float]) -> str:
+def summary(times_ms: list[float]) -> str:
     ordered = sorted(times_ms)
     p99 = ordered[int(len(ordered) * 0.99)]
     return f"{len(ordered)} asked, median {statistics.median(ordered):.1f} ms, p99 {p99:.1f} ms"
 
 
-async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: str) -> None:
+async def test_a_long_conversation_keeps_its_order_and_does_not_slow_others(redis_url: str) -> None:
     probe = Probe()
     async with pair(redis_url, probe.app, message_ttl=600_000) as both:
         one, other = both
@@ -158,7 +160,7 @@ async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: s
     assert probe.sent == ["g", *(f"l{n}" for n in range(LONG_CONVERSATION))]
     print(
         f"\n{LONG_CONVERSATION} replies of one conversation left in order in {took_s:.1f} s"
-        f"\nothers, without it: {told(alone)}"
-        f"\nothers, while it waits: {told(waiting)}"
-        f"\nothers, while it leaves: {told(leaving)}"
+        f"\nothers, without it: {summary(alone)}"
+        f"\nothers, while it waits: {summary(waiting)}"
+        f"\nothers, while it leaves: {summary(leaving)}"
     )

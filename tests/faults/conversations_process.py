@@ -1,7 +1,7 @@
-"""One process of the role `conversations` with a client of its own, to be killed and paused.
+"""One process of the role `conversations` with its own client, to be killed and paused.
 
 The client writes down each reply it gets, asks for ACKs of some, and loses some of those. Run as
-`python -m tests.faults.conversation_instance NAME HISTORY`.
+`python -m tests.faults.conversations_process NAME HISTORY`.
 """
 
 from __future__ import annotations
