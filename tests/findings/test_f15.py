@@ -89,7 +89,7 @@ async def _shown(http: ApiClient, here: Deployment, id: str) -> None:
         assert any("notify" in line and "3" in line for line in command.lines()), command.lines()
 
 
-async def test_what_nobody_can_do_waits_is_shown_and_goes_on_when_a_node_comes(
+async def test_a_transaction_without_a_capable_node_waits_is_shown_and_continues_later(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with deployment(redis_url, tmp_path) as here, here.role("api") as api:
@@ -111,7 +111,7 @@ async def test_what_nobody_can_do_waits_is_shown_and_goes_on_when_a_node_comes(
             assert (await here.client.health_report(1)).awaited_steps == []
 
 
-async def test_events_tell_that_a_transaction_waits_for_a_step(
+async def test_the_event_stream_shows_that_a_transaction_waits_for_a_step(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with deployment(redis_url, tmp_path) as here, here.role("api") as api:
@@ -138,7 +138,7 @@ async def test_events_tell_that_a_transaction_waits_for_a_step(
         assert heard[-1][0] == "completed"
 
 
-async def test_what_waits_for_a_step_can_be_cancelled_and_times_out(
+async def test_a_waiting_transaction_can_be_cancelled_and_times_out(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with deployment(redis_url, tmp_path) as here:
@@ -160,6 +160,6 @@ async def test_what_waits_for_a_step_can_be_cancelled_and_times_out(
             assert (await here.client.health_report(1)).awaited_steps == []
 
 
-async def test_a_node_without_any_step_says_so(redis_url: str, tmp_path: Path) -> None:
+async def test_a_node_without_steps_logs_a_warning(redis_url: str, tmp_path: Path) -> None:
     async with deployment(redis_url, tmp_path) as here, here.node("without_steps") as node:
         await eventually(lambda: any("node_without_steps" in each for each in node.stderr()))

@@ -1,4 +1,4 @@
-"""F16: only an answer that was written to a living connection counts as told."""
+"""F16: only an answer that was written to a living connection counts as notification."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ REQUESTS = ["start", "status", "external", "v1"]
 
 
 class Receiver:
-    """Takes every webhook, and remembers which transactions it was told of."""
+    """Accepts every webhook, and counts them by transaction."""
 
     def __init__(self) -> None:
-        self.told: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self.bodies: list[Any] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         self.bodies.append(body)
-        self.told[body["metadata"]["txId"]] += 1
+        self.received[body["metadata"]["txId"]] += 1
         return web.Response()
 
 
@@ -143,7 +143,7 @@ async def _asleep(here: Deployment, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-async def test_a_client_that_hung_up_is_told_by_webhook(
+async def test_a_client_that_disconnected_is_notified_by_webhook(
     redis_url: str, tmp_path: Path, kind: str
 ) -> None:
     async with deployment(redis_url, tmp_path) as here, receiver() as hooks:
@@ -159,12 +159,12 @@ async def test_a_client_that_hung_up_is_told_by_webhook(
             await asyncio.gather(*(here.client.set_switch(id, "go", "1") for id in ids))
             found = await here.ended(ids)
             assert {each.status for each in found} == {"success"}
-            await eventually(lambda: set(hooks.told) == set(ids), 30)
+            await eventually(lambda: set(hooks.received) == set(ids), 30)
             for each in await here.ended(ids):
                 assert each.notified_ms is None
 
 
-async def test_a_client_that_reads_its_answer_is_not_told_again(
+async def test_a_client_that_reads_its_response_is_not_notified_again(
     redis_url: str, tmp_path: Path
 ) -> None:
     """Without the role that sends webhooks, so that only the answer can take it off the list."""
@@ -190,7 +190,7 @@ async def test_a_client_that_reads_its_answer_is_not_told_again(
                 assert (await here.client.health_report(1)).webhooks == 0
 
 
-async def test_a_poll_without_a_body_tells_nobody(redis_url: str, tmp_path: Path) -> None:
+async def test_a_head_request_notifies_nobody(redis_url: str, tmp_path: Path) -> None:
     """HEAD: the state is looked at, and not sent."""
     async with deployment(redis_url, tmp_path) as here, receiver() as hooks:
         await here.define("payment", "charge")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 MANY = 1_000
 
 
-async def test_two_applications_in_one_group_each_do_their_own(
+async def test_two_applications_in_one_group_run_only_their_own_steps(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with deployment(redis_url, tmp_path) as here:
@@ -54,7 +54,7 @@ async def test_the_steps_of_one_pipeline_may_be_spread_over_two_applications(
                 ]  # fmt: skip
 
 
-async def test_a_foreign_node_alone_leaves_what_it_lacks_to_others(
+async def test_a_node_leaves_transactions_whose_step_it_lacks_to_others(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with deployment(redis_url, tmp_path) as here:

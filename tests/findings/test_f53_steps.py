@@ -48,7 +48,7 @@ async def test_a_step_that_returns_nothing_succeeds_with_null(
         assert (found.status, _output(found)) == ("success", {"data": None})
 
 
-async def test_what_is_neither_an_outcome_nor_a_dict_nor_nothing_is_refused(
+async def test_a_step_that_returns_another_type_ends_as_internal_error(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with running(redis_url, tmp_path) as here:

@@ -1,4 +1,4 @@
-"""The module under test: its stores on a runtime of their own, pipelines, and a node if wanted."""
+"""The stores of the module on a test runtime with sample pipelines, and a node on request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STEP_TYPES = encode_step_types(app.handlers("step"))
 STEPS: Mapping[str, list[dict[str, Any]]] = {
     "one": [{"type": "echo"}],
     "two": [{"type": "add"}, {"type": "add", "parameters": {"n": 10}}],
-    "five": [{"type": "told"}] * 5,
+    "five": [{"type": "logged"}] * 5,
 }
 
 
@@ -56,7 +56,7 @@ class Harness:
         self.client = Transactions(runtime, app)
 
     async def completed(self, count: int = 1, **more: Any) -> list[str]:
-        """Ids of that many transactions that have just ended well."""
+        """Start and complete `count` transactions. Returns their ids."""
         ids = [await self.start(**more) for _ in range(count)]
         for taken in await self.take(count=count):
             await self.store.complete(taken, "success", b"{}", "")
@@ -78,7 +78,7 @@ class Harness:
         group: str = "default",
         step_types: str = STEP_TYPES,
     ) -> list[TakenTransaction]:
-        """From every partition."""
+        """Take up to `count` transactions from all partitions."""
         found: list[TakenTransaction] = []
         for partition in self.store.keys.partitions:
             left = count - len(found)
@@ -96,10 +96,10 @@ class Harness:
         return taken
 
     async def recover(
-        self, node: str = "n2", held: tuple[str, ...] = (), *, recovers_others: bool = True
+        self, node: str = "n2", running: tuple[str, ...] = (), *, recovers_others: bool = True
     ) -> int:
-        parts, hand = self.store.keys.partitions, NodeWork(held, FAR_MS, recovers_others)
-        return sum([(await self.store.recover(p, node, hand)).count for p in parts])
+        parts, work = self.store.keys.partitions, NodeWork(running, FAR_MS, recovers_others)
+        return sum([(await self.store.recover(p, node, work)).count for p in parts])
 
     async def wake(self) -> int:
         parts = self.store.keys.partitions
@@ -129,7 +129,7 @@ class Harness:
         return found
 
     async def events(self) -> list[Event]:
-        """This module's part of the journal of all partitions."""
+        """The journal events of this module, from all partitions."""
         found: list[Event] = []
         for partition in self.store.keys.partitions:
             after = "0-0"
@@ -145,7 +145,7 @@ class Harness:
         return [each.event for each in await self.events() if each.subject == transaction_id]
 
     async def counters(self, level: StatisticsLevel = StatisticsLevel.COARSE) -> dict[str, int]:
-        """All events of all intervals."""
+        """Event → count over all intervals."""
         sums: dict[str, int] = {}
         for interval in await self.queries.statistics(level, level.intervals_max):
             for event, count in interval.all.items():

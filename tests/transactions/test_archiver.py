@@ -1,4 +1,4 @@
-"""The role `archiver`: nothing lost, nothing doubled, whatever the database does."""
+"""The role `archiver`: no transaction is lost or stored twice, whatever the database does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
             name = here.runtime.keyspace.name
             from angarium.runtime import keyspace as keys
 
-            key = name(keys.EXTERNAL_ID, partition, "ann:x")
+            key = name(keys.EXTERNAL_ID, partition, "ann|x")
             await here.runtime.redis.call("DEL", key, key=key)  # its period is over
             _, body = await http.request("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
             assert body["metadata"]["txId"] == named
@@ -69,7 +69,7 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
 
 
 class Refusing(TransactionArchive):
-    """Refuses before, in the middle of, or after storing."""
+    """Fails before or after storing."""
 
     def __init__(self, url: str, after: bool) -> None:
         super().__init__(url)
@@ -98,8 +98,8 @@ async def test_a_database_that_refuses_deletes_nothing(redis_url: str, after: bo
         assert await here.store.find(ids[0]) is None
 
 
-async def test_what_was_stored_but_not_told_is_stored_once(redis_url: str) -> None:
-    """The archiver dies between the database's answer and Redis hearing of it."""
+async def test_a_transaction_stored_but_not_reported_is_stored_once(redis_url: str) -> None:
+    """The archiver dies after the commit, before it reports to Redis."""
     async with harness(redis_url, transactions=NOW) as here:
         ids = await _completed(here, 5)
         dead = Archiver(here.runtime, here.client.archive)

@@ -1,4 +1,4 @@
-"""What the items of a batch may bring or not: their arguments differ in number."""
+"""Batches whose items have different numbers of arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOOK = "https://example.org/hook"
 
 
 @pytest.mark.parametrize("more", [{}, {"metadata": b'{"a":1}'}, {"webhook": HOOK}])
-async def test_an_end_leaves_no_frame_behind(redis_url: str, more: dict[str, Any]) -> None:
+async def test_an_end_clears_the_checkpoint(redis_url: str, more: dict[str, Any]) -> None:
     async with harness(redis_url) as here:
         first = await here.taken("two", **more)
         await here.store.checkpoint(first.id, first.run, 1, b'1 0 {"n":1}')
@@ -29,7 +29,7 @@ async def test_an_end_leaves_no_frame_behind(redis_url: str, more: dict[str, Any
         assert not await here.runtime.redis.call("HGET", name, "frame", key=name)
 
 
-async def test_what_came_from_the_administrators_queue_goes_back_to_it(redis_url: str) -> None:
+async def test_a_transaction_of_the_admin_queue_returns_to_it(redis_url: str) -> None:
     async with harness(redis_url) as here:
         taken = await here.taken(admin=True)
         await here.start()

@@ -1,4 +1,4 @@
-"""The module over HTTP: both http_apis, long polls, event streams, and what they refuse."""
+"""Both HTTP APIs of the module: operations, refusals, long polls and event streams."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_transaction_is_listed_switched_and_cancelled(redis_url: str) ->
         ("GET", "/v1/transaction-watch?elders=x", None, 400, "input_invalid"),
     ],
 )  # fmt: skip
-async def test_bad_input_gets_its_problem(
+async def test_bad_input_is_answered_with_a_problem(
     redis_url: str, method: str, path: str, body: Any, status: int, code: str
 ) -> None:
     async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
@@ -118,7 +118,7 @@ async def test_bad_input_gets_its_problem(
         assert await here.take() == []
 
 
-async def test_pipelines_statistics_and_watch_are_served(redis_url: str) -> None:
+async def test_pipelines_statistics_and_health_are_served(redis_url: str) -> None:
     async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         definition = {"name": "new", "steps": [{"type": "echo", "parameters": {"a": [1]}}]}
         stored = await http.request("PUT", "/v1/pipelines/new", definition)
@@ -189,7 +189,7 @@ async def _complete(here: Harness) -> None:
 
 
 async def test_polls_before_during_and_after_the_end_are_all_answered(any_redis_url: str) -> None:
-    """Three pollers on two API processes' worth of watchers: each in its own service."""
+    """Pollers of two API services in this process."""
     async with (
         harness(any_redis_url, **HTTP) as here, api(here.runtime) as one, api(here.runtime) as two,
     ):  # fmt: skip
@@ -210,7 +210,7 @@ async def test_polls_before_during_and_after_the_end_are_all_answered(any_redis_
             assert all("notifiedTime" in body["metadata"] for _, body in answers)
 
 
-async def test_a_poll_whose_time_is_over_gets_what_there_is(redis_url: str) -> None:
+async def test_a_poll_that_times_out_gets_the_current_state(redis_url: str) -> None:
     settings = {"longpoll_timeout_ms": 50}
     async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as http:
         id = await _start(http)
@@ -232,7 +232,7 @@ async def test_too_many_polls_are_refused(redis_url: str) -> None:
         assert (await waiting.pop())[1]["status"] == "success"
 
 
-async def test_a_poll_that_asked_for_it_takes_the_webhook_off_the_list(redis_url: str) -> None:
+async def test_a_poll_cancels_the_webhook_if_asked_for(redis_url: str) -> None:
     async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         metadata = {"webhook": "https://example.org/", "pollReplyCancelsWebhook": True}
         _, started = await http.request("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
@@ -279,7 +279,7 @@ async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url
     assert any(state["progress"] == {"percent": 50} for _, state in heard)
 
 
-async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str) -> None:
+async def test_a_poll_by_external_id_after_the_end_counts_as_notification(redis_url: str) -> None:
     async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         metadata = {
             "externalId": "mine", "webhook": "https://example.org/",
@@ -296,7 +296,7 @@ async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str
         await eventually(cancelled, 30)
 
 
-async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> None:
+async def test_an_archived_transaction_is_finished_and_not_unknown(redis_url: str) -> None:
     settings = {"delay_before_archiving": 0}
     async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as http:
         id = await _start(http)
@@ -313,7 +313,7 @@ async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> 
             assert (status, problem["code"]) == (409, "transaction_finished")
 
 
-async def test_no_event_of_a_stream_is_swallowed_by_another(redis_url: str) -> None:
+async def test_a_stream_sends_every_event(redis_url: str) -> None:
     async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         id = await _start(http, "two")
         heard: list[str] = []

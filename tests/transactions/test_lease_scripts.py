@@ -1,4 +1,4 @@
-"""The scripts of what follows an end: the archive, webhooks, and who has these roles."""
+"""The scripts that lease work: transactions to archive, webhooks to send, and the roles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.transactions.harness import harness
 HOOK = "https://example.org/hook"
 
 
-async def test_nothing_leaves_redis_before_it_is_said_to_be_stored(redis_url: str) -> None:
+async def test_nothing_leaves_redis_before_it_is_reported_as_stored(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         ids = await here.completed(3)
@@ -33,14 +33,14 @@ async def test_nothing_leaves_redis_before_it_is_said_to_be_stored(redis_url: st
         assert await here.event_names(ids[0]) == ["started", "taken", "completed", "archived"]
 
 
-async def test_only_ended_transactions_can_be_said_to_be_stored(redis_url: str) -> None:
+async def test_only_ended_transactions_can_be_reported_as_stored(redis_url: str) -> None:
     async with harness(redis_url) as here:
         id = await here.start()
         await here.leases.to_archive(0, "a", [id], 0)
         assert (await here.state(id)).status == "queued"
 
 
-async def test_a_transaction_with_its_webhook_due_is_not_archived_away(redis_url: str) -> None:
+async def test_a_transaction_with_a_due_webhook_is_not_archived(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock, transactions={"delay_before_archiving": 0}) as here:
         (id,) = await here.completed(webhook=HOOK)
@@ -51,7 +51,7 @@ async def test_a_transaction_with_its_webhook_due_is_not_archived_away(redis_url
         assert [e.id for e in (await here.leases.to_archive(0, "a", [], 10)).transactions] == [id]
 
 
-async def test_a_webhook_is_handed_out_with_its_next_attempt_written_down(
+async def test_leasing_a_webhook_schedules_its_next_attempt(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
@@ -74,7 +74,7 @@ async def test_a_webhook_is_handed_out_with_its_next_attempt_written_down(
         assert (await here.state(id)).webhook_given_up_ms is not None
 
 
-async def test_a_delivered_webhook_goes_and_a_newer_report_stays(redis_url: str) -> None:
+async def test_a_delivered_webhook_is_removed_and_a_newer_report_stays(redis_url: str) -> None:
     async with harness(redis_url) as here:
         taken = await here.taken(webhook=HOOK, progress_reports=True)
         await here.store.report_progress(taken.id, "1", b"1")
@@ -90,7 +90,7 @@ async def test_a_delivered_webhook_goes_and_a_newer_report_stays(redis_url: str)
         assert (await here.event_names(taken.id)).count("webhook_delivered") == 1
 
 
-async def test_a_url_that_keeps_failing_is_left_alone_and_the_administrator_told(
+async def test_a_url_that_keeps_failing_is_disabled_and_the_administrator_alerted(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
@@ -114,7 +114,7 @@ async def test_a_url_that_keeps_failing_is_left_alone_and_the_administrator_told
         assert webhook.transaction.id == other
 
 
-async def test_the_last_attempt_that_fails_is_told_to_the_administrator(redis_url: str) -> None:
+async def test_the_last_failed_attempt_alerts_the_administrator(redis_url: str) -> None:
     settings = {"max_webhook_retries": 1}
     async with harness(redis_url, transactions=settings) as here:
         (id,) = await here.completed(webhook=HOOK)
@@ -130,22 +130,22 @@ async def test_an_archivers_reply_is_bounded_in_bytes(redis_url: str) -> None:
         output = b'"' + b"x" * 1_000_000 + b'"'
         for _ in range(30):
             await here.store.complete(await here.taken(), "success", output, "")
-        handed = (await here.leases.to_archive(0, "a", [], 100)).transactions
-        assert 10 <= len(handed) <= 20
-        ids = [each.id for each in handed]
+        leased = (await here.leases.to_archive(0, "a", [], 100)).transactions
+        assert 10 <= len(leased) <= 20
+        ids = [each.id for each in leased]
         rest = (await here.leases.to_archive(0, "a", ids, 100)).transactions
-        assert len(rest) == 30 - len(handed)
+        assert len(rest) == 30 - len(leased)
 
 
-async def test_a_role_with_nothing_in_hand_needs_no_grace(redis_url: str) -> None:
+async def test_a_holder_without_open_work_needs_no_grace_period(redis_url: str) -> None:
     locks = {"persisting_permission_lock1_period": 1, "persisting_permission_lock2_period": 60}
     async with harness(redis_url, transactions=locks) as here:
 
-        async def archive(node: str, hand: HolderState = "") -> str:
-            return (await here.leases.to_archive(0, node, [], 1, hand)).grant.value
+        async def archive(node: str, state: HolderState = "") -> str:
+            return (await here.leases.to_archive(0, node, [], 1, state)).grant.value
 
-        async def hooks(node: str, hand: HolderState = "") -> str:
-            return (await here.leases.webhooks(0, node, [], 1, hand)).grant.value
+        async def hooks(node: str, state: HolderState = "") -> str:
+            return (await here.leases.webhooks(0, node, [], 1, state)).grant.value
 
         for ask in (archive, hooks):
             assert await ask("a", "idle") == "granted"

@@ -1,4 +1,4 @@
-"""A node in this process: what steps may do, and what becomes of their transactions."""
+"""A node in this process: the outcomes of steps, and the states of their transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _output(transaction: Any) -> Any:
     return msgspec.json.decode(transaction.output)
 
 
-async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
+async def test_a_step_gets_the_output_of_the_step_before(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         ended = await here.ended(await here.start("two", {"sum": 5}))
         assert ended.status == "success"
@@ -41,7 +41,7 @@ async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
         ("sleep_nonsense", "internal-error", "sleep for nan"),
     ],
 )
-async def test_whatever_a_step_does_ends_its_transaction_and_not_the_node(
+async def test_a_step_that_misbehaves_ends_its_transaction_but_not_the_node(
     redis_url: str, step: str, status: str, note: str
 ) -> None:
     async with harness(redis_url) as here, running_node(here.runtime) as node:
@@ -83,7 +83,9 @@ async def test_a_transaction_times_out_in_a_step_and_asleep(redis_url: str) -> N
         assert [e.event for e in await here.events()].count("expired") == 2
 
 
-async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str) -> None:
+async def test_a_sleeping_transaction_wakes_at_its_time_and_counts_retries(
+    any_redis_url: str,
+) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "sleep_once"}])
         assert _output(ended) == {"retry": 1}
@@ -91,7 +93,7 @@ async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str
         assert names == ["started", "taken", "slept", "woken", "taken", "completed"]
 
 
-async def test_a_switch_wakes_a_sleeper_once(any_redis_url: str) -> None:
+async def test_a_switch_wakes_a_sleeping_transaction_once(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         await here.define("p", {"type": "wait_for_switch"})
         id = await here.start("p")
@@ -169,7 +171,7 @@ async def test_old_transactions_finish_on_the_version_they_started_with(redis_ur
 
 
 async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str) -> None:
-    """Once is enough, wherever its node is: the notice may come before the node has it in hand."""
+    """One request is enough, even if the hint arrives before the node has taken the transaction."""
     settings = {"node_timeout_ms": 1_000}
     async with harness(any_redis_url, transactions=settings) as here, running_node(here.runtime):
         await here.define("p", {"type": "for_ever"})
@@ -180,7 +182,7 @@ async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str
             assert (await here.ended(id)).status == "cancelled"
 
 
-async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
+async def test_a_node_that_stops_returns_its_transactions_to_the_front_of_the_queue(
     redis_url: str,
 ) -> None:
     settings = {"node_grace_ms": 50, "node_concurrency": 3}
@@ -197,7 +199,7 @@ async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
         assert taken[3:] == ids[3:]
 
 
-async def test_a_progress_report_is_kept_and_told(redis_url: str) -> None:
+async def test_a_progress_report_is_stored_and_published(redis_url: str) -> None:
     async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "progress"}])
         assert msgspec.json.decode(ended.progress) == {"percent": 50}
@@ -236,7 +238,7 @@ async def test_a_report_that_is_too_large_is_the_steps_error(redis_url: str) -> 
         assert "transaction_data_bytes_max" in (ended.note or "")
 
 
-async def test_a_step_that_does_not_hear_its_cancellation_has_timed_out(redis_url: str) -> None:
+async def test_a_step_that_ignores_its_cancellation_times_out(redis_url: str) -> None:
     async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "deaf", "timeout_ms": 50}, {"type": "echo"}])
         assert ended.status == "timeout"
@@ -265,15 +267,15 @@ async def test_a_step_waits_for_a_thread_without_losing_its_time(redis_url: str)
             assert (await here.ended(id)).status == "success"
 
 
-async def test_an_end_that_redis_refuses_comes_back_and_harms_nobody() -> None:
-    """Redis answers, but takes no writes: the node has nothing to wait for, and goes on."""
+async def test_a_transaction_whose_end_redis_refuses_runs_again() -> None:
+    """Redis answers, but refuses writes. The node drops the runs and continues."""
     with ServerProcess() as server:
         witness, settings = server.client(), {"node_timeout_ms": 1_000}
         async with (
             harness(server.url, transactions=settings) as here,
             running_node(here.runtime) as node,
         ):
-            await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})
+            await here.define("p", {"type": "logged", "parameters": {"pause_s": 0.5}})
             ids = [await here.start("p") for _ in range(3)]
             for id in ids:
                 await here.wait_for_status(id, "running")

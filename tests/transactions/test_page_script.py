@@ -1,4 +1,4 @@
-"""`page_transactions`, called directly: what a page holds, what it leaves out, where it goes on."""
+"""`page_transactions`, called directly: order, filters and the start of the next page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
         assert (rest[0].owner, rest[0].pipeline, rest[0].node_group) == ("ann", "one", "default")
 
 
-async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_it_may(
+async def test_a_filtered_page_omits_other_transactions_and_stops_at_its_read_limit(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as here:
@@ -43,7 +43,7 @@ async def test_a_filter_leaves_out_what_does_not_fit_and_looks_no_further_than_i
         assert [row[2] for row in found] == [b"default|two|o1"]
 
 
-async def test_a_state_that_is_gone_is_left_out(redis_url: str) -> None:
+async def test_an_entry_without_a_state_is_omitted(redis_url: str) -> None:
     async with harness(redis_url) as here:
         started = [await here.start() for _ in range(3)]
         name = here.store.keys.state(0, started[1])

@@ -1,4 +1,4 @@
-"""The scripts that store definitions and those that only read: lists, statistics, watching."""
+"""The scripts that store definitions, and those that read: lists, statistics, the health report."""
 
 from __future__ import annotations
 
@@ -82,17 +82,19 @@ async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_ur
         assert len(await here.queries.statistics(StatisticsLevel.FINE, 100)) == 2
 
 
-async def test_a_watch_shows_elders_queues_and_silent_nodes(any_redis_url: str) -> None:
+async def test_the_health_report_shows_longest_running_queues_and_silent_nodes(
+    any_redis_url: str,
+) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
-        elder = await here.taken()
+        oldest = await here.taken()
         await clock.advance(60)
         await here.start()
         await clock.advance(5)
-        watch = await here.queries.health_report(["default"], 5)
-        assert (watch.running, watch.sleeping) == (1, 0)
-        (found,) = watch.longest_running
-        assert (found.transaction_id, found.age_ms, found.node) == (elder.id, 65_000, "n1")
-        assert [(n.node, n.alive) for n in watch.nodes] == [("n1", False)]
-        queue = next(each for each in watch.queues if each.kind == "in")
+        report = await here.queries.health_report(["default"], 5)
+        assert (report.running, report.sleeping) == (1, 0)
+        (found,) = report.longest_running
+        assert (found.transaction_id, found.age_ms, found.node) == (oldest.id, 65_000, "n1")
+        assert [(n.node, n.alive) for n in report.nodes] == [("n1", False)]
+        queue = next(each for each in report.queues if each.kind == "in")
         assert (queue.length, queue.waiting_ms) == (1, 5_000)

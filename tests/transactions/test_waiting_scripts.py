@@ -1,4 +1,4 @@
-"""Scripts around step types: who is given what, where the rest waits, and how waiting ends."""
+"""Scripts for transactions that wait for a step type: dequeue, hand over, cancel, expire."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def _dequeue(here: Harness, types: str, count: int = 10, partition: int = 
     return await here.store.dequeue(partition, "n1", ["default"], count, NodeCapabilities(types))
 
 
-async def _look(here: Harness, types: str = NONE) -> list[DequeueBatch]:
-    """A node with these step types looks at every queue."""
+async def _dequeue_all(here: Harness, types: str = NONE) -> list[DequeueBatch]:
+    """A node with these step types reads the queues of all partitions."""
     parts = here.store.keys.partitions
     return [await _dequeue(here, types, partition=partition) for partition in parts]
 
 
-async def _watch(here: Harness) -> TransactionHealthReport:
+async def _health(here: Harness) -> TransactionHealthReport:
     return await here.queries.health_report(["default"], 1)
 
 
@@ -39,14 +39,14 @@ async def _expire(here: Harness) -> int:
     return sum([await here.store.expire_waiting(partition) for partition in parts])
 
 
-async def _set(here: Harness, *command: Any) -> Any:
+async def _call(here: Harness, *command: Any) -> Any:
     return await here.runtime.redis.call(*command, key=command[1])
 
 
 # dequeue_transactions
 
 
-async def test_a_node_is_given_only_what_it_can_go_on_with(any_redis_url: str) -> None:
+async def test_a_node_takes_only_transactions_whose_next_step_it_has(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here:
         ids = [await here.start(name, {"sum": 1}) for name in ("one", "two", "one")]
         taken = await here.take(step_types=ADD)
@@ -58,10 +58,10 @@ async def test_a_node_is_given_only_what_it_can_go_on_with(any_redis_url: str) -
         again = await here.take("n2", step_types=ECHO)
         assert {each.id for each in again} == {ids[0], ids[2]}
         assert (await here.state(ids[0])).waits_for_step is None
-        assert (await _watch(here)).awaited_steps == []
+        assert (await _health(here)).awaited_steps == []
 
 
-async def test_an_entry_that_must_wait_is_looked_at_once(redis_url: str) -> None:
+async def test_an_entry_that_must_wait_is_read_once(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.start()
         assert await _dequeue(here, NONE) == DequeueBatch([], 0, waiting=1)
@@ -69,7 +69,7 @@ async def test_an_entry_that_must_wait_is_looked_at_once(redis_url: str) -> None
         assert (await _dequeue(here, NONE, count=0)).entries == 0
 
 
-async def test_those_that_wait_are_taken_in_their_order_and_before_the_queue(
+async def test_waiting_transactions_are_taken_in_order_and_before_the_queue(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
@@ -84,7 +84,7 @@ async def test_those_that_wait_are_taken_in_their_order_and_before_the_queue(
         assert [each.id for each in [*first, *rest]] == ids
 
 
-async def test_admin_goes_before_out_and_out_before_in_also_among_those_that_wait(
+async def test_waiting_transactions_keep_the_order_admin_out_in(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as here:
@@ -98,7 +98,7 @@ async def test_admin_goes_before_out_and_out_before_in_also_among_those_that_wai
         assert [each.id for each in taken] == [admin, urgent, going_on.id, new, later]
 
 
-async def test_the_step_that_counts_is_the_next_one(redis_url: str) -> None:
+async def test_a_dequeue_checks_the_next_step_only(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.define("p", {"type": "echo"}, {"type": "add"})
         taken = await here.taken("p")
@@ -120,26 +120,26 @@ async def test_a_definition_stored_by_0_1_0_is_read_once(redis_url: str) -> None
     async with harness(redis_url) as here:
         hash = here.runtime.keyspace.name(keys.PIPELINE, 0, "p")
         await here.define("p", {"type": "echo"}, {"pipeline": "one"}, {"type": "add"})
-        await _set(here, "HDEL", hash, "steps:1")
+        await _call(here, "HDEL", hash, "steps:1")
         await here.start("p")
         assert (await _dequeue(here, ADD)).waiting == 1
-        assert await _set(here, "HGET", hash, "steps:1") == b"echo * add"
+        assert await _call(here, "HGET", hash, "steps:1") == b"echo * add"
 
 
 @pytest.mark.parametrize("definition", [None, "{", "7", '{"steps": 7}', '{"steps": [7]}'])
-async def test_what_has_no_readable_definition_is_taken_so_that_a_node_says_so(
+async def test_a_transaction_without_a_valid_definition_is_taken_so_that_a_node_reports_it(
     redis_url: str, definition: str | None
 ) -> None:
     async with harness(redis_url) as here:
         hash = here.runtime.keyspace.name(keys.PIPELINE, 0, "one")
         id = await here.start()
-        await _set(here, "HDEL", hash, "steps:1", "definition:1")
+        await _call(here, "HDEL", hash, "steps:1", "definition:1")
         if definition is not None:
-            await _set(here, "HSET", hash, "definition:1", definition)
+            await _call(here, "HSET", hash, "definition:1", definition)
         assert [each.id for each in (await _dequeue(here, NONE)).taken] == [id]
 
 
-async def test_what_is_to_end_anyway_needs_no_step(redis_url: str) -> None:
+async def test_cancelled_and_overdue_transactions_need_no_step(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         cancelled = await here.taken()
@@ -155,7 +155,7 @@ async def test_what_is_to_end_anyway_needs_no_step(redis_url: str) -> None:
         }
 
 
-async def test_only_nodes_of_the_group_are_given_what_waits(redis_url: str) -> None:
+async def test_only_nodes_of_the_group_take_waiting_transactions(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.define("p", {"type": "echo"}, node_group="g2")
         id = await here.start("p")
@@ -164,7 +164,7 @@ async def test_only_nodes_of_the_group_are_given_what_waits(redis_url: str) -> N
         assert [each.id for each in await here.take(group="g2", step_types=ECHO)] == [id]
 
 
-async def test_step_types_are_compared_whole(redis_url: str) -> None:
+async def test_step_types_match_as_whole_words(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.start()
         for types in (encode_step_types(["ech", "echoes", "an echo"]), " "):
@@ -173,19 +173,19 @@ async def test_step_types_are_compared_whole(redis_url: str) -> None:
         assert len((await _dequeue(here, encode_step_types(["a", "echo"]))).taken) == 1
 
 
-async def test_what_ended_or_went_while_it_waited_is_refused_by_name(redis_url: str) -> None:
-    """As an API of 0.1.0 does it, which knows nothing of those that wait."""
+async def test_waiting_entries_that_ended_or_have_no_state_are_refused(redis_url: str) -> None:
+    """An API of 0.1.0 does this, because it does not know the waiting lists."""
     async with harness(redis_url) as here:
         ended, gone = await here.start(), await here.start()
         await _dequeue(here, NONE)
-        await _set(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
-        await _set(here, "DEL", here.store.keys.state(0, gone))
+        await _call(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
+        await _call(here, "DEL", here.store.keys.state(0, gone))
         assert await _dequeue(here, ECHO) == DequeueBatch([], 2)
-        assert (await _watch(here)).awaited_steps == []
+        assert (await _health(here)).awaited_steps == []
         assert (await here.event_names(gone))[-1] == "dropped"
 
 
-async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: str) -> None:
+async def test_the_first_transaction_that_waits_for_a_step_sends_a_hint(redis_url: str) -> None:
     async with harness(redis_url) as here:
         for _ in range(3):
             await here.start()
@@ -193,7 +193,7 @@ async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: st
             await subscription.subscribed.wait()
             await _dequeue(here, NONE, count=2)
             await _dequeue(here, NONE)
-            await here.start()  # its hint comes last, so whatever was published is here then
+            await here.start()  # its hint comes last, so all others have arrived by then
             heard: list[bytes] = []
             async with asyncio.timeout(30):
                 while b"work default" not in heard:
@@ -201,7 +201,7 @@ async def test_a_hint_goes_out_for_the_first_that_waits_for_a_step(redis_url: st
         assert heard == [b"waits default|echo", b"work default"]
 
 
-async def test_a_node_says_when_it_needs_no_look_at_steps_or_at_those_that_wait(
+async def test_a_dequeue_can_skip_the_step_check_and_the_waiting_lists(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as here:
@@ -209,7 +209,7 @@ async def test_a_node_says_when_it_needs_no_look_at_steps_or_at_those_that_wait(
         first = await here.start()
         await _dequeue(here, NONE)
         second = await here.start()
-        # It is taken at its word: which pipelines it has whole is its own to know.
+        # The script trusts the node's list of complete pipelines.
         batch = await dequeue(
             0, "n1", ["default"], 9, NodeCapabilities(NONE, " x|1 one|1 ", waiting=False)
         )
@@ -241,7 +241,7 @@ async def test_a_run_is_handed_over_at_its_next_step(any_redis_url: str) -> None
         assert await hand_over(taken.id, taken.run, 1, b"", "add") == "stale_run"
 
 
-async def test_a_run_that_did_nothing_is_handed_over_as_it_was(redis_url: str) -> None:
+async def test_a_run_without_a_finished_step_is_handed_over_unchanged(redis_url: str) -> None:
     async with harness(redis_url) as here:
         taken = await here.taken(admin=True)
         assert await here.store.hand_over(taken.id, taken.run, 0, b"", "echo") == "waits"
@@ -265,7 +265,7 @@ async def test_children_of_a_finished_step_are_not_handed_over(redis_url: str) -
         assert (again.children, again.checkpoint) == ([], b"1 0 2")
 
 
-async def test_a_hand_over_is_refused_by_name(redis_url: str) -> None:
+async def test_hand_over_names_each_refusal(redis_url: str) -> None:
     async with harness(redis_url) as here:
         hand_over, queued = here.store.hand_over, await here.start()
         assert await hand_over("ghost", "1", 0, b"", "echo") == "no_state"
@@ -281,26 +281,28 @@ async def test_a_hand_over_is_refused_by_name(redis_url: str) -> None:
 # cancel_transactions, expire_waiting
 
 
-async def test_cancelling_what_waits_for_a_step_leaves_no_entry(any_redis_url: str) -> None:
+async def test_cancelling_a_waiting_transaction_removes_its_entry(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here:
         first, second = await here.start(), await here.start()
-        await _look(here)
+        await _dequeue_all(here)
         assert await here.store.cancel(first) == "cancelled"
-        assert [each.transactions for each in (await _watch(here)).awaited_steps] == [1]
+        assert [each.transactions for each in (await _health(here)).awaited_steps] == [1]
         assert await here.store.cancel(second) == "cancelled"
-        assert (await _watch(here)).awaited_steps == []
+        assert (await _health(here)).awaited_steps == []
         assert await here.take() == []
         with pytest.raises(TransactionFinished):
             await here.store.cancel(first)
 
 
-async def test_what_waits_past_its_time_ends_once_as_timeout(any_redis_url: str) -> None:
+async def test_a_waiting_transaction_past_its_deadline_ends_once_as_timeout(
+    any_redis_url: str,
+) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
         await here.define("quick", {"type": "echo"}, timeout_ms=1_000)
         late = await here.start("quick", webhook="https://example.org/")
         early = await here.start()
-        await _look(here)
+        await _dequeue_all(here)
         assert await _expire(here) == 0
         await clock.advance(1)
         assert await _expire(here) == 1
@@ -312,10 +314,10 @@ async def test_what_waits_past_its_time_ends_once_as_timeout(any_redis_url: str)
         assert await here.score(keys.WEBHOOKS, late) is not None
         assert await here.event_names(late) == ["started", "step_awaited", "expired"]
         assert (await here.state(early)).status == "queued"
-        assert [each.transactions for each in (await _watch(here)).awaited_steps] == [1]
+        assert [each.transactions for each in (await _health(here)).awaited_steps] == [1]
 
 
-async def test_a_parent_goes_on_when_its_child_waited_in_vain(redis_url: str) -> None:
+async def test_a_parent_resumes_when_its_waiting_child_times_out(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         await here.define("quick", {"type": "add"}, timeout_ms=1_000)
@@ -330,37 +332,37 @@ async def test_a_parent_goes_on_when_its_child_waited_in_vain(redis_url: str) ->
         assert b'"status":"timeout"' in again.children[0]
 
 
-async def test_entries_whose_state_went_otherwise_are_forgotten_at_their_time(
+async def test_waiting_entries_without_a_state_are_removed_at_their_deadline(
     redis_url: str,
 ) -> None:
-    """As an API of 0.1.0 leaves them."""
+    """An API of 0.1.0 leaves such entries."""
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         await here.define("quick", {"type": "echo"}, timeout_ms=1_000)
         ended, gone = await here.start("quick"), await here.start("quick")
         await _dequeue(here, NONE)
-        await _set(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
-        await _set(here, "DEL", here.store.keys.state(0, gone))
+        await _call(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
+        await _call(here, "DEL", here.store.keys.state(0, gone))
         await clock.advance(1)
         assert await _expire(here) == 2
         assert (await here.state(ended)).status == "cancelled"
-        assert (await _watch(here)).awaited_steps == []
+        assert (await _health(here)).awaited_steps == []
         stem = here.store.keys.stem(keys.WAITING, 0)
         assert await here.runtime.redis.call("KEYS", f"{stem}*") == []
 
 
-# touch_node, read_watch, list_transactions
+# touch_node, read_health, list_transactions
 
 
-async def test_what_waits_for_a_step_is_counted_and_listed(any_redis_url: str) -> None:
+async def test_waiting_transactions_are_counted_and_listed(any_redis_url: str) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
         ids = [await here.start(name) for name in ("one", "one", "two")]
-        await _look(here)
+        await _dequeue_all(here)
         await clock.advance(3)
         for partition in here.store.keys.partitions:
             await here.store.touch_node(partition, "n1", ["default"])
-        found = await _watch(here)
+        found = await _health(here)
         assert {each.step_type: each for each in found.awaited_steps} == {
             "echo": AwaitedStep("default", "echo", 2, 3_000),
             "add": AwaitedStep("default", "add", 1, 3_000),
@@ -375,7 +377,7 @@ async def test_what_waits_for_a_step_is_counted_and_listed(any_redis_url: str) -
         assert interval.queues["default"]["waiting"] == 3
 
 
-async def test_a_taken_transaction_has_the_same_reply_from_both_places(redis_url: str) -> None:
+async def test_the_dequeue_reply_is_the_same_from_queue_and_waiting_list(redis_url: str) -> None:
     async with harness(redis_url) as here:
         await here.start("one", {"a": 1}, webhook="https://example.org/")
         await _dequeue(here, NONE)

@@ -1,4 +1,4 @@
-"""Keys of the transactions module; the letter at the end of a name tells the type."""
+"""Keys of the transactions module. The capital letter at the end of a name is the type."""
 
 from __future__ import annotations
 
@@ -21,59 +21,59 @@ PIPELINE_NAMES = _transactions(
 STATE = _transactions(
     "stateH:{transaction_id}",
     "hash",
-    meaning="State of a transaction as JSON, with the fields that scripts need beside it",
+    meaning="State of a transaction: a field for each value, such as status, label, data, output",
     expiry="when archived",
 )
 PROCESSING = _transactions(
     "processingZ",
     "zset",
-    meaning="Ids of transactions that a node works on, scored by when it took them",
+    meaning="Ids of running transactions, scored by the time when a node took them",
 )
 NODES = _transactions(
     "nodesZ",
     "zset",
-    meaning="Nodes that run transactions, scored by their last sign of life",
+    meaning="Nodes that run transactions, scored by the time of their last heartbeat",
 )
 STEP_TYPES = _transactions(
     "stepTypesZ",
     "zset",
-    meaning="Step types that nodes can run, scored by when a node last said so",
+    meaning="Step types that nodes have, scored by the last heartbeat of a node that has them",
 )
 QUEUE_IN = _transactions(
     "qInL:{node_group}",
     "list",
-    meaning="Ids of transactions whose next event starts a pipeline; served last",
+    meaning="Ids of new transactions of a node group; served last",
 )
 QUEUE_OUT = _transactions(
     "qOutL:{node_group}",
     "list",
-    meaning="Ids of transactions whose next event ends a pipeline; served second",
+    meaning="Ids of transactions that continue: woken or resumed; served second",
 )
 QUEUE_ADMIN = _transactions(
     "qAdminL:{node_group}",
     "list",
-    meaning="Ids of transactions with an administrative event; served first",
+    meaning="Ids of administrative transactions (`--admin`); served first",
 )
 WAITING = _transactions(
     "qWaitZ:{place}",
     "zset",
-    meaning="Ids of transactions that wait for a node with their next step type, scored by when "
-    "they began to wait; a place is `queue|node group|step type`, with `queue` in, out or admin",
+    meaning="Ids of transactions that wait for a node with their next step, scored by the start "
+    "of the wait; `place` is `queue|node group|step type`, with `queue` in, out or admin",
 )
 WAITING_DEADLINES = _transactions(
     "qWaitZ:deadlines",
     "zset",
-    meaning="Ids of all transactions that wait for a step type, scored by when their time is over",
+    meaning="Ids of all transactions that wait for a step type, scored by their deadline",
 )
 WAITING_PLACES = _transactions(
     "qWaitZ:places",
     "zset",
-    meaning="Places where transactions wait for a step type, scored by when the first one came",
+    meaning="Names of all waiting lists, scored by the time when each was created",
 )
 EXTERNAL_ID = _transactions(
     "externalId:{external_id}",
     "string",
-    meaning="The client's own id, qualified by its owner → transaction id",
+    meaning="Owner and the client's own id (`owner|id`) → transaction id",
     expiry="`transactions.externalid_uniqueness_period`",
 )
 STATS_FINE = _transactions(
@@ -102,61 +102,61 @@ SLEEPING = _transactions(
 TO_ARCHIVE = _transactions(
     "toArchiveZ",
     "zset",
-    meaning="Ids of completed transactions, scored by when they may be archived",
-    expiry="a member goes when the archiver says that it is stored",
+    meaning="Ids of ended transactions, scored by the time when they may be archived",
+    expiry="a member is removed when the archiver reports it as stored",
 )
 ARCHIVE_LOCK1 = _transactions(
     "toArchiveLock1",
     "string",
-    meaning="The node that is given transactions to archive",
+    meaning="The process that leases transactions to archive",
     expiry="`transactions.persisting_permission_lock1_period`",
 )
 ARCHIVE_LOCK2 = _transactions(
     "toArchiveLock2",
     "string",
-    meaning="Outlives the first lock, so that the node can report before another takes the role",
+    meaning="Outlives the first lock, so that the process can report before another takes the role",
     expiry="`transactions.persisting_permission_lock2_period`",
 )
 WEBHOOKS = _transactions(
     "webhooksZ",
     "zset",
-    meaning="Ids of transactions with a webhook due, scored by the time of the next attempt",
-    expiry="a member goes when it is delivered, cancelled or out of retries",
+    meaning="Ids of transactions with a webhook to send, scored by the time of the next attempt",
+    expiry="a member is removed when it is delivered, cancelled or out of attempts",
 )
 WEBHOOK_LOCK1 = _transactions(
     "webhooksLock1",
     "string",
-    meaning="The node that is given webhooks to send",
+    meaning="The process that leases webhooks to send",
     expiry="`transactions.persisting_permission_lock1_period`",
 )
 WEBHOOK_LOCK2 = _transactions(
     "webhooksLock2",
     "string",
-    meaning="Outlives the first lock, so that the node can report before another takes the role",
+    meaning="Outlives the first lock, so that the process can report before another takes the role",
     expiry="`transactions.persisting_permission_lock2_period`",
 )
 WEBHOOK_COUNTER = _transactions(
     "webhookCounter:{url}",
     "string",
-    meaning="Failures of one URL in a row, over all transactions; or `disabled`",
+    meaning="Failures of one URL since its last success, over all transactions; or `disabled`",
     expiry="`transactions.webhook_fail_period`, or `transactions.webhook_disable_period`",
 )
 TRANSACTIONS_NOTIFY = _transactions(
     "transactions:notify",
     "channel",
-    meaning="Ends: a line for each kind, with the ids it happened to; for long polls",
+    meaning="Ends, for long polls: one line per event with its transaction ids",
     scope=Scope.KEYSPACE,
 )
 TRANSACTIONS_EVENTS = _transactions(
     "transactions:notify:events",
     "channel",
-    meaning="The same for every change; heard by an API that has, or had, an event stream",
+    meaning="All events in the same form; an API process subscribes with its first event stream",
     scope=Scope.KEYSPACE,
 )
 TRANSACTIONS_WORK = _transactions(
     "transactions:work",
     "channel",
-    meaning="Hints to nodes: a queue that was empty has work, a transaction waits for a step type, "
-    "a running transaction is cancelled",
+    meaning="Hints to nodes: an empty queue got work, a transaction waits for a step type, a "
+    "running transaction must be cancelled",
     scope=Scope.KEYSPACE,
 )
