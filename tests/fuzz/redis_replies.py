@@ -22,9 +22,9 @@ WRITES = ((1, 3, 1), (2,), (1, 1))
 TIMEOUT_S = 60.0
 # What the callers above would get if all is well.
 RIGHT = (
-    b"+OK\r\n:1\r\n$-1\r\n*2\r\n:1\r\n-ERR x\r\n$2\r\nhi\r\n$3\r\nf:1\r\n"
-    b"$0\r\n\r\n-MOVED 1 a:1\r\n$3\r\nf:2\r\n"
-    b"*0\r\n>2\r\n+push\r\n:1\r\n:-1\r\n$3\r\nf:3\r\n"
+    b"+OK\r\n:1\r\n$-1\r\n*2\r\n:1\r\n-ERR x\r\n$2\r\nhi\r\n$18\r\nf:0000000000000001\r\n"
+    b"$0\r\n\r\n-MOVED 1 a:1\r\n+f:0000000000000002\r\n"
+    b"*0\r\n>2\r\n+push\r\n:1\r\n:-1\r\n+f:0000000000000003\r\n"
 )
 
 
@@ -111,7 +111,7 @@ def _expected(replies: list[Any]) -> list[list[Any]]:
             at += count
         fence = replies[at] if at < len(replies) else None
         at += 1
-        passed = fence == b"%b%d" % (FENCE, number + 1)
+        passed = fence == b"%b%016d" % (FENCE, number + 1)
         if not passed and not _refused(fence):
             break
         for each in [each for each in waiting if passed or all(map(_refused, each[2]))]:

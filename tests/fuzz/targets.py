@@ -301,7 +301,7 @@ TARGETS: Mapping[str, Target] = {
         (
             b"\x00" + RIGHT,
             b"\x25" + RIGHT,
-            b"\x00" + RIGHT.replace(b"$3\r\nf:1", b"-BUSY x"),
+            b"\x00" + RIGHT.replace(b"+f:0000000000000002", b"-BUSY x"),
             b"\x00" + RIGHT.replace(b":1\r\n$-1", b"%1\r\n*0\r\n+a"),
         ),
     ),

@@ -21,7 +21,12 @@ from typing import Any
 from angarium.redis.client import Redis
 from angarium.redis.commands import Argument, Command
 from angarium.redis.connection import ReplyError
-from angarium.redis.errors import CommandInvalid, OutcomeUnknown, RedisUnavailable
+from angarium.redis.errors import (
+    AngariumError,
+    CommandInvalid,
+    OutcomeUnknown,
+    RedisUnavailable,
+)
 from angarium.redis.options import RedisOptions
 from angarium.redis.scripts import Script
 from tests.kit.proxy import FaultProxy
@@ -109,9 +114,10 @@ class Model:
         try:
             await self._questions[kind]()
             outcome = "answered"
-        except (OutcomeUnknown, RedisUnavailable, WrongAnswer) as error:
+        except (AngariumError, WrongAnswer) as error:
             outcome = type(error).__name__
-            if isinstance(error, WrongAnswer):
+            if not isinstance(error, OutcomeUnknown | RedisUnavailable):
+                # An error that belongs to another's command is a wrong answer too.
                 self.wrong.append(f"{kind}: {error}")
         except asyncio.CancelledError:
             self.outcomes["cancelled"] += 1

@@ -79,7 +79,7 @@ def test_what_is_no_command_is_refused(commands: Any) -> None:
 @given(
     st.lists(
         st.one_of(
-            st.text(st.characters(exclude_categories=("Cs",))),
+            st.text(st.characters(codec="utf-8")),
             st.binary(),
             st.integers(1 - INTEGER_MAX, INTEGER_MAX - 1),
             st.floats(),

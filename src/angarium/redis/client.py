@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Literal, NoReturn, Self
 
 from angarium.redis.backoff import Backoff
@@ -139,9 +140,10 @@ class Redis:
         them, so that there the first reply decides for all; "blocking" for reads that wait.
         """
         limit_s = timeout_s or self.options.call_timeout_s
-        attempt = _Attempt(self.options.unavailable_timeout_s)
-        replies: list[Any] = [None] * len(commands)
-        due = list(range(len(commands)))
+        began_s = monotonic()
+        attempt: _Attempt | None = None
+        replies: list[Any] = []
+        due: Sequence[int] = range(len(commands))
         asked: Node | None = None
         problem: AngariumError
         while True:
@@ -149,6 +151,10 @@ class Redis:
                 node = asked or await self._topology.node_of(key)
                 batch = commands if len(due) == len(commands) else [commands[at] for at in due]
                 found = await _send(node, batch, limit_s, pool, asking=asked is not None)
+                if not replies:
+                    if ReplyError not in map(type, found):
+                        return found  # what almost all calls do
+                    replies = list(found)
                 refusal, due = _sort(found, due, replies, whole=pool == "durable")
                 if refusal is None:
                     return replies
@@ -161,6 +167,7 @@ class Redis:
             if asked is None:
                 if len(due) < len(commands):
                     problem = OutcomeUnknown(f"some of the commands have run: {problem}")
+                attempt = attempt or _Attempt(self.options.unavailable_timeout_s, began_s)
                 await attempt.pause_or_raise(problem)
                 await self._look_around()
 
@@ -302,18 +309,13 @@ class Redis:
 class _Attempt:
     """The time one call may wait for Redis to come back, with jittered pauses."""
 
-    __slots__ = ("_backoff", "_deadline", "_loop")
-
-    def __init__(self, timeout_s: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + timeout_s
-        self._backoff: Backoff | None = None
+    def __init__(self, timeout_s: float, began_s: float | None = None) -> None:
+        self._deadline_s = (monotonic() if began_s is None else began_s) + timeout_s
+        self._backoff = Backoff(base_s=0.01, ceiling_s=0.5)
 
     async def pause_or_raise(self, error: AngariumError) -> None:
-        if self._backoff is None:
-            self._backoff = Backoff(base_s=0.01, ceiling_s=0.5)
         delay_s = self._backoff.next_delay_s()
-        if self._loop.time() + delay_s > self._deadline:
+        if monotonic() + delay_s > self._deadline_s:
             raise error
         await asyncio.sleep(delay_s)
 
@@ -353,8 +355,8 @@ async def _scan(call: Callable[..., Any], pattern: str, kind: str) -> set[bytes]
 
 
 def _sort(
-    found: list[Any], due: list[int], replies: list[Any], *, whole: bool
-) -> tuple[str | None, list[int]]:
+    found: list[Any], due: Sequence[int], replies: list[Any], *, whole: bool
+) -> tuple[str | None, Sequence[int]]:
     """File what was answered; the first refusal, and the places that are still due."""
     refusal = _refusal(found[0])
     if whole:

@@ -34,11 +34,16 @@ def pack_commands(commands: Sequence[Command]) -> list[bytes]:
     except (TypeError, ValueError):  # UnicodeEncodeError is a ValueError
         # Not chained: the error carries the argument.
         raise CommandInvalid(_problem(commands)) from None
+    if sum(map(len, packed)) > COMMAND_BYTES_MAX:
+        _check_sizes(commands, packed)
+    return packed
+
+
+def _check_sizes(commands: Sequence[Command], packed: list[bytes]) -> None:
     for command, data in zip(commands, packed, strict=True):
         if len(data) > COMMAND_BYTES_MAX:
             size = f"{len(data)} bytes, and Redis takes at most {COMMAND_BYTES_MAX}"
             raise CommandInvalid(f"{_name(command, 1)} is too large: {size}")
-    return packed
 
 
 def _pack(command: Command) -> bytes:

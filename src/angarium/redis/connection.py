@@ -46,6 +46,9 @@ FENCES = ("ECHO", "PING")
 # A server in one of these states refuses the fence too; it says nothing about the order then.
 NOT_NOW = frozenset(("BUSY", "LOADING", "MASTERDOWN"))
 FENCE_AGAIN_S = 0.05
+# A fence is so many random digits, a colon, and a number of so many digits: no connection lives
+# long enough to need more.
+FENCE_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class Connection(asyncio.Protocol):
         self._unverified: list[_Request] = []
         self._fence = ""
         self._fence_value = b""
+        self._fence_packed = b""
+        self._fence_place = slice(0)
         self._fences = 0
         self._fence_due = False
         self._outgoing: list[bytes] = []
@@ -119,7 +124,8 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         # A closing connection takes nothing more: a command given to it was surely not sent.
-        return self._why is None and self._transport is not None and not self._closing()
+        transport = self._transport
+        return self._why is None and transport is not None and not transport.is_closing()
 
     def request(self, commands: Sequence[Command], timeout_s: float) -> asyncio.Future[list[Any]]:
         """Send `commands` together; the future gives one reply each, errors as values.
@@ -128,7 +134,7 @@ class Connection(asyncio.Protocol):
         leaves the connection intact: the replies are read and dropped.
         """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        if not self.usable:
+        if self._why is not None or self._transport is None or self._transport.is_closing():
             future.set_exception(RedisUnavailable(f"connection to {self.address} is closed"))
             return future
         # Packed before it is registered: a request that fails here must leave no trace, or every
@@ -148,6 +154,10 @@ class Connection(asyncio.Protocol):
     def fence_with(self, command: str, value: bytes) -> None:
         """From now on hand out replies only after a fence made from `value` came back."""
         self._fence, self._fence_value = command, value
+        # The number is as long each time, so that all but it can be packed beforehand.
+        packed = pack((command, value + bytes(FENCE_DIGITS)))
+        self._fence_packed = packed[: -FENCE_DIGITS - 2] + b"%%0%dd\r\n" % FENCE_DIGITS
+        self._fence_place = slice(-len(value) - FENCE_DIGITS - 2, -2)
 
     @property
     def writable(self) -> bool:
@@ -186,13 +196,14 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._closing():
+        if self._transport is not None and self._transport.is_closing():
             return  # what still arrives belongs to nobody
         self.last_heard = self._loop.time()
         try:
             self._reader.feed(data)
-            while (reply := self._reader.gets()) is not _MORE:
-                if not self._take(reply):
+            gets, take = self._reader.gets, self._take
+            while (reply := gets()) is not _MORE:
+                if not take(reply):
                     return
         except Exception as error:  # the parser knows a protocol error, and has others
             self.unmatched(f"bytes came that can't be read ({error!r})")
@@ -221,11 +232,14 @@ class Connection(asyncio.Protocol):
     # Sending ------------------------------------------------------------------------------
 
     def _write(self, packed: list[bytes]) -> None:
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing += packed
+        outgoing = self._outgoing
         if sum(map(len, packed)) >= FLUSH_BYTES:
-            self._flush()
+            outgoing += packed
+            self._write_out()
+            return
+        if not outgoing:
+            self._loop.call_soon(self._flush)
+        outgoing += packed
 
     def _flush(self) -> None:
         if self._outgoing:
@@ -233,17 +247,14 @@ class Connection(asyncio.Protocol):
 
     def _write_out(self) -> None:
         if self._fence:
-            self._add_fence()
+            self._fences += 1
+            packed = self._fence_packed % self._fences
+            self._outgoing.append(packed)
+            self._in_flight.append(packed[self._fence_place])
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-    def _add_fence(self) -> None:
-        self._fences += 1
-        value = b"%b%d" % (self._fence_value, self._fences)
-        self._in_flight.append(value)
-        self._outgoing.append(pack((self._fence, value)))
 
     # Receiving ----------------------------------------------------------------------------
 
@@ -391,7 +402,7 @@ async def open_connection(
 
 async def _introduce(connection: Connection, credentials: Credentials, *, guarded: bool) -> None:
     address = connection.address
-    value = secrets.token_hex(8).encode() + b":"
+    value = secrets.token_hex(FENCE_DIGITS // 2).encode() + b":"
     required = credentials.handshake(address)
     # A user that may not do this only lacks a name in CLIENT LIST.
     named = ("CLIENT", "SETNAME", credentials.client_name)
