@@ -27,7 +27,7 @@ from angarium.runtime.scripts import status_of
 # After a fault: short for users, long enough not to overload a server that has just started.
 RETRY_S = 0.25
 SESSIONS_PER_CHECK = 500
-# After a pause, a process reads within this time that a client has left whose request it has read.
+# A process that was paused reads within this time that the client of an old request has left.
 DISCONNECT_S = 0.05
 
 
