@@ -23,6 +23,9 @@ COMMAND_BYTES_MAX = 512 * 1024 * 1024
 INTEGER_MAX = 1 << 2_048
 INTEGER_MIN = -INTEGER_MAX
 NAME_LENGTH_MAX = 32
+TEXTS = (str, bytes)
+# The packer takes any buffer as well, and of one with gaps it sends the wrong bytes.
+SENDABLE = (str, bytes, float)
 
 
 def pack_commands(commands: Sequence[Command]) -> list[bytes]:
@@ -47,32 +50,41 @@ def _check_sizes(commands: Sequence[Command], packed: list[bytes]) -> None:
 
 
 def _pack(command: Command) -> bytes:
-    if not command or isinstance(command, str | bytes):
+    if type(command) is not tuple:
+        command = _as_tuple(command)
+    if not command:
         # Redis answers nothing to an empty command, and the replies would no longer match.
         raise TypeError
     for argument in command:
         kind = type(argument)
         if kind is str or kind is bytes:
             continue
-        if kind is int and INTEGER_MIN < argument < INTEGER_MAX:  # type: ignore[operator]
-            continue
+        if kind is int:
+            if INTEGER_MIN < argument < INTEGER_MAX:  # type: ignore[operator]
+                continue
+            raise TypeError
         if not _sendable(argument):
             raise TypeError
-    return pack(tuple(command))
+    return pack(command)
+
+
+def _as_tuple(command: Command) -> tuple[Argument, ...]:
+    if isinstance(command, TEXTS):
+        raise TypeError  # a sequence, too, but of letters
+    return tuple(command)
 
 
 def _sendable(argument: Any) -> bool:
     kind = type(argument)
     if kind is int:
         return bool(INTEGER_MIN < argument < INTEGER_MAX)
-    # The packer takes any buffer, and of one with gaps it sends the wrong bytes.
-    return kind is float or isinstance(argument, str | bytes | float)
+    return isinstance(argument, SENDABLE)
 
 
 def _problem(commands: Sequence[Command]) -> str:
     """Names the argument; its value is not shown, for it may be anybody's data."""
     for command in commands:
-        if isinstance(command, str | bytes):
+        if isinstance(command, TEXTS):
             return "a command is a sequence of arguments, and this one is a text"
         if not command:
             return "an empty command can't be sent to Redis"
