@@ -15,7 +15,7 @@ import uvloop
 from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
 from benchmarks.measure import Contender, compare, table
 from benchmarks.sizes import count, rounds

@@ -21,11 +21,11 @@ import uvloop
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
+from angarium.conversations import keys
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MinMessageInfo, OutgoingReply, TaskItem
 from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import read_script

@@ -15,7 +15,7 @@ from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import OutgoingReply, TaskItem
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 
 async def main() -> None:

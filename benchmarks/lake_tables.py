@@ -24,7 +24,7 @@ from angarium.lake.jobs.events import position_of
 from angarium.lake.pipeline import JOURNAL_TABLES, Pipeline
 from angarium.lake.query import ask
 from angarium.lake.tables import Lake
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from benchmarks.processes import family
 from benchmarks.sizes import sizes
 

@@ -27,7 +27,7 @@ from angarium.conversations.store import ConversationStore
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.store import PickupStore
 from angarium.routing.store import RoutingRules, RoutingStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of

@@ -20,7 +20,7 @@ from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 from angarium.pickup.store import PickupStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from benchmarks.measure import (
     ATTEMPTS_MAX,
     STEAL_MAX,

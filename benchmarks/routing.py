@@ -21,9 +21,9 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
+from angarium.routing import keys
 from angarium.routing.items import encode_outbound, id_of, new_outbound
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
-from angarium.runtime import keyspace as keys
 from benchmarks import measure
 from benchmarks.measure import Round, table
 from benchmarks.routing_load import Counter, envelope, open_sink, post_all, request

@@ -21,8 +21,8 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
+from angarium.transactions import keys
 from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.statistics import StatisticsLevel

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from angarium.runtime.setting_sources import entries_of
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess

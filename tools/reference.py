@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from angarium.runtime import keyspace, limits
-from angarium.runtime.keys.key import Key, Module, Scope
+from angarium.modules import MODULES
+from angarium.runtime import limits
+from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import LAYOUT_VERSION
 from angarium.runtime.setting_sources import Entry, entries_of
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 COMMAND = "python tools/reference.py"
@@ -27,7 +29,7 @@ KEYSPACE_INTRODUCTION = f"""\
 
 {GENERATED}
 
-Every key Angarium keeps in Redis. Layout version {keyspace.LAYOUT_VERSION}.
+Every key Angarium keeps in Redis. Layout version {LAYOUT_VERSION}.
 
 With one partition (`ANGARIUM_PARTITIONS=1`, the default) a key is called exactly as below,
 behind `ANGARIUM_PREFIX`. With more partitions the hash tag of its partition comes first:
@@ -66,21 +68,21 @@ mean the same, in the environment only. Giving both names different values is an
 
 def keyspace_page() -> str:
     sections = [KEYSPACE_INTRODUCTION]
-    for module in get_args(Module):
-        keys = [key for key in keyspace.KEYS if key.module == module]
-        if keys:
+    for module in MODULES:
+        if module.keys:
             header = ("Key", "Type", "Holds", "Expires")
-            sections.append(f"## {module.capitalize()}\n\n{_table(header, map(_key_row, keys))}")
+            rows = map(_key_row, module.keys)
+            sections.append(f"## {module.name.capitalize()}\n\n{_table(header, rows)}")
     return "\n".join(sections)
 
 
 def _key_row(key: Key) -> tuple[str, ...]:
     # `model_construct` takes the defaults and looks at no environment.
-    setting = keyspace.names_set_by(Settings.model_construct()).get(key)
+    setting = Settings.model_construct().key_settings().get(key)
     marks = {Scope.KEYSPACE: "*once*", Scope.SERVER: "*shared*"}
     notes = [marks[key.scope]] if key.scope in marks else []
     if setting is not None:
-        notes.append(f"set by `{'.'.join(setting[0])}`")
+        notes.append(f"set by `{'.'.join(setting)}`")
     name = f"`{key.name}`" + (f" ({', '.join(notes)})" if notes else "")
     return name, key.type, key.meaning, key.expiry
 

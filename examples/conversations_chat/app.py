@@ -14,7 +14,7 @@ from angarium import Angarium
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 app = Angarium()
 shown: asyncio.Queue[str] = asyncio.Queue()

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from angarium.cli.main import main
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.store import DispatchStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually

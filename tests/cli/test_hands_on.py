@@ -14,7 +14,7 @@ import pytest
 
 from angarium.cli.main import main
 from angarium.cli.runtime import PATIENCE_MS, impatient
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.cli.test_cli import COMMAND, angarium, components, environment, get
 from tests.kit.eventually import wait_until
 

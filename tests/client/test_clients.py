@@ -11,9 +11,9 @@ from angarium import Angarium
 from angarium.client import Client, SyncClient
 from angarium.client.client import NotOpened
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from angarium.runtime.settings import Settings
 from angarium.runtime.trace import IN_HAND, InHand
 from angarium.server.app import compose
+from angarium.settings import Settings
 from tests.client.functions import app as functions
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings

@@ -10,6 +10,7 @@ from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MessageOptions, MinMessageInfo, OutgoingReply, TaskItem
 from angarium.conversations.script_values import NewReply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.journal import Journal, decode_entry
@@ -35,7 +36,7 @@ class Harness:
         self.runtime = runtime
         self.clock = clock
         self.store = ConversationStore(runtime, senders)
-        self.manager = MessageSyncManager(self.store, runtime.settings.conversations)
+        self.manager = MessageSyncManager(self.store, runtime.settings.group(ConversationsSettings))
 
     async def request(self, request_id: str, conversation_id: str = "c") -> int:
         which = info(request_id, "", conversation_id)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from angarium.conversations import keys
 from angarium.conversations.errors import AckUnknown, IdRefused, RequestUnknown
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import (
@@ -21,7 +22,6 @@ from angarium.conversations.model import (
 )
 from angarium.conversations.script_values import read_infos
 from angarium.conversations.senders import read_ack_id
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from tests.conversations.harness import DEADLINE_S, Client, Harness, info, instance, task
 from tests.kit.clock import FakeClock

@@ -8,6 +8,7 @@ import inspect
 import msgspec
 import pytest
 
+from angarium.conversations import keys
 from angarium.conversations.awaited_agent import first_turn_in_s
 from angarium.conversations.compat import MessageSyncManager, SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, IdRefused, ReplyUnknown, RequestUnknown
@@ -17,9 +18,8 @@ from angarium.conversations.model import (
     TaskItem,
     read_message,
 )
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid, SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.conversations.harness import Harness, harness, info, task
 from tests.kit.server import ServerProcess
 

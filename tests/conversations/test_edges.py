@@ -12,13 +12,12 @@ import pytest
 from yarl import URL
 
 from angarium.cli import conversation as command
-from angarium.conversations import operations
+from angarium.conversations import keys, operations
 from angarium.conversations.compat import SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
 from angarium.conversations.model import MinMessageInfo, OutgoingReply
 from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.conversations.views import view_conversation
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, Overloaded
 from tests.conversations.harness import DEADLINE_S, Client, Harness, harness, instance, task

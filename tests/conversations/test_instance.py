@@ -13,7 +13,7 @@ from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.process_report import ProcessReporter, read_processes
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.kit.clock import FakeClock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from angarium.conversations import keys
 from angarium.conversations.errors import (
     IdRefused,
     ReplyTaken,
@@ -13,7 +14,6 @@ from angarium.conversations.errors import (
 )
 from angarium.conversations.model import CanSend
 from angarium.conversations.script_values import CancelOptions, NewReply
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import Overloaded
 from tests.conversations.harness import harness, info
 from tests.kit.server import ServerProcess

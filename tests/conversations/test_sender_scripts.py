@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from angarium.conversations import keys
 from angarium.conversations.compat import SyncMessageOptions
 from angarium.conversations.model import (
     MessageOptions,
@@ -18,7 +19,6 @@ from angarium.conversations.model import (
 from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import WAITING
 from angarium.conversations.wait_reasons import SenderWait
-from angarium.runtime import keyspace as keys
 from tests.conversations.harness import Harness, harnesses, info
 from tests.kit.sample import sample_runtime
 

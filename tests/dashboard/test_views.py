@@ -11,6 +11,7 @@ import aiohttp
 
 from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
 from angarium.routing.role_settings import routing_rules
@@ -78,7 +79,7 @@ async def test_conversations_with_something_waiting_are_walked_through(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
-        settings = runtime.settings.conversations
+        settings = runtime.settings.group(ConversationsSettings)
         manager = MessageSyncManager(ConversationStore(runtime), settings)
         for number in range(20):
             id = f"c{number}"

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium.dispatch import dispatcher, worker
+from angarium.dispatch import dispatcher, keys, worker
 from angarium.dispatch.dispatcher import Dispatcher
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.frames import DispatchedMessage
@@ -20,13 +20,13 @@ from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.worker import Worker
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.key import Key
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
@@ -57,7 +57,7 @@ class StoreHarness:
         self.term = term
         self.epoch = 1
 
-    def name(self, key: keys.Key) -> str:
+    def name(self, key: Key) -> str:
         return self.runtime.keyspace.name(key, self.partition)
 
     def messages(self, *payloads: bytes) -> list[DispatchedMessage]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from angarium.dispatch import keys
 from angarium.dispatch.store import DispatchStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess

@@ -15,12 +15,12 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.gauges import DispatchGauges
 from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, http_api
 from angarium.dispatch.message_ids import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.lease import Lease

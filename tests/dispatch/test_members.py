@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from angarium.dispatch import keys
 from angarium.dispatch.store import MEMBER_TTL_MS
-from angarium.runtime import keyspace as keys
 from tests.dispatch.harness import store_harness
 from tests.kit.clock import FakeClock
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import EpochRing, digest
 from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.metrics import DispatcherMetrics
@@ -18,7 +19,6 @@ from angarium.dispatch.partition_leader import PartitionLeader
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.worker_connection import WorkerConnectionEvents
 from angarium.dispatch.worker_pool import WorkerPool
-from angarium.runtime import keyspace as keys
 from angarium.runtime.clock import SystemClock
 from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.lease import Lease

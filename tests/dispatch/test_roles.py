@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import trustme
 
-from angarium.dispatch import security
+from angarium.dispatch import keys, security
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_acknowledgements
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import Hello, encode_hello
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import SettingInvalid
 from tests.dispatch.harness import dispatch_services
 from tests.dispatch.scripted_worker import RawWorker
@@ -292,7 +291,7 @@ async def test_worker_connections_use_tls_with_certificates_on_both_sides(
 
 def test_an_unreadable_certificate_is_an_error_of_its_setting(tmp_path: Path) -> None:
     from angarium.dispatch.security import server_tls
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     for given in ({"tls_certificate": tmp_path / "none.pem"}, {"tls_authority": tmp_path / "ca"}):
         with pytest.raises(SettingInvalid, match="ANGARIUM_DISPATCH__TLS_"):

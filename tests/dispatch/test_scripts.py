@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.results import RESULT_FIELDS_MAX, stream_fields
 from angarium.dispatch.store import DispatchStore
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace as keys
 from tests.dispatch.harness import ACK_TIMEOUT_MS, StoreHarness, store_harness
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.docs.blocks import PAGES, SHELL, Block, blocks, of_page
 from tests.docs.shell import Reader
 from tests.kit.roles import ROOT

@@ -22,7 +22,7 @@ from angarium.runtime import log
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.history import History
 
 ASKED = 0.25  # of the replies get an ACK

@@ -17,7 +17,7 @@ from angarium.pickup.persister import Persister
 from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 LEASE_MS = 500
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from angarium.conversations.compat import MessageSyncManager
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from tests.conversations.harness import task
 from tests.conversations.receiver import receiver
@@ -44,7 +45,9 @@ async def test_the_role_sends_again_after_every_restart_of_redis() -> None:
                 "ANGARIUM_DURABILITY": "local",
                 "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
             }
-            manager = MessageSyncManager(ConversationStore(runtime), runtime.settings.conversations)
+            manager = MessageSyncManager(
+                ConversationStore(runtime), runtime.settings.group(ConversationsSettings)
+            )
             async with RoleProcess(["serve", "conversations"], env) as role:
                 for number in range(rounds(2, 20)):
                     name = f"c{number}"

@@ -21,9 +21,10 @@ import redis
 from angarium.lake.audit import audit
 from angarium.lake.query import ask
 from angarium.lake.reconcile import reconcile
+from angarium.lake.settings import LakeSettings
 from angarium.lake.tables import Lake
 from angarium.runtime.journal import Journal
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings as Settings
 from tests.faults.lake_processes import Cluster, Driver, cluster_environment, kill_when_there
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually
@@ -106,7 +107,7 @@ def lake_run(settings: Settings, log: Path, *arguments: str, env: dict[str, str]
         "ANGARIUM_PREFIX": settings.prefix,
         "ANGARIUM_HOME": str(settings.home),
         "ANGARIUM_LAKE_URL": settings.lake_url,
-        "ANGARIUM_LAKE__ARCHIVE": str(settings.lake.archive),
+        "ANGARIUM_LAKE__ARCHIVE": str(settings.group(LakeSettings).archive),
     }  # fmt: skip
     return Driver(command, log, environment)
 
@@ -155,7 +156,7 @@ async def undisturbed(settings: Settings, folder: Path) -> Lake:
     told = settings.model_copy(
         update={
             "lake_url": str(folder / "undisturbed"),
-            "lake": settings.lake.model_copy(update={"archive": False}),
+            "lake": settings.group(LakeSettings).model_copy(update={"archive": False}),
         }
     )
     driver = lake_run(told, folder / "log", "--once", env={})

@@ -26,7 +26,7 @@ from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from angarium.runtime.errors import AngariumError
 from angarium.transactions.model import TransactionStart
+from angarium.transactions.settings import TransactionsSettings
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -39,7 +40,9 @@ def _environment(here: Harness, step_log: Path | None = None) -> dict[str, str]:
         "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
         "ANGARIUM_TRANSACTIONS__NODE_CONCURRENCY": "50",
         "ANGARIUM_TRANSACTIONS__DELAY_BEFORE_ARCHIVING": "0",
-        "ANGARIUM_TRANSACTIONS__NODE_TIMEOUT_MS": str(settings.transactions.node_timeout_ms),
+        "ANGARIUM_TRANSACTIONS__NODE_TIMEOUT_MS": str(
+            settings.group(TransactionsSettings).node_timeout_ms
+        ),
         **({"TRANSACTIONS_STEP_LOG": str(step_log)} if step_log else {}),
     }
 

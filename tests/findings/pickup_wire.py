@@ -15,7 +15,7 @@ import aiohttp
 
 from angarium.pickup.store import PickupQueueStatus, PickupStore
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.roles import RoleProcess
 
 DID = "did:example:anna"

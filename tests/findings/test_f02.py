@@ -15,12 +15,13 @@ import pytest
 
 from angarium.redis.embedded.server import find_server
 from angarium.redis.errors import ServerUnsuitable, SettingInvalid
+from angarium.routing import keys as routing_keys
 from angarium.routing.acapy.config import PluginConfig, read_config
 from angarium.routing.acapy.plugin_runtime import JOURNAL_BYTES_MAX, PluginRuntime
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.limits import MIB
-from angarium.runtime.settings import Settings
 from angarium.server.app import compose
+from angarium.settings import Settings
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings
 from tests.kit.sentinel import SentinelProcess
@@ -76,7 +77,7 @@ async def test_the_plugin_trims_the_journal_only_at_the_recorded_limit(
     witness = redis_server.client(decode_responses=True)
     async with plugin(redis_server.url, settings.prefix) as link:
         name = (await link.runtime()).keyspace.name
-        stream, meta = name(keys.JOURNAL, 0), name(keys.JOURNAL_META, 0)
+        stream, meta = name(runtime_keys.JOURNAL, 0), name(runtime_keys.JOURNAL_META, 0)
         for _ in range(16):
             await push(link)
         witness.hset(meta, "bytes", 304 * MIB - 1)
@@ -94,8 +95,8 @@ async def test_the_plugin_writes_no_journal_when_the_roles_write_none(
         await push(link)
         name = (await link.runtime()).keyspace.name
         witness = redis_server.client()
-        assert witness.llen(name(keys.OUTBOUND, 0)) == 1
-        assert witness.exists(name(keys.JOURNAL, 0)) == 0
+        assert witness.llen(name(routing_keys.OUTBOUND, 0)) == 1
+        assert witness.exists(name(runtime_keys.JOURNAL, 0)) == 0
 
 
 async def test_the_plugin_refuses_a_server_that_evicts_keys() -> None:

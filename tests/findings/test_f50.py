@@ -16,7 +16,7 @@ import aiohttp
 
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.conversations.test_roles import Api, environment
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess

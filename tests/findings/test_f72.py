@@ -12,7 +12,7 @@ from angarium.pickup.client import Delivery, PickupClient
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.proxy import ThreadedFaultProxy
 from tests.kit.roles import RoleProcess

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys
 from angarium.runtime.clock import Clock
 from angarium.runtime.lease import LeaseKeys
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings, load
 from angarium.runtime.transition import Transition
+from angarium.settings import Settings, load
 
 
 class SampleItem(NamedTuple):

@@ -15,7 +15,7 @@ import pytest
 from angarium.lake.pipeline import LakeStopped, Pipeline
 from angarium.lake.tables import Lake
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings as Settings
 from tests.kit.clock import FakeClock
 from tests.kit.server import ServerProcess
 from tests.lake.traffic import traffic

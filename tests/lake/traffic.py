@@ -16,9 +16,9 @@ from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import OutboundStore, Settlement
 from angarium.routing.store import RoutingRules, RoutingStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from tests.conversations import harness as conversations_harness
 from tests.dispatch import harness as dispatch_harness
 from tests.kit.clock import FakeClock
@@ -41,10 +41,10 @@ class Traffic:
     open: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> CommonSettings:
         return self.runtime.settings
 
-    def name(self, key: keys.Key, *parts: str, partition: int = 0) -> str:
+    def name(self, key: Key, *parts: str, partition: int = 0) -> str:
         return self.runtime.keyspace.name(key, partition, *parts)
 
     async def transactions(self, started: int = 6, completed: int = 3) -> list[str]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from angarium.pickup import keys
 from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage, derived_id, is_derived_id
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.store import PickupStore, TakeLimits
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime

@@ -15,7 +15,7 @@ import pytest
 from angarium.pickup import access, client_socket
 from angarium.pickup.client import CallRefused, PickupClient
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.pickup.harness import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from angarium.pickup.client import PushToken
 from angarium.pickup.push import HttpPushSender, Push, PushWorker, make_sender
 from angarium.runtime.errors import InputInvalid, SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.pickup.harness import DID, connected, gateway, harness, sqlite
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from angarium.pickup import keys
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.store import TakeLimits
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import LeaseLost
 from angarium.runtime.scripts import status_of
 from tests.pickup.harness import (

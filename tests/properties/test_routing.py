@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from angarium.routing import keys
 from angarium.routing.items import decode_inbound, id_of
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import FinishedKey, RoutingStore, StoredDeadLetter
-from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.setting_sources import entries_of
-from angarium.runtime.settings import Settings, load
+from angarium.settings import Settings, load
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from angarium.runtime import keyspace as keys
+from angarium.transactions import keys
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import (
     TakenTransaction,

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from angarium.routing import keys
 from angarium.routing.items import id_of
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime

@@ -27,7 +27,7 @@ def test_the_plugin_needs_neither_an_agent_nor_our_settings() -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(['pydantic','pydantic_settings']))"
     code = f"{blocked}; import angarium.routing.acapy; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "angarium.runtime.settings" not in done.stdout.split()
+    assert "angarium.settings" not in done.stdout.split()
 
 
 def test_a_configuration_of_the_published_plugin_is_understood() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from angarium.redis.options import RedisOptions
+from angarium.routing import keys
 from angarium.routing.consumer import ConsumerOptions, Handle, InstanceConsumer
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import InboundMessage, decode_response, encode_inbound
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import RoutingRules, RoutingStore, StoredDeadLetter
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
 from angarium.runtime.limits import MIB
 from angarium.runtime.runtime import Runtime, RuntimeOptions

@@ -10,8 +10,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from angarium.routing import keys
 from angarium.routing.outbound_store import OutboundStore
-from angarium.runtime import keyspace as keys
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
 from tests.routing.harness import post, routing

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from angarium.routing import keys
 from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.items import DirectResponse, InboundMessage
-from angarium.runtime import keyspace as keys
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess

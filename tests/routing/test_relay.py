@@ -16,7 +16,7 @@ from angarium.routing.relay import Relay
 from angarium.routing.relay_http import REQUEST_S_MAX
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.routing.harness import counts, envelope, events

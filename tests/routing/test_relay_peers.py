@@ -15,7 +15,7 @@ from angarium.routing import relay as relay_module
 from angarium.routing.relay import Relay
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import Overloaded, SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.routing.harness import counts, envelope
 from tests.routing.test_relay import DEADLINE_S, INBOUND, raw, running, url

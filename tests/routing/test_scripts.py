@@ -7,11 +7,12 @@ import json
 
 import pytest
 
+from angarium.routing import keys
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, decode_response, id_of
 from angarium.routing.store import FinishedKey, RoutingStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import NotFound
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.routing.harness import counts, events, handle_all, owner, post, routing, subjects
@@ -19,7 +20,7 @@ from tests.routing.harness import counts, events, handle_all, owner, post, routi
 LAYOUTS = pytest.mark.parametrize("layout", ["native", "acapy"])
 
 
-async def field(runtime: Runtime, key: keys.Key, name: str) -> bytes | None:
+async def field(runtime: Runtime, key: Key, name: str) -> bytes | None:
     place = runtime.keyspace.name(key)
     found: bytes | None = await runtime.redis.call("HGET", place, name, key=place)
     return found

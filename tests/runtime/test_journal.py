@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
 from angarium.runtime.journal_metrics import JournalMetrics
 from tests.kit.clock import FakeClock

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import LeaseLost
 from angarium.runtime.lease import GrantKeys, GrantStatus, Lease, Turn, ask_grant
 from angarium.runtime.scripts import load_script, status_of
+from angarium.transactions import keys
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import SampleStore, sample_runtime

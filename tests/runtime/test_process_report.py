@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.process_report import (
     INTERVAL_S,
     LIST_PROCESSES,

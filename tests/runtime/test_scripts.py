@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import angarium
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys
 from angarium.runtime.errors import Overloaded, ScriptFailed
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.scripts import load_script, read_script, status_of

@@ -8,7 +8,7 @@ import pytest
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.limits import Limits
 from angarium.runtime.setting_sources import entries_of
-from angarium.runtime.settings import Durability, Layout, Settings, load
+from angarium.settings import Durability, Layout, Settings, load
 
 UNKNOWN = "there is no such setting"
 LIST = "docs/settings.md lists the names"

@@ -11,9 +11,9 @@ import pytest
 
 from angarium.dispatch.message_ids import new_ids
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
 from angarium.runtime.trace import IN_HAND, InHand, Trace, carried_in, trace_of_id
 from angarium.runtime.tracing import ENDPOINTS, Tracing, open_tracing
+from angarium.settings import Settings
 from tests.kit.collector import Collector
 from tests.kit.eventually import eventually
 

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys
 from angarium.runtime.errors import ScriptFailed
+from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.transition import Transition
 from tests.kit.eventually import eventually
 from tests.kit.sample import SampleStore, sample_runtime
@@ -47,7 +49,7 @@ def declared(**changes: Any) -> Transition[Any]:
         "channels": {"news": keys.MESSAGES_PUBLISHED},
         "args": CountArgs,
         "item": CountedWord,
-        "item_keys": {"list": keys.Key("words:{word}", "list", "runtime", "")},
+        "item_keys": {"list": Key("words:{word}", "list", "runtime", "")},
         "replies": {"counted": Counted, "stopped": None},
         "one_reply": True,
     }
@@ -68,7 +70,7 @@ async def test_names_types_and_rows_travel_both_ways(redis_url: str) -> None:
         order = runtime.keyspace.name(keys.CONSUMER_IDS, 0)
         found = await runtime.redis.call("LRANGE", order, 0, -1, key=order)
         assert found == [b"a", b"1", b"enormous", b"5", "é☃é".encode(), b"2"]
-        own = runtime.keyspace.name(keys.Key("words:{word}", "list", "runtime", ""), 0, "a")
+        own = runtime.keyspace.name(Key("words:{word}", "list", "runtime", ""), 0, "a")
         assert await runtime.redis.call("LRANGE", own, 0, -1, key=own) == [b"a"]
 
 
@@ -98,6 +100,6 @@ def test_parameters_other_than_the_declared_ones_are_refused() -> None:
 
 
 def test_a_key_needs_a_field_for_its_placeholder(tmp_path: Path) -> None:
-    other = keys.Key("words:{queue}", "list", "runtime", "")
+    other = Key("words:{queue}", "list", "runtime", "")
     with pytest.raises(ScriptFailed, match="no placeholder that is a field"):
-        declared(item_keys={"list": other}).item_names(keys.Keyspace("", 1))
+        declared(item_keys={"list": other}).item_names(Keyspace("", 1))

@@ -17,7 +17,7 @@ from angarium.dispatch import security
 from angarium.dispatch.dispatcher import Dispatcher
 from angarium.dispatch.protocol import Hello, encode_hello
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 from tests.pickup.harness import gateway, sqlite

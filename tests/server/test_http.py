@@ -1,4 +1,4 @@
-"""The role `api` inside one process: requests that are under way, and the http_apis of the modules."""
+"""The role `api` inside one process: requests in flight, and the modules' operations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from starlette.routing import Route
 from angarium.runtime.application import Angarium
 from angarium.runtime.http_api import HttpApi, Operation, reply
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
 from angarium.server import http
 from angarium.server.http import Api, build
+from angarium.settings import load
 from tests.kit.eventually import Signal, eventually
 from tests.kit.sample import sample_runtime
 from tests.runtime.recorder import Recorder

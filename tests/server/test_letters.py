@@ -11,8 +11,9 @@ from angarium.pickup.inspection import COUNT_S_MIN, Inspection
 from angarium.pickup.model import StoredMessage
 from angarium.pickup.queues import COUNT_WAIT_S
 from angarium.pickup.store import PickupStore
+from angarium.routing import keys as routing_keys
 from angarium.routing.outbound_store import REVIVE_ONE_OUTBOUND, OutboundStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
@@ -22,7 +23,7 @@ from tests.server.test_access import house
 
 async def _letters(runtime: Runtime) -> None:
     name = runtime.keyspace.name
-    dead, inbound = name(keys.OUTBOUND_DEAD), name(keys.INBOUND_DEAD)
+    dead, inbound = name(routing_keys.OUTBOUND_DEAD), name(routing_keys.INBOUND_DEAD)
     await runtime.redis.call(
         "RPUSH",
         dead,
@@ -52,17 +53,22 @@ async def test_one_dead_delivery_is_tried_again_and_the_others_stay(
         assert (await call("POST", path.format("m3")))[0] == 409
         (loan,) = await OutboundStore(runtime, "native").take(0, 10)
         assert loan.item == b'{"retries":0}'
-        left = runtime.keyspace.name(keys.OUTBOUND_DEAD)
+        left = runtime.keyspace.name(routing_keys.OUTBOUND_DEAD)
         assert await runtime.redis.call("LLEN", left, key=left) == 3
         assert (await call("POST", path.format("m1")))[0] == 200
-        found = await runtime.redis.call("XREVRANGE", runtime.keyspace.name(keys.JOURNAL), "+", "-")
+        found = await runtime.redis.call(
+            "XREVRANGE", runtime.keyspace.name(runtime_keys.JOURNAL), "+", "-"
+        )
         assert b'"e":"outbound_accepted","s":"m1"' in found[0][1][-1]
 
 
 async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
         await _letters(runtime)
-        names = [runtime.keyspace.name(key) for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)]
+        names = [
+            runtime.keyspace.name(key)
+            for key in (routing_keys.OUTBOUND, routing_keys.OUTBOUND_DEAD)
+        ]
         for most, wanted in ((1, "unknown"), (2, "revived"), (2, "unknown")):
             reply = await runtime.run(REVIVE_ONE_OUTBOUND, 0, names, ("wake", 0, "m2", most))
             assert status_of(reply) == wanted
@@ -85,7 +91,7 @@ async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
 ) -> None:
     async with house(redis_url) as (runtime, call):
         await _letters(runtime)
-        inbound = runtime.keyspace.name(keys.INBOUND_DEAD)
+        inbound = runtime.keyspace.name(routing_keys.INBOUND_DEAD)
         for letter in (
             b"\xff",
             b'{"id":"i2","recip_key":"k","message":"{}","reason":"","at_ms":5}',

@@ -13,9 +13,10 @@ from angarium.client import Client
 from angarium.client.application import Angarium
 from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
 from angarium.conversations.operations import ConversationOperations
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.server.reply_to_pickup import (
@@ -119,7 +120,9 @@ async def test_an_ack_survives_the_process_that_was_to_hear_it(
         await client.conversations.reply("anna", "q", "r", "hello")
         store = ConversationStore(runtime)
         info = (await store.pop_new(store.partition_of("anna"), 1))[0]
-        (taken,) = await ConversationOperations(store, runtime.settings.conversations).take([info])
+        (taken,) = await ConversationOperations(
+            store, runtime.settings.group(ConversationsSettings)
+        ).take([info])
         ack_id = await send(taken.reply)
         assert ack_id is not None
         await store.report_sent(info, ack_id)

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import (
@@ -152,7 +152,7 @@ class Harness:
                 sums[event] = sums.get(event, 0) + count
         return sums
 
-    async def score(self, key: keys.Key, transaction_id: str) -> float | None:
+    async def score(self, key: Key, transaction_id: str) -> float | None:
         partition = self.store.keys.partition_of(transaction_id)
         name = self.runtime.keyspace.name(key, partition)
         found = await self.runtime.redis.call("ZSCORE", name, transaction_id, key=name)

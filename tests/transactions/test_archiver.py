@@ -58,7 +58,7 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
             assert body["metadata"]["txId"] == named
             partition = here.store.keys.partition_of(named)
             name = here.runtime.keyspace.name
-            from angarium.runtime import keyspace as keys
+            from angarium.transactions import keys
 
             key = name(keys.EXTERNAL_ID, partition, "ann|x")
             await here.runtime.redis.call("DEL", key, key=key)  # its period is over

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium.runtime import keyspace as keys
+from angarium.transactions import keys
 from angarium.transactions.errors import PipelineUnknown
 from angarium.transactions.model import TransactionStart, TransactionStarted
 from tests.transactions.harness import harness

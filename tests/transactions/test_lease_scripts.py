@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.lease import GrantStatus
+from angarium.transactions import keys
 from angarium.transactions.store import WebhookResult
 from angarium.transactions.store.leases import HolderState
 from tests.kit.clock import FakeClock

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from angarium.runtime.runtime import Runtime
+from angarium.transactions.settings import TransactionsSettings
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
 from tests.transactions.harness import Harness, harness, running_node
@@ -152,7 +153,9 @@ async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) 
             await here.wait_for_status(id, "sleeping")
             assert (await here.state(f"{id}.0-1")).status == "queued"
         settings = here.runtime.settings
-        other = settings.transactions.model_copy(update={"node_groups": ("other", "default")})
+        other = settings.group(TransactionsSettings).model_copy(
+            update={"node_groups": ("other", "default")}
+        )
         changed = settings.model_copy(update={"transactions": other})
         async with Runtime.open(changed) as second, running_node(second):
             assert _output(await here.ended(id)) == {"value": 2}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.runtime import keyspace as keys
+from angarium.transactions import keys
 from angarium.transactions.model import TransactionStatus
 from angarium.transactions.store import pages
 from angarium.transactions.store.pages import TransactionFilter, TransactionPages

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import LimitExceeded
+from angarium.transactions import keys
 from angarium.transactions.errors import (
     PipelineUnknown,
     TransactionFinished,

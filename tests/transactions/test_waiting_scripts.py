@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium.runtime import keyspace as keys
+from angarium.transactions import keys
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import TakenTransaction, encode_step_types
 from angarium.transactions.statistics import StatisticsLevel

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import REGISTRY
 
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from angarium.transactions import webhooks
 from angarium.transactions.signatures import (
     SigningKeyInvalid,

@@ -44,7 +44,7 @@ def demo(
 
 async def _play(users: int, kills: bool, lake: bool, as_json: bool) -> Result:
     from angarium.demo.story import Story, fresh_home
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     home = fresh_home(load().home / "demo")
     for_people = not as_json and sys.stdout.isatty()

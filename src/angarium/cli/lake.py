@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from angarium.lake.audit import Audit
     from angarium.lake.replay import Plan, Planned, Send
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
@@ -46,7 +46,7 @@ def run(
 ) -> int:
     """Read the journal, the results and the archive into the lake's tables."""
     from angarium.lake.runner import run_lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load()
     with (
@@ -119,7 +119,7 @@ def report(
     from angarium.lake.report import report as draw
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import InputInvalid
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     lake = Lake.of(load())
     with progress(quiet=as_json, counts=False) as tell:
@@ -145,7 +145,7 @@ def query(
     """Ask the lake in SQL; DuckDB answers, Spark is not needed."""
     from angarium.lake.query import ask
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     with progress(quiet=as_json, counts=False) as tell:
         tell({"state": "asking"})
@@ -172,7 +172,7 @@ def replay(
     """Send rows of the lake back into their module, each once. Shows them unless --send."""
     from angarium.lake.replay import plan
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load()
     chosen = plan(Lake.of(settings), name, source, where, limit)
@@ -192,7 +192,7 @@ def compact(as_json: Json = False) -> int:
     from angarium.lake.pipeline import compact as compact_tables
     from angarium.lake.schemas import TABLES
     from angarium.lake.tables import Lake, LakeEmpty
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     lake = Lake.of(load())
     names = lake.existing()
@@ -326,7 +326,7 @@ def _with_runtime(use: Callable[[Runtime], Any], settings: Settings | None = Non
     import uvloop
 
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     async def run() -> Any:
         async with Runtime.open(settings or load()) as runtime:

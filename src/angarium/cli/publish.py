@@ -105,7 +105,7 @@ def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
     """What comes from stdin may go on for long, with Redis away in the middle of it."""
     from angarium.cli.runtime import opened
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     return Runtime.open(load()) if "-" in arguments else opened()
 

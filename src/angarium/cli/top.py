@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 # Roles report every 3 s; two reports make a rate.
 BETWEEN_S = 3.2
 INTERVAL_S_MIN = 0.2
-# Module -> the events whose rates say most, with a word for each.
-SHOWN = {
-    "dispatch": (("accepted", "in"), ("completed", "done"), ("redelivered", "again")),
-    "routing": (("accepted", "in"), ("delivered", "done")),
-    "transactions": (("started", "taken"), ("completed", "ended")),
-    "conversations": (("sent", "sent"), ("delivered", "acknowledged")),
-    "pickup": (("accepted", "in"), ("sent", "live"), ("delivered", "picked up")),
-}
 
 
 def top(
@@ -98,7 +90,7 @@ def _print_once(sample: Overview) -> None:
     for module in sample.modules:
         rates = " ".join(
             f"{event}_per_s={sample.rates[f'{module.name}.{event}']:g}"
-            for event, _ in SHOWN[module.name]
+            for event, _ in _shown(module.name)
         )
         oldest = "" if module.oldest_ms is None else f" oldest_ms={module.oldest_ms}"
         print(
@@ -146,8 +138,15 @@ def _modules(sample: Overview) -> RenderableType:
 def _rates(sample: Overview, module: ModuleMetrics) -> str:
     return "  ".join(
         f"{word} {sample.rates[f'{module.name}.{event}']:,.1f}"
-        for event, word in SHOWN[module.name]
+        for event, word in _shown(module.name)
     )
+
+
+def _shown(name: str) -> list[tuple[str, str]]:
+    """The rates that say most of a module, with a word for each."""
+    from angarium.modules import MODULES
+
+    return [(rate.name, rate.label) for each in MODULES if each.name == name for rate in each.rates]
 
 
 def _processes(sample: Overview) -> RenderableType:

@@ -297,7 +297,7 @@ async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
     from angarium.lake.filed import transactions_of
     from angarium.runtime.application import load_application
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import load
+    from angarium.settings import load
     from angarium.transactions.client import Transactions
 
     settings = impatient(load())

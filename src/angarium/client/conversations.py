@@ -15,6 +15,7 @@ from angarium.conversations.model import (
     TaskItem,
 )
 from angarium.conversations.operations import ConversationOperations, new_reply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.outbound import check_url
@@ -27,7 +28,9 @@ class ConversationsClient:
         self._settings = runtime.settings
         self._tracing = runtime.tracing
         self._store = ConversationStore(runtime)
-        self._operations = ConversationOperations(self._store, runtime.settings.conversations)
+        self._operations = ConversationOperations(
+            self._store, runtime.settings.group(ConversationsSettings)
+        )
 
     async def request(
         self, conversation_id: str, request_id: str, origin: str = "pickup", *, corr: str = ""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from angarium.client.dispatch import encoded
+from angarium.conversations.settings import ConversationsSettings
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage, derived_id
 from angarium.pickup.inspection import ConnectionQueue, Inspection
@@ -25,7 +26,8 @@ from angarium.runtime.text import check_text
 class PickupClients:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
-        self._adds = DeduplicatedAdd(runtime)
+        repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
+        self._adds = DeduplicatedAdd(runtime, repeats_ms)
         self._store = PickupStore(runtime)
         self._archive: MessageArchive | None = None
         self._opening = asyncio.Lock()

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from angarium.conversations.operations import ConversationOperations
 from angarium.conversations.script_values import TakenReply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.clock import Clock
-from angarium.runtime.setting_groups.conversations import ConversationsSettings
 
 # Requests without a reply that one turn expires, per partition.
 REQUESTS_MAX = 500

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from angarium.conversations.errors import ReplyUnknown
 from angarium.conversations.model import ConversationMessage, MessageOptions, TaskItem
 from angarium.conversations.operations import ConversationOperations, new_reply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.application import Angarium
@@ -86,7 +87,9 @@ class ConversationsHttpApi:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
         self._store = ConversationStore(runtime)
-        self._operations = ConversationOperations(self._store, runtime.settings.conversations)
+        self._operations = ConversationOperations(
+            self._store, runtime.settings.group(ConversationsSettings)
+        )
 
     def operations(self) -> list[Operation]:
         conversation = Parameter("conversation_id", "path", description="Id of the conversation")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from angarium.conversations import keys
 from angarium.conversations.errors import IdRefused
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.keys.key import Shape
+from angarium.runtime.key import Scope, Shape
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.text import check_text
 
@@ -73,7 +73,7 @@ class ConversationIds:
         names = (
             name(key, 0, *("",) * Shape.of(key.name).parts)
             for key in keys.KEYS
-            if key.scope is keys.Scope.PARTITION
+            if key.scope is Scope.PARTITION
         )
         return frozenset(
             each.removeprefix(prefix).partition(":")[0] for each in names if each.startswith(prefix)

@@ -40,6 +40,7 @@ from angarium.conversations.model import (
 from angarium.conversations.operations import ConversationOperations, new_reply
 from angarium.conversations.script_values import AcceptResult, NewReply, TakenReply
 from angarium.conversations.senders import ReplySender, ReplySenders, sender_names
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import WAITING, ConversationStore
 from angarium.conversations.views import view_senders
 from angarium.runtime.application import Angarium
@@ -48,7 +49,7 @@ from angarium.runtime.outbound import Outbound
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 ROLE = "conversations"
 # Replies that one pass fetches from a partition: enough to fill the execution queue, few enough to
@@ -56,8 +57,8 @@ ROLE = "conversations"
 FETCH_MAX = 100
 
 
-def check(settings: Settings, app: Angarium) -> None:
-    conversations = settings.conversations
+def check(settings: CommonSettings, app: Angarium) -> None:
+    conversations = settings.group(ConversationsSettings)
     if conversations.max_pending_ttl_margin >= conversations.max_pending_ttl:
         raise SettingInvalid(
             "ANGARIUM_CONVERSATIONS__MAX_PENDING_TTL_MARGIN",
@@ -98,7 +99,7 @@ class ConversationsInstance(Service):
         self._joined = dict(senders or {})
         self.runtime = runtime
         self._app = app
-        settings, limits = runtime.settings.conversations, runtime.settings.limits
+        settings, limits = runtime.settings.group(ConversationsSettings), runtime.settings.limits
         self._settings = settings
         self._tasks_max = limits.conversation_queue_replies_max
         self._bytes_max = limits.conversation_queue_bytes_max

@@ -21,8 +21,8 @@ from angarium.conversations.model import (
     required_sender_of,
 )
 from angarium.conversations.script_values import CancelOptions, FinishReason, NewReply, TakenReply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import WAITING, ConversationStore
-from angarium.runtime.setting_groups.conversations import ConversationsSettings
 
 # Replies of one group that one call sets AWAITED; replies further behind are AWAITED already.
 AWAIT_MAX = 10_000

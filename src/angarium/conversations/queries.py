@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from angarium.conversations import keys
 from angarium.conversations.errors import IdRefused
 from angarium.conversations.model import ConversationMessage, MinMessageInfo, read_message
 from angarium.conversations.script_calls import ScriptCalls, load
@@ -22,8 +23,8 @@ from angarium.conversations.script_values import (
 from angarium.conversations.sender_registry import SenderRegistry
 from angarium.conversations.wait_reasons import OpenRequest, SenderWait
 from angarium.redis.connection import Argument, Command
-from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import BatchItem
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 
@@ -169,7 +170,7 @@ class ConversationQueries:
         ]
 
     async def _read_message(
-        self, key: keys.Key, id: str, conversation_id: str | None
+        self, key: Key, id: str, conversation_id: str | None
     ) -> ConversationMessage | None:
         found = await asyncio.gather(
             *(

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from angarium.conversations import keys
 from angarium.conversations.ids import ConversationIds
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.settings import ConversationsSettings
 from angarium.redis.connection import Argument
 from angarium.redis.scripts import Script
-from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
 
@@ -25,7 +26,7 @@ def load(name: str) -> Script:
 
 class ScriptCalls:
     def __init__(self, runtime: Runtime, senders: Sequence[str] | None) -> None:
-        settings, limits = runtime.settings.conversations, runtime.settings.limits
+        settings, limits = runtime.settings.group(ConversationsSettings), runtime.settings.limits
         self._runtime = runtime
         self.name = runtime.keyspace.name
         self.ids = ConversationIds(runtime.keyspace, limits.id_bytes_max)

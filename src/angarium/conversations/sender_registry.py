@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from angarium.runtime import keyspace as keys
+from angarium.conversations import keys
 from angarium.runtime.process_report import LIST_PROCESSES, REPORT_PROCESS, TTL_MS, read_processes
 from angarium.runtime.runtime import Runtime
 

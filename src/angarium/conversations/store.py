@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from angarium.conversations import keys
 from angarium.conversations.errors import (
     ReplyTaken,
     RequestTaken,
@@ -30,7 +31,6 @@ from angarium.conversations.script_values import (
     read_take_result,
 )
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import BatchItem
 from angarium.runtime.errors import Overloaded
 from angarium.runtime.runtime import Runtime

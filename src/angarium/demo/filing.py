@@ -20,7 +20,7 @@ from angarium.demo.ledger import Ledger
 from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Entry, Event
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 
 COMMAND_S_MAX = 300.0
 PROBLEM_CHARS_MAX = 300

@@ -27,7 +27,7 @@ from angarium.demo.world import Listener, Outside, Phones, people_of
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.process_report import read_processes
-from angarium.runtime.settings import Settings, load
+from angarium.settings import Settings, load
 
 MESSAGES_PER_PERSON = 2
 ROLES = {"api": 1, "dispatcher": 2, "worker": 2, "node": 2, "gateway": 2, "conversations": 2}

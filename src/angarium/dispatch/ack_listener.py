@@ -21,17 +21,18 @@ from angarium.dispatch.protocol import (
     SendBytes,
     encode_error,
 )
+from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
 from angarium.runtime.repeated_warnings import RepeatedWarnings
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 
 class AckListener:
     def __init__(
         self,
         acknowledgements: AcknowledgementWriter,
-        settings: Settings,
+        settings: CommonSettings,
         metrics: DispatcherMetrics,
         on_acknowledged: Callable[[Sequence[bytes]], None],
         clock: Clock,
@@ -73,7 +74,7 @@ class AckListener:
 
     def rejected(self, rejection: RejectionReceived, consumer: str) -> None:
         reason = rejection.reason and f"{consumer}: {rejection.reason}"
-        delay_ms = self._settings.dispatch.retry_delay_ms
+        delay_ms = self._settings.group(DispatchSettings).retry_delay_ms
         self._acknowledgements.reject(rejection.message_id, reason, delay_ms)
 
     def violated(self, error: FrameInvalid, consumer: str) -> None:

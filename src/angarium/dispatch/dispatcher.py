@@ -22,6 +22,7 @@ from angarium.dispatch.epochs import EpochRing, PublishedMessage, digest
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.partition_leader import PartitionLeader, partition_of_digest
 from angarium.dispatch.protocol import RejectionReceived
+from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.worker_connection import (
     WorkerConnection,
@@ -34,7 +35,7 @@ from angarium.runtime.errors import AngariumError
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 
 # The length of an epoch: a takeover compares at least this much with the digests in Redis.
@@ -57,7 +58,7 @@ FORGET_TIMEOUTS = 3
 RESIGN_PAUSE_S = 1.0
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     security.client_tls(settings)
     security.server_tls(settings)
     _listen(settings).close()
@@ -71,8 +72,8 @@ def _discard(_: bytes) -> None:
     pass
 
 
-def _listen(settings: Settings) -> socket.socket:
-    dispatch = settings.dispatch
+def _listen(settings: CommonSettings) -> socket.socket:
+    dispatch = settings.group(DispatchSettings)
     return listen(
         dispatch.ack_host,
         dispatch.ack_port,
@@ -86,7 +87,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
         super().__init__("dispatcher", clock=runtime.clock)
         settings, limits = runtime.settings, runtime.settings.limits
         self._runtime = runtime
-        self._dispatch = settings.dispatch
+        self._dispatch = settings.group(DispatchSettings)
         self._store = DispatchStore(runtime)
         self.metrics = DispatcherMetrics()
         self._ring = EpochRing(limits.ring_messages_max, limits.ring_bytes_max)

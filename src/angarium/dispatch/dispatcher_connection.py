@@ -21,7 +21,7 @@ from angarium.dispatch.protocol import (
     encode_error,
 )
 from angarium.runtime.repeated_warnings import RepeatedWarnings
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 # A dispatcher with more unread bytes than this is disconnected.
 UNREAD_BYTES_MAX = 4 * 1024 * 1024
@@ -41,7 +41,7 @@ class DispatcherConnectionEvents:
 class DispatcherConnection(asyncio.Protocol):
     def __init__(
         self,
-        settings: Settings,
+        settings: CommonSettings,
         hello: Hello,
         events: DispatcherConnectionEvents,
         metrics: WorkerMetrics,

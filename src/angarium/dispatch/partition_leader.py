@@ -21,6 +21,7 @@ from angarium.dispatch.frames import DispatchedMessage, message_bytes
 from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.send_queue import SendQueue
+from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import ClaimedMessage, DispatchStore
 from angarium.dispatch.worker_connection import WorkerConnection
 from angarium.dispatch.worker_pool import WorkerPool
@@ -94,13 +95,15 @@ class PartitionLeader:
         self._metrics = metrics
         self._limits = runtime.settings.limits
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
-        self._lease = Lease(runtime, store.lease_keys(number), runtime.settings.dispatch.lock_ms)
+        self._lease = Lease(
+            runtime, store.lease_keys(number), runtime.settings.group(DispatchSettings).lock_ms
+        )
         self._queue: deque[tuple[int, deque[PublishedMessage]]] = deque()
         self._retries: deque[AcceptBatch] = deque()
         self._unaccepted: Counter[int] = Counter()  # number of messages by epoch
         self._recorded: set[int] = set()  # epochs that may have digests in Redis
         self._in_flight = 0
-        ack_timeout_s = runtime.settings.dispatch.ack_timeout_ms / 1000
+        ack_timeout_s = runtime.settings.group(DispatchSettings).ack_timeout_ms / 1000
         self._send_queue = SendQueue(workers, self._clock, ack_timeout_s)
         self._backlog = True  # messages may be due in Redis; they are sent before newer ones
         self._covered = 0

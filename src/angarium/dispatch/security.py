@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from angarium.dispatch.errors import TokenRefused
+from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 # Deadline for the TLS handshake, and again for the proof of the token. Both take milliseconds, and
 # a port has a limited number of connections.
 HANDSHAKE_S_MAX = 10.0
 
 
-def token(settings: Settings) -> str | None:
+def token(settings: CommonSettings) -> str | None:
     """None if no token is set, or an empty one, which would prove nothing."""
-    secret = settings.dispatch.token
+    secret = settings.group(DispatchSettings).token
     return None if secret is None else secret.get_secret_value() or None
 
 
@@ -33,9 +34,9 @@ def tls_deadline_s(tls: ssl.SSLContext | None) -> float | None:
     return None if tls is None else HANDSHAKE_S_MAX
 
 
-def server_tls(settings: Settings) -> ssl.SSLContext | None:
+def server_tls(settings: CommonSettings) -> ssl.SSLContext | None:
     """For the side that listens. With `tls_authority` set, it requires a client certificate."""
-    dispatch = settings.dispatch
+    dispatch = settings.group(DispatchSettings)
     if not _is_configured(settings):
         return None
     if dispatch.tls_certificate is None:
@@ -51,24 +52,24 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def client_tls(settings: Settings) -> ssl.SSLContext | None:
+def client_tls(settings: CommonSettings) -> ssl.SSLContext | None:
     """For the side that dials. It checks the certificate and the host name."""
     if not _is_configured(settings):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if settings.dispatch.tls_authority is None:
+    if settings.group(DispatchSettings).tls_authority is None:
         context.load_default_certs()
     _load(context, settings)
     return context
 
 
-def _is_configured(settings: Settings) -> bool:
-    dispatch = settings.dispatch
+def _is_configured(settings: CommonSettings) -> bool:
+    dispatch = settings.group(DispatchSettings)
     return any((dispatch.tls_certificate, dispatch.tls_key, dispatch.tls_authority))
 
 
-def _load(context: ssl.SSLContext, settings: Settings) -> None:
-    dispatch = settings.dispatch
+def _load(context: ssl.SSLContext, settings: CommonSettings) -> None:
+    dispatch = settings.group(DispatchSettings)
     if dispatch.tls_authority is not None:
         with _error_names_setting("TLS_AUTHORITY", dispatch.tls_authority):
             context.load_verify_locations(dispatch.tls_authority)

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import split_digests
 from angarium.dispatch.frames import DispatchedMessage, message_bytes
 from angarium.dispatch.message_ids import new_ids, partition_of_id
+from angarium.dispatch.settings import DispatchSettings
 from angarium.redis.connection import Argument, ReplyError
-from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import BatchItem
 from angarium.runtime.errors import AngariumError, LimitExceeded
 from angarium.runtime.lease import LeaseKeys
@@ -98,7 +99,7 @@ class DispatchDeadLetter:
 class DispatchStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._settings = runtime.settings.dispatch
+        self._settings = runtime.settings.group(DispatchSettings)
         self._limits = runtime.settings.limits
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
         self.partitions = runtime.settings.partitions

@@ -29,13 +29,14 @@ from angarium.dispatch.protocol import (
 )
 from angarium.dispatch.result_writer import ResultWriter
 from angarium.dispatch.results import stream_fields
+from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.runtime.application import Angarium, Caller, Handler
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.repeated_warnings import RepeatedWarnings
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 from angarium.runtime.text import valid_text
 from angarium.runtime.trace import IN_HAND, InHand
@@ -51,7 +52,7 @@ UNAUTHENTICATED_MAX = 100
 _decode = msgspec.json.Decoder().decode
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     app.handler("worker", "worker")
     security.server_tls(settings)
     _listen(settings).close()
@@ -61,10 +62,10 @@ def build(runtime: Runtime, app: Angarium) -> Service:
     return Worker(runtime, app.handler("worker", "worker"))
 
 
-def _listen(settings: Settings) -> socket:
+def _listen(settings: CommonSettings) -> socket:
     return listen(
-        settings.dispatch.worker_host,
-        settings.dispatch.worker_port,
+        settings.group(DispatchSettings).worker_host,
+        settings.group(DispatchSettings).worker_port,
         "ANGARIUM_DISPATCH__WORKER_PORT",
         host_setting="ANGARIUM_DISPATCH__WORKER_HOST",
     )
@@ -73,7 +74,7 @@ def _listen(settings: Settings) -> socket:
 class Worker(Service, DispatcherConnectionEvents):
     def __init__(self, runtime: Runtime, handler: Handler) -> None:
         super().__init__("worker", clock=runtime.clock)
-        settings = runtime.settings.dispatch
+        settings = runtime.settings.group(DispatchSettings)
         self._runtime = runtime
         self._handler = handler
         self._is_async = handler.is_async
@@ -100,7 +101,7 @@ class Worker(Service, DispatcherConnectionEvents):
         listener = _listen(self._runtime.settings)
         port = int(listener.getsockname()[1])
         self.ports = {"worker": port}
-        address = self._runtime.settings.dispatch.worker_address
+        address = self._runtime.settings.group(DispatchSettings).worker_address
         self.consumer = address or f"{await self._host()}:{port}"
         self._server = await asyncio.get_running_loop().create_server(
             self._connection,
@@ -113,7 +114,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self.loop("members", self._join_once, MEMBERS_S)
         # Until the end of the stop: dispatchers close a silent connection, and started messages
         # still finish here.
-        beat_s = self._runtime.settings.dispatch.heartbeat_ms / 1000
+        beat_s = self._runtime.settings.group(DispatchSettings).heartbeat_ms / 1000
         self.loop("beats", self._beat_once, beat_s, until="stop")
         self.loop("figures", self._report_once, INTERVAL_S, until="stop")
         await self._join_once()
@@ -275,7 +276,7 @@ class Worker(Service, DispatcherConnectionEvents):
     async def _host(self) -> str:
         """The host that dispatchers dial. For a wildcard it is the address from which this machine
         connects to Redis; that fails if a proxy or NAT rewrites addresses."""
-        host = self._runtime.settings.dispatch.worker_host
+        host = self._runtime.settings.group(DispatchSettings).worker_host
         if host not in WILDCARDS:
             return host
         info: bytes = await self._runtime.redis.call("CLIENT", "INFO")

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from angarium.runtime.settings import Settings
+    from angarium.runtime.settings import CommonSettings
 
 __all__ = ["register", "session"]
 
 
 def session(
-    settings: Settings | None = None,
+    settings: CommonSettings | None = None,
     *,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,

@@ -20,15 +20,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from angarium.dispatch import keys as dispatch_keys
 from angarium.lake.compaction import compact as compact
 from angarium.lake.jobs import events as journal_jobs
 from angarium.lake.jobs import parts
 from angarium.lake.schemas import TABLES
+from angarium.lake.settings import LakeSettings
 from angarium.lake.tables import Lake, positions_of
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
+from angarium.transactions.settings import TransactionsSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,11 +90,11 @@ class Figures:
 class Pipeline:
     """`start` it, then `wait`. `url` is where Redis is: an embedded one has been asked already."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, url: str) -> None:
+    def __init__(self, spark: SparkSession, settings: CommonSettings, url: str) -> None:
         self._spark = spark
         self._settings = settings
         self._url = url
-        self._keyspace = Keyspace.from_settings(settings)
+        self._keyspace = settings.runtime_options().keyspace
         self._queries: list[StreamingQuery] = []
         self._versions: dict[str, int] = {}
         self._tidier = ThreadPoolExecutor(1, "angarium-tidier")
@@ -106,7 +108,9 @@ class Pipeline:
         trigger: dict[str, Any] = (
             {"availableNow": True}
             if once
-            else {"processingTime": f"{self._settings.lake.interval_ms} milliseconds"}
+            else {
+                "processingTime": f"{self._settings.group(LakeSettings).interval_ms} milliseconds"
+            }
         )
         for name, source, store in self._sources():
             query = (
@@ -157,9 +161,9 @@ class Pipeline:
         self._tidier.shutdown(cancel_futures=True)
 
     def _sources(self) -> Iterator[tuple[str, DataFrame, Callable[[DataFrame, int], None]]]:
-        rows_max = str(self._settings.lake.batch_rows_max)
+        rows_max = str(self._settings.group(LakeSettings).batch_rows_max)
         partitions = range(self._settings.partitions)
-        journals = [self._keyspace.name(keys.JOURNAL, number) for number in partitions]
+        journals = [self._keyspace.name(runtime_keys.JOURNAL, number) for number in partitions]
         yield (
             JOURNAL,
             self._stream(
@@ -174,13 +178,15 @@ class Pipeline:
             ),
             self.store_journal,
         )
-        results = [self._keyspace.name(keys.MESSAGES_PROCESSED, number) for number in partitions]
+        results = [
+            self._keyspace.name(dispatch_keys.MESSAGES_PROCESSED, number) for number in partitions
+        ]
         yield (
             RESULTS,
             self._stream(keys=",".join(results), maxRowsPerBatch=rows_max, onGap="count"),
             self.store_results,
         )
-        if self._settings.lake.archive:
+        if self._settings.group(LakeSettings).archive:
             yield ARCHIVE, self._archive(), self.store_transactions
 
     def _stream(self, **options: str) -> DataFrame:
@@ -189,7 +195,7 @@ class Pipeline:
 
     def _archive(self) -> DataFrame:
         settings = self._settings
-        room = settings.transactions
+        room = settings.group(TransactionsSettings)
         options = {
             "prefix": settings.prefix,
             "partitions": str(settings.partitions),

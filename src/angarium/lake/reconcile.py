@@ -16,10 +16,10 @@ from angarium.lake.jobs.events import position_of
 from angarium.lake.query import connect, run
 from angarium.lake.schemas import INTERVALS_S
 from angarium.lake.tables import Lake
-from angarium.runtime import keyspace as keys
 from angarium.runtime.journal import Journal
-from angarium.runtime.keyspace import Key
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
+from angarium.transactions import keys
 
 LEVELS: Mapping[str, Key] = MappingProxyType(
     {

@@ -23,12 +23,14 @@ from urllib.parse import quote
 from angarium.lake.audit import audit
 from angarium.lake.jobs.events import entry_id_of
 from angarium.lake.pipeline import Figures, LakeStopped, Pipeline, reason_of
+from angarium.lake.settings import LakeSettings
 from angarium.lake.tables import Lake
 from angarium.redis.embedded.server import EmbeddedServer
+from angarium.redis.options import Durability
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Durability, Settings
+from angarium.runtime.settings import CommonSettings
 
 TELL_S = 1.0
 # Spark gives a Python worker ten seconds to start, and can't be told otherwise. A machine that was
@@ -40,7 +42,7 @@ Tell = Callable[[Report], None]
 
 
 def run_lake(
-    settings: Settings,
+    settings: CommonSettings,
     *,
     once: bool,
     stop: threading.Event,
@@ -55,7 +57,7 @@ def run_lake(
         tell({"state": "starting", "waiting": asyncio.run(_waiting(settings, lake))})
         from angarium.lake import session
 
-        spark = session(settings, master=master or settings.lake.master)
+        spark = session(settings, master=master or settings.group(LakeSettings).master)
         figures = Figures()
         try:
             for start in range(STARTS_MAX):
@@ -73,14 +75,14 @@ def run_lake(
 
 def _watch(
     pipeline: Pipeline,
-    settings: Settings,
+    settings: CommonSettings,
     once: bool,
     stop: threading.Event,
     tell: Tell,
     audits: bool,
 ) -> Report:
     report: Report = {"state": "running"}
-    audit_at = time.monotonic() + settings.lake.audit_interval_s
+    audit_at = time.monotonic() + settings.group(LakeSettings).audit_interval_s
     pipeline.start(once=once)
     try:
         while not stop.is_set():
@@ -90,7 +92,7 @@ def _watch(
                 break
             if audits and time.monotonic() >= audit_at:
                 report |= _audited(settings, pipeline.lake)
-                audit_at = time.monotonic() + settings.lake.audit_interval_s
+                audit_at = time.monotonic() + settings.group(LakeSettings).audit_interval_s
             tell(report)
     finally:
         pipeline.stop()
@@ -98,7 +100,7 @@ def _watch(
     return report
 
 
-def _audited(settings: Settings, lake: Lake) -> Report:
+def _audited(settings: CommonSettings, lake: Lake) -> Report:
     """One that fails is told and tried again in time: the tables matter more."""
 
     async def look() -> Report:
@@ -112,7 +114,7 @@ def _audited(settings: Settings, lake: Lake) -> Report:
         return {"audit_error": str(error)}
 
 
-async def _waiting(settings: Settings, lake: Lake) -> int:
+async def _waiting(settings: CommonSettings, lake: Lake) -> int:
     """Events in the journal that the lake does not have; also sees that Redis agrees with us."""
     positions = lake.positions("events", "journal")
     waiting = 0
@@ -127,7 +129,7 @@ async def _waiting(settings: Settings, lake: Lake) -> int:
 
 
 @contextlib.contextmanager
-def redis_of(settings: Settings) -> Iterator[str]:
+def redis_of(settings: CommonSettings) -> Iterator[str]:
     """The address of Redis for processes that are not ours; an embedded one is held meanwhile."""
     if settings.redis_url != "embedded":
         yield settings.redis_url
@@ -159,6 +161,8 @@ def main() -> int:
     heard = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     tell = partial(_tell, heard)
+    from angarium.settings import Settings
+
     settings = Settings(**json.loads(sys.stdin.readline()))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -189,7 +193,7 @@ def _tell(heard: TextIO, report: Report) -> None:
         heard.flush()
 
 
-def told_to_child(settings: Settings) -> dict[str, Any]:
+def told_to_child(settings: CommonSettings) -> dict[str, Any]:
     """The settings that a child needs; no secrets of other rooms among them."""
     return settings.model_dump(
         mode="json",

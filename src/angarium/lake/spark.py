@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from angarium.lake.errors import MasterUnavailable, MemoryShort
 from angarium.lake.java import find_java
 from angarium.runtime.limits import MIB
-from angarium.runtime.settings import Settings, load
+from angarium.runtime.settings import CommonSettings
+from angarium.settings import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +41,7 @@ CHECKPOINTS = (
 
 
 def start(
-    settings: Settings | None = None,
+    settings: CommonSettings | None = None,
     *,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from angarium.lake.errors import StoreUnavailable
 from angarium.lake.schemas import LAYOUT_VERSION, TABLES, Table
 from angarium.runtime.errors import NotFound, SettingInvalid
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class Lake:
     partitions: int = 1
 
     @classmethod
-    def of(cls, settings: Settings) -> Lake:
+    def of(cls, settings: CommonSettings) -> Lake:
         url = settings.lake_url
         if "://" not in url:
             url = str(Path(url).absolute())

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from angarium.pickup.model import DEFAULT_TENANT, is_tenant
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.setting_groups.pickup import PickupSettings
 from angarium.runtime.sockets import is_loopback
 
 TOKENS = "ANGARIUM_PICKUP__TOKENS"

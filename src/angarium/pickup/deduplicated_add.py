@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from angarium.pickup import keys
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.model import (
     DEFAULT_TENANT,
@@ -25,7 +26,7 @@ from angarium.pickup.model import (
 from angarium.pickup.payload import check_payload
 from angarium.pickup.push import PushScheduler
 from angarium.pickup.queue_keys import QueueKeys
-from angarium.runtime import keyspace as keys
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.errors import LimitExceeded
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
@@ -55,6 +56,10 @@ class NewMessage:
     stands_for: str = ""
 
 
+# As long as a reply of a conversation may be sent again, by default.
+REMEMBERED_MS = 900_000
+
+
 def derived_id(*parts: str) -> str:
     """The same id for the same parts; it never equals an id of the gateway."""
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
@@ -66,14 +71,15 @@ def is_derived_id(message_id: str) -> bool:
 
 
 class DeduplicatedAdd:
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, remembered_ms: int = REMEMBERED_MS) -> None:
+        """A repeat within `remembered_ms` adds nothing."""
         settings, limits = runtime.settings, runtime.settings.limits
         self._keys = QueueKeys(runtime)
         self._payload_bytes_max = limits.frame_bytes_max
         self._payload_levels_max = limits.pickup_payload_levels_max
         self._id_bytes_max = limits.id_bytes_max
         # The script schedules the notification with the message; the gateways send it.
-        self._pushes = PushScheduler(settings.pickup)
+        self._pushes = PushScheduler(settings.group(PickupSettings))
         self._adds = runtime.batched(
             ADD,
             self._keys.of_partition(
@@ -83,7 +89,7 @@ class DeduplicatedAdd:
                 limits.pickup_queue_messages_max,
                 limits.pickup_queue_bytes_max,
                 self._keys.hint_channel,
-                settings.conversations.awaited_message_ttl,
+                remembered_ms,
             ),
         )
 

@@ -33,15 +33,18 @@ from angarium.pickup.persister import Persister
 from angarium.pickup.push import PushSender, PushWorker, close_sender, make_sender
 from angarium.pickup.queues import PickupQueues
 from angarium.pickup.rpc_handler import RpcHandler
+from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import Sweeper
+from angarium.redis.options import Durability
 from angarium.runtime.application import Angarium
+from angarium.runtime.common_settings import AccessMode
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
 from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import AccessMode, Durability, Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 from angarium.runtime.tokens_seen import TokensSeen
 
@@ -56,11 +59,11 @@ HANDSHAKE_S_MAX = 10
 RENEWALS_PER_LEASE = 3
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     """Refuse access for everybody by accident, unusable certificates, and a port in use."""
-    access.check(settings.pickup)
-    if settings.pickup.push_sender is not None:
-        make_sender(settings.pickup)
+    access.check(settings.group(PickupSettings))
+    if settings.group(PickupSettings).push_sender is not None:
+        make_sender(settings.group(PickupSettings))
     _listen(settings).close()
 
 
@@ -82,7 +85,7 @@ class Gateway(Service):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("gateway", clock=runtime.clock)
         self.runtime = runtime
-        self._settings = runtime.settings.pickup
+        self._settings = runtime.settings.group(PickupSettings)
         self._access = access.GatewayAccess(self._settings)
         self._reporter = ProcessReporter(runtime, "gateway")
         self._rates = _Rates()
@@ -314,10 +317,10 @@ def _quiet_logger() -> logging.Logger:
     return logger
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(settings: CommonSettings) -> socket.socket:
     return listen(
-        settings.pickup.host,
-        settings.pickup.port,
+        settings.group(PickupSettings).host,
+        settings.group(PickupSettings).port,
         "ANGARIUM_PICKUP__PORT",
         host_setting="ANGARIUM_PICKUP__HOST",
     )

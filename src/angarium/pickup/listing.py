@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from angarium.runtime import keyspace as keys
+from angarium.pickup import keys
 from angarium.runtime.runtime import Runtime
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from angarium.pickup import keys
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.queue_keys import QueueKeys
-from angarium.runtime import keyspace as keys
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.lease import LeaseKeys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
@@ -32,7 +33,7 @@ class MoveStore:
     def __init__(self, runtime: Runtime, names: QueueKeys) -> None:
         self._runtime = runtime
         self._keys = names
-        self._threshold_ms = runtime.settings.pickup.threshold_timestamp
+        self._threshold_ms = runtime.settings.group(PickupSettings).threshold_timestamp
 
     async def begin(
         self, partition: int, queues: Sequence[str]

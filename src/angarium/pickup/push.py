@@ -20,12 +20,12 @@ from typing import Protocol
 import msgspec
 
 from angarium.pickup.model import PushToken
+from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
 from angarium.redis.backoff import Backoff
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, InputInvalid, SettingInvalid
 from angarium.runtime.outbound import Outbound, OutboundFailed
-from angarium.runtime.setting_groups.pickup import PickupSettings
 
 TRIES_MAX = 6
 RETRY_BASE_S = 1.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from angarium.pickup import keys
 from angarium.pickup.queue_keys import QueueKeys
-from angarium.runtime import keyspace as keys
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
 
@@ -19,7 +20,7 @@ class PushStore:
         self._runtime = runtime
         self._keys = names
         self._push_keys = names.of_partition(keys.PICKUP_PUSHES_DUE, keys.PICKUP_PUSHES)
-        self._interval_ms = runtime.settings.pickup.push_interval_ms
+        self._interval_ms = runtime.settings.group(PickupSettings).push_interval_ms
 
     async def claim(
         self, partition: int, claim_ms: int, count_max: int

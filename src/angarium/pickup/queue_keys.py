@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from angarium.runtime import keyspace as keys
+from angarium.pickup import keys
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 
 # The order is that of `queue_at` in lua/include/queue.lua.
@@ -35,12 +36,10 @@ class QueueKeys:
     def of_all(self, queues: Iterable[str]) -> list[str]:
         return [name for queue in queues for name in self.of(queue)]
 
-    def of_partition(self, *shared: keys.Key) -> Callable[[int], list[str]]:
+    def of_partition(self, *shared: Key) -> Callable[[int], list[str]]:
         return lambda partition: [self.name(key, partition) for key in shared]
 
-    async def run(
-        self, script: Any, queue: str, shared: Sequence[keys.Key], args: Sequence[Any]
-    ) -> Any:
+    async def run(self, script: Any, queue: str, shared: Sequence[Key], args: Sequence[Any]) -> Any:
         """Run a script for one queue, outside any batch."""
         partition = self.partition_of(queue)
         names = [*self.of_partition(*shared)(partition), *self.of(queue)]

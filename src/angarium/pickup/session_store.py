@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from angarium.pickup import keys
 from angarium.pickup.queue_keys import QueueKeys
-from angarium.runtime import keyspace as keys
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
 
@@ -20,7 +21,7 @@ OPEN, CLOSE, READ, RENEW, FORGET = (
 
 class SessionStore:
     def __init__(self, runtime: Runtime, names: QueueKeys) -> None:
-        settings = runtime.settings.pickup
+        settings = runtime.settings.group(PickupSettings)
         self._runtime = runtime
         self._keys = names
         self._gateway = runtime.actor

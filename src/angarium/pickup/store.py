@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from angarium.pickup import keys
 from angarium.pickup.move_store import MoveStore
 from angarium.pickup.push_store import PushStore
 from angarium.pickup.queue_keys import QueueKeys
 from angarium.pickup.session_store import SessionStore
-from angarium.runtime import keyspace as keys
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
 
@@ -103,7 +104,7 @@ class PickupStore:
         self.sessions = SessionStore(runtime, names)
         self.pushes = PushStore(runtime, names)
         self.moves = MoveStore(runtime, names)
-        settings, limits = runtime.settings.pickup, runtime.settings.limits
+        settings, limits = runtime.settings.group(PickupSettings), runtime.settings.limits
         self._threshold_ms = settings.threshold_timestamp
         self._sending_ms = settings.sending_ms
         window = limits.pickup_sending_messages_max

@@ -30,6 +30,7 @@ from angarium.routing.outbound_store import (
     url_for_display,
 )
 from angarium.routing.role_settings import check_layout
+from angarium.routing.settings import RoutingSettings
 from angarium.routing.status import RoleStatus, StatusServer, check_status_port
 from angarium.routing.store import hinted_partition
 from angarium.runtime.application import Angarium
@@ -39,7 +40,7 @@ from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.trace import TRACEPARENT, first_span, read_traceparent
 from angarium.runtime.tracing import Values
 
@@ -53,7 +54,7 @@ REASON_CHARS_MAX = 500
 DELIVERIES = Counter("angarium_deliveries", "Attempts of the deliverer.", ["outcome"])
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     check_layout(settings)
     check_status_port(settings)
 
@@ -75,7 +76,7 @@ class Deliverer(Service):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("deliverer", clock=runtime.clock)
         self._runtime = runtime
-        routing = runtime.settings.routing
+        routing = runtime.settings.group(RoutingSettings)
         self._store = OutboundStore(runtime, routing.layout.value, routing.delivery_timeout_ms)
         self._deliveries_max = runtime.settings.limits.deliveries_max
         self._bytes_max = runtime.settings.limits.deliveries_bytes_max
@@ -96,7 +97,7 @@ class Deliverer(Service):
         settings = self._runtime.settings
         self._outbound = Outbound(
             allow_private=settings.allow_private_addresses,
-            timeout_s=settings.routing.delivery_timeout_ms / 1000,
+            timeout_s=settings.group(RoutingSettings).delivery_timeout_ms / 1000,
         )
         self.ports |= await self._status_server.open(settings)
         self._taking = self.loop("take", self.take_once, POLL_S)
@@ -251,7 +252,7 @@ class Deliverer(Service):
 
     async def _send_websocket(self, url: str, payload: bytes, headers: dict[str, str]) -> None:
         socket = await self._outbound.open_websocket(url, headers)
-        timeout_s = self._runtime.settings.routing.delivery_timeout_ms / 1000
+        timeout_s = self._runtime.settings.group(RoutingSettings).delivery_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
                 await socket.send_bytes(payload)

@@ -12,6 +12,7 @@ from angarium.routing.envelope import decode_base64url
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.role_settings import routing_rules
+from angarium.routing.settings import RoutingSettings
 from angarium.routing.store import KeyState, RoutingInstance, RoutingStore, StoredDeadLetter
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import Conflict, InputInvalid, NotFound
@@ -93,7 +94,7 @@ class RoutingHttpApi:
         self._limits = settings.limits
         self._allow_private = settings.allow_private_addresses
         self._store = RoutingStore(runtime, routing_rules(settings), settings.limits)
-        self._outbound = OutboundStore(runtime, settings.routing.layout.value)
+        self._outbound = OutboundStore(runtime, settings.group(RoutingSettings).layout.value)
         self._listing = RoutingListing(runtime)
 
     async def show(self, request: Request) -> Response:

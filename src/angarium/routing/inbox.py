@@ -12,15 +12,16 @@ from uuid import uuid4
 from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.items import InboundMessage
 from angarium.routing.role_settings import check_layout, routing_rules
+from angarium.routing.settings import RoutingSettings
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium, Caller
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     check_layout(settings)
     app.handler("inbox", "inbox")
 
@@ -32,7 +33,7 @@ def build(runtime: Runtime, app: Angarium) -> Service:
 class Inbox(InstanceConsumer):
     def __init__(self, runtime: Runtime, app: Angarium) -> None:
         settings = runtime.settings
-        routing = settings.routing
+        routing = settings.group(RoutingSettings)
         options = ConsumerOptions(
             stale_after_ms=routing.stale_after_ms,
             handlers=routing.inbox_handlers,

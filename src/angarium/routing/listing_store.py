@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from angarium.runtime import keyspace as keys
+from angarium.routing import keys
 from angarium.runtime.runtime import Runtime
 
 

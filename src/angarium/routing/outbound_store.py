@@ -12,9 +12,9 @@ from typing import Any
 
 from angarium.redis.connection import Argument
 from angarium.redis.subscription import Subscription
+from angarium.routing import keys
 from angarium.routing.items import OutboundItem, encode_outbound, new_outbound, outbound_id
 from angarium.routing.store import ACAPY
-from angarium.runtime import keyspace as keys
 from angarium.runtime.headers import check_headers
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.limits import MIB

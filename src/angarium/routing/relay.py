@@ -23,6 +23,7 @@ from angarium.routing.pending_calls import PendingCalls
 from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
 from angarium.routing.role_settings import check_layout, routing_rules, server_tls
+from angarium.routing.settings import RoutingSettings
 from angarium.routing.status import RoleStatus, StatusServer, check_status_port
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
@@ -30,7 +31,7 @@ from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 
 SETTING = "ANGARIUM_ROUTING__INBOUND"
@@ -46,11 +47,11 @@ MESSAGES = Counter(
 )
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     """Fails on a port in use before anything connects to Redis."""
     check_layout(settings)
     server_tls(settings)
-    for _, host, port in settings.routing.inbound:
+    for _, host, port in settings.group(RoutingSettings).inbound:
         listen(host, port, SETTING).close()
     check_status_port(settings)
 
@@ -132,7 +133,7 @@ class RelayIntake:
 class Relay(Service):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("relay", clock=runtime.clock)
-        settings = runtime.settings.routing
+        settings = runtime.settings.group(RoutingSettings)
         self.runtime = runtime
         self.loop_ = asyncio.get_running_loop()
         self.store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
@@ -151,7 +152,7 @@ class Relay(Service):
 
     async def on_start(self) -> None:
         settings = self.runtime.settings
-        for transport, host, port in settings.routing.inbound:
+        for transport, host, port in settings.group(RoutingSettings).inbound:
             await self._open(transport, host, port)
         self.ports |= await self._status_server.open(settings)
         self.spawn("answer_hints", self._follow_hints)

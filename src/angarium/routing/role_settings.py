@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ssl
 
+from angarium.routing.settings import Layout, RoutingSettings
 from angarium.routing.store import RoutingRules
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import Layout, Settings
+from angarium.runtime.settings import CommonSettings
 
 
-def routing_rules(settings: Settings) -> RoutingRules:
+def routing_rules(settings: CommonSettings) -> RoutingRules:
     return RoutingRules(
-        layout=settings.routing.layout.value, stale_after_ms=settings.routing.stale_after_ms
+        layout=settings.group(RoutingSettings).layout.value,
+        stale_after_ms=settings.group(RoutingSettings).stale_after_ms,
     )
 
 
-def check_layout(settings: Settings) -> None:
+def check_layout(settings: CommonSettings) -> None:
     """The published names have no hash tag, so a cluster can't keep them in one slot."""
-    if settings.routing.layout is Layout.ACAPY and settings.partitions > 1:
+    if settings.group(RoutingSettings).layout is Layout.ACAPY and settings.partitions > 1:
         raise SettingInvalid(
             "ANGARIUM_ROUTING__LAYOUT",
             f"'acapy' can't be spread over {settings.partitions} partitions",
@@ -25,9 +27,9 @@ def check_layout(settings: Settings) -> None:
         )
 
 
-def server_tls(settings: Settings) -> ssl.SSLContext | None:
+def server_tls(settings: CommonSettings) -> ssl.SSLContext | None:
     """The TLS context of all the relay's listeners; None without a certificate."""
-    routing, setting = settings.routing, "ANGARIUM_ROUTING__TLS_CERTIFICATE"
+    routing, setting = settings.group(RoutingSettings), "ANGARIUM_ROUTING__TLS_CERTIFICATE"
     if routing.tls_certificate is None:
         if routing.tls_key is not None:
             raise SettingInvalid(setting, "is missing", "name the certificate file")

@@ -18,9 +18,10 @@ from angarium.routing import http1
 from angarium.routing.flow_control import FlowControl
 from angarium.routing.items import DirectResponse
 from angarium.routing.relay_http import HttpConnection
+from angarium.routing.settings import RoutingSettings
 from angarium.runtime.errors import AngariumError, NotFound
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 
 SETTING = "ANGARIUM_ROUTING__STATUS_PORT"
@@ -33,7 +34,7 @@ class RoleStatus:
     """A role's state; the role calls `check` every second, and requests read its last result."""
 
     def __init__(self, runtime: Runtime, is_ready: Callable[[], bool]) -> None:
-        key = runtime.settings.routing.status_api_key
+        key = runtime.settings.group(RoutingSettings).status_api_key
         self._key = None if key is None else key.get_secret_value().encode()
         self._runtime = runtime
         self._is_ready = is_ready
@@ -71,7 +72,7 @@ class StatusServer:
         self._connections: set[HttpConnection] = set()
         self._server: asyncio.Server | None = None
 
-    async def open(self, settings: Settings) -> dict[str, int]:
+    async def open(self, settings: CommonSettings) -> dict[str, int]:
         """The port under its name in the readiness line; empty when no port is set."""
         listener = _listener(settings)
         if listener is None:
@@ -105,14 +106,17 @@ class StatusServer:
         return self._status.answer(path, headers) or http1.response(404)
 
 
-def check_status_port(settings: Settings) -> None:
+def check_status_port(settings: CommonSettings) -> None:
     listener = _listener(settings)
     if listener is not None:
         listener.close()
 
 
-def _listener(settings: Settings) -> socket.socket | None:
-    host, port = settings.routing.status_host, settings.routing.status_port
+def _listener(settings: CommonSettings) -> socket.socket | None:
+    host, port = (
+        settings.group(RoutingSettings).status_host,
+        settings.group(RoutingSettings).status_port,
+    )
     return None if host is None or port is None else listen(host, port, SETTING)
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from angarium.redis.connection import Argument
 from angarium.redis.subscription import Subscription
+from angarium.routing import keys
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
-from angarium.runtime import keyspace as keys
 from angarium.runtime.ids import time_ordered_id
+from angarium.runtime.key import Key
 from angarium.runtime.limits import Limits
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
@@ -376,7 +377,7 @@ class RoutingStore:
 
     # Arguments of the scripts ---------------------------------------------------------------------
 
-    def _names(self, of: Sequence[keys.Key], partition: int) -> list[str]:
+    def _names(self, of: Sequence[Key], partition: int) -> list[str]:
         return [self._runtime.keyspace.name(key, partition) for key in of]
 
     def _shared_args(self, partition: int) -> tuple[Argument, ...]:

@@ -22,8 +22,9 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import AngariumError
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
 
@@ -158,5 +159,5 @@ class Journal:
             readers=dict(zip(names[::2], names[1::2], strict=True)),
         )
 
-    def _name(self, key: keys.Key, partition: int) -> str:
+    def _name(self, key: Key, partition: int) -> str:
         return self._runtime.keyspace.name(key, partition)

@@ -1,27 +1,18 @@
 """The names of keys in Redis, under the settings of this process.
 
-The keys themselves are declared in `runtime/keys/`, one file for each module, and can all be used
-from here: `keyspace.STATE`. With one partition a name is exactly the declared one behind the
-prefix; with more, it begins with the hash tag of its partition, so that all keys of a
-partition share a cluster slot and a script may touch any of them. This file builds strings
-and never talks to Redis.
+Each module declares its keys in its `keys.py`. With one partition a name is exactly the declared
+one behind the prefix; with more, it begins with the hash tag of its partition, so that all keys of
+a partition share a cluster slot and a script may touch any of them. This file builds strings and
+never talks to Redis.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from angarium.runtime import keys
-from angarium.runtime.keys import *  # noqa: F403
-from angarium.runtime.keys import KEYS as KEYS
-from angarium.runtime.keys.key import Key as Key
-from angarium.runtime.keys.key import Scope as Scope
-from angarium.runtime.keys.key import Shape
-
-if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+from angarium.runtime.key import Key, Scope, Shape
 
 # Raised when keys change their meaning; recorded in `LAYOUT`, and a process of another version
 # refuses to start on it.
@@ -40,8 +31,14 @@ class Keyspace:
     """Names of keys under one prefix, spread over `partitions` hash slots."""
 
     def __init__(
-        self, prefix: str, partitions: int, overrides: Mapping[Key, str] | None = None
+        self,
+        prefix: str,
+        partitions: int,
+        overrides: Mapping[Key, str] | None = None,
+        keys: Sequence[Key] = (),
     ) -> None:
+        """`overrides` are names that follow a setting; `keys` are those that `explain` knows."""
+        self._keys = keys
         self.prefix = prefix
         self.partitions = partitions
         self._tags = (
@@ -57,11 +54,6 @@ class Keyspace:
                 raise ValueError(f"{template!r} must have the placeholder of {key.name!r}")
             partitioned = key.scope is Scope.PARTITION
             (self._shapes if partitioned else self._shapes_once)[key] = shape
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Keyspace:
-        names = {key: name for key, (_, name) in names_set_by(settings).items()}
-        return cls(settings.prefix, settings.partitions, names)
 
     def partition_of(self, routing_id: str | bytes) -> int:
         """The same in every process and for ever: data already stored depends on it."""
@@ -96,7 +88,7 @@ class Keyspace:
         """
         partition, rest = self._split(name)
         best: tuple[tuple[int, int], Found] | None = None
-        for key in KEYS:
+        for key in self._keys:
             if key.type == "channel":
                 continue
             if key.scope is Scope.PARTITION:
@@ -144,46 +136,3 @@ def _fits(shape: Shape, text: str) -> bool:
     if not parts:
         return text == head
     return len(text) > len(head) + len(tail) and text.startswith(head) and text.endswith(tail)
-
-
-def name_clash(settings: Settings) -> tuple[tuple[str, ...], str] | None:
-    """A setting that gives a key the name of another key, and that name."""
-    names = names_set_by(settings)
-    owners: dict[str, Key] = {}
-    for key in KEYS:
-        if key.type == "channel":  # channels and keys do not see each other in Redis
-            continue
-        name = names[key][1] if key in names else key.name
-        other = owners.setdefault(name, key)
-        if other is not key:
-            return names[key if key in names else other][0], name
-    return None
-
-
-def names_set_by(settings: Settings) -> dict[Key, tuple[tuple[str, ...], str]]:
-    """For each key whose name can be set: the setting, and the name it gives."""
-    return {key: (setting, name) for key, setting, name in _settable(settings)}
-
-
-def _settable(settings: Settings) -> Iterator[tuple[Key, tuple[str, ...], str]]:
-    dispatch = settings.dispatch
-    yield keys.MESSAGES_PUBLISHED, ("dispatch", "channel"), dispatch.channel
-    yield keys.MESSAGES_PROCESSED, ("dispatch", "stream"), dispatch.stream
-    yield keys.MESSAGES_PENDING, ("dispatch", "pending"), dispatch.pending
-    yield keys.MESSAGES_PAYLOADS, ("dispatch", "pending"), f"{dispatch.pending}:payloads"
-    yield keys.MESSAGES_ATTEMPTS, ("dispatch", "pending"), f"{dispatch.pending}:attempts"
-    yield keys.MESSAGES_DEAD, ("dispatch", "dead"), dispatch.dead
-    yield keys.MESSAGES_INBOX, ("dispatch", "inbox"), dispatch.inbox
-    yield keys.MESSAGES_ONCE, ("dispatch", "inbox"), dispatch.inbox + ":once:{idempotency_key}"
-    yield keys.MESSAGES_EPOCHS, ("dispatch", "channel"), f"{dispatch.channel}:epochs"
-    yield keys.CONSUMER_IDS, ("dispatch", "consumer_ids"), dispatch.consumer_ids
-    yield keys.CONSUMERS_SEEN, ("dispatch", "consumer_ids"), f"{dispatch.consumer_ids}:seen"
-    yield keys.LEADER_LOCK, ("dispatch", "lock"), dispatch.lock
-    yield keys.LEADER_LOCK_TERM, ("dispatch", "lock"), f"{dispatch.lock}:term"
-    for key in KEYS:
-        if key.module == "conversations":
-            ending = key.name.removeprefix(keys.CONVERSATIONS_PREFIX)
-            yield key, ("conversations", "prefix"), settings.conversations.prefix + ending
-        elif key.module == "routing" and key.name.startswith(keys.TOPIC_PREFIX):
-            ending = key.name.removeprefix(keys.TOPIC_PREFIX)
-            yield key, ("routing", "topic_prefix"), settings.routing.topic_prefix + ending

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import msgspec
 from prometheus_client import Gauge
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.process_memory import heap_bytes, python_blocks
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script

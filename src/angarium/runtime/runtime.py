@@ -20,7 +20,7 @@ from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
 from angarium.redis.options import Durability, RedisOptions
 from angarium.redis.scripts import Script
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.batching import Batcher, BatchItem, BytesUnanswered, joined
 from angarium.runtime.clock import Clock, SystemClock
 from angarium.runtime.errors import LayoutMismatch, NotDurable, SettingInvalid
@@ -31,7 +31,7 @@ from angarium.runtime.tracing import Tracing, open_tracing
 from angarium.runtime.transition import Item, Transition
 
 if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+    from angarium.runtime.settings import CommonSettings
 
 CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 # The server tells how far the write came when this is over; the connection's own time-out
@@ -41,7 +41,7 @@ DURABILITY_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """What a runtime has to be told; `Settings.runtime_options` makes it from the settings."""
+    """What a runtime needs to know; `CommonSettings.runtime_options` makes it."""
 
     redis: RedisOptions
     keyspace: Keyspace
@@ -106,7 +106,7 @@ class Runtime:
         clock: Clock,
         actor: str,
         tracing: Tracing | None = None,
-        settings: Settings | None = None,
+        settings: CommonSettings | None = None,
     ) -> None:
         self.options = options
         self._settings = settings
@@ -124,7 +124,7 @@ class Runtime:
         self._unanswered = BytesUnanswered(options.limits)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> CommonSettings:
         assert self._settings is not None, "this runtime was started without settings"
         return self._settings
 
@@ -132,7 +132,7 @@ class Runtime:
     @asynccontextmanager
     async def open(
         cls,
-        settings: Settings | RuntimeOptions,
+        settings: CommonSettings | RuntimeOptions,
         *,
         clock: Clock | None = None,
         actor: str | None = None,

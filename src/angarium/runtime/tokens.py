@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, Overloaded, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of

@@ -39,7 +39,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_
 from angarium.redis.connection import Argument
 from angarium.redis.errors import ScriptFailed
 from angarium.redis.scripts import Script
-from angarium.runtime.keys.key import Key, placeholder_of
+from angarium.runtime.key import Key, placeholder_of
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.scripts import load_script
 

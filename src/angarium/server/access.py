@@ -22,10 +22,10 @@ from angarium.runtime.errors import AngariumError
 from angarium.runtime.http_api import Handle, Operation, read_bytes
 from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import AccessMode
 from angarium.runtime.sockets import is_loopback
 from angarium.runtime.tokens import Token, TokenStore, digest, from_settings
 from angarium.runtime.tokens_seen import TokensSeen
+from angarium.settings import AccessMode
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import OWNER_DEFAULT

@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 import angarium
 from angarium.lake.filed import transactions_of
+from angarium.modules import MODULES
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, RedisUnavailable, SettingInvalid
 from angarium.runtime.http_api import (
@@ -42,7 +43,7 @@ from angarium.runtime.journal_metrics import JournalMetrics
 from angarium.runtime.process_report import INTERVAL_S
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import AccessMode, Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import is_loopback, listen
 from angarium.runtime.tokens import from_settings
 from angarium.server.access import LOOK_S, Access, Unauthorized
@@ -51,16 +52,12 @@ from angarium.server.dashboard.page import Files, index, wants_page
 from angarium.server.fast_routes import Answer, Direct
 from angarium.server.process_metrics import ProcessMetrics
 from angarium.server.traced import traced_handle
+from angarium.settings import AccessMode, Settings
 
-# Modules that add a module's operations to the API: each offers `http_api(runtime, app)`.
+# Files that add operations to the API: each offers `http_api(runtime, app)`.
 HTTP_APIS: tuple[str, ...] = (
     "angarium.server.processes",
-    "angarium.transactions.http",
-    "angarium.conversations.http",
-    "angarium.dispatch.http",
-    "angarium.routing.http",
-    "angarium.pickup.http",
-    "angarium.lake.http",
+    *(module.http for module in MODULES if module.http),
     "angarium.server.dashboard.http_api",
     "angarium.server.live",
     "angarium.server.search",
@@ -94,7 +91,7 @@ def build(runtime: Runtime, app: Angarium) -> Service:
     return Api(runtime, http_apis)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(settings: CommonSettings) -> socket.socket:
     return listen(
         settings.http.host,
         settings.http.port,

@@ -21,6 +21,7 @@ from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.memory_queue import QueuedTask
 from angarium.conversations.model import OutgoingReply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.pickup.deduplicated_add import (
     DeduplicatedAdd,
     NewMessage,
@@ -30,16 +31,15 @@ from angarium.pickup.deduplicated_add import (
 )
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.queues import CANCELLED, DELIVERED
-from angarium.runtime import keyspace as keys
-from angarium.runtime import log
+from angarium.runtime import keys, log
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
 from angarium.runtime.lease import Lease, LeaseKeys, Turn
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
 from angarium.runtime.trace import IN_HAND, InHand, Trace, current_trace, read_traceparent
+from angarium.settings import Settings
 
 PICKUP = "pickup"
 LEASE_MS = 5_000
@@ -57,7 +57,8 @@ class PickupSender:
     """A sender of the conversations module."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._adds = DeduplicatedAdd(runtime)
+        repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
+        self._adds = DeduplicatedAdd(runtime, repeats_ms)
         self._prefix = runtime.settings.prefix
         self._tracing = runtime.tracing
 
@@ -146,7 +147,7 @@ class AckFollower:
             name(keys.FOLLOWER_TERM, partition, "acks"),
         )
         self._lease = Lease(runtime, lease, LEASE_MS)
-        self._past_ms = 2 * runtime.settings.conversations.sent_message_ttl
+        self._past_ms = 2 * runtime.settings.group(ConversationsSettings).sent_message_ttl
         self._turn_s = 0.0
         self._position = "0-0"
         self._awaiting: list[_Awaiting] = []

@@ -28,7 +28,7 @@ from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
 from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply

@@ -14,7 +14,7 @@ from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.transactions.archive import TransactionArchive
 from angarium.transactions.store import TransactionLeases
 from angarium.transactions.store.leases import HolderState
@@ -24,7 +24,7 @@ POLL_S = 1.0
 COUNT = 500
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     """Nothing to check: opening the database when the role starts reports what is wrong."""
 
 

@@ -29,6 +29,7 @@ from angarium.transactions.model import (
     check_transaction_id,
 )
 from angarium.transactions.pipeline import PipelineDefinition
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
 from angarium.transactions.store import PipelineStore, TransactionQueries, TransactionStore
 from angarium.transactions.store.queries import TransactionHealthReport
@@ -179,7 +180,7 @@ class Transactions:
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self.pipelines()).values()}
-        return sorted(known | set(self._settings.transactions.node_groups))
+        return sorted(known | set(self._settings.group(TransactionsSettings).node_groups))
 
     def _check_webhook(self, url: str) -> None:
         if len(url.encode(errors="replace")) > URL_BYTES_MAX or not url.isprintable():

@@ -36,6 +36,7 @@ from angarium.transactions.model import (
     TransactionStart,
     TransactionStatus,
 )
+from angarium.transactions.settings import TransactionsSettings
 
 ROOT = "/datp/1.0/tx"
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
@@ -84,7 +85,7 @@ class DatpHttpApi:
         self._transactions = transactions
         self._long_polls = long_polls
         self._bytes_max = runtime.settings.limits.http_body_bytes_max
-        self._timeout_s = runtime.settings.transactions.longpoll_timeout_ms / 1000
+        self._timeout_s = runtime.settings.group(TransactionsSettings).longpoll_timeout_ms / 1000
 
     async def start(self, request: Request) -> Response:
         body = decode(await read_bytes(request, self._bytes_max), DatpStartRequest)

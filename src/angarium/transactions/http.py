@@ -43,6 +43,7 @@ from angarium.transactions.model import (
     check_name,
 )
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
 from angarium.transactions.store.queries import TransactionHealthReport
 
@@ -143,7 +144,7 @@ class TransactionsHttpApi:
         self._long_polls = long_polls
         self._limits = runtime.settings.limits
         self._tracing = runtime.tracing
-        self._wait_s_max = runtime.settings.transactions.longpoll_timeout_ms / 1000
+        self._wait_s_max = runtime.settings.group(TransactionsSettings).longpoll_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
         wait = Parameter(

@@ -20,7 +20,7 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.transactions.definitions import load_node_definitions, read_definitions
 from angarium.transactions.liveness import LivenessCheck
 from angarium.transactions.model import (
@@ -32,6 +32,7 @@ from angarium.transactions.model import (
 from angarium.transactions.pipeline_cache import PipelineCache
 from angarium.transactions.runner import TransactionRunner
 from angarium.transactions.running import Completion, RunningTransaction
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.store import NodeCapabilities, NodeWork, PipelineStore, TransactionStore
 
 # The interval of polling. A hint announces new work earlier, unless the hint is lost.
@@ -47,8 +48,8 @@ HEARTBEATS_PER_TIMEOUT = 4
 GROUPS_MAX = 100
 
 
-def check(settings: Settings, app: Angarium) -> None:
-    groups = settings.transactions.node_groups
+def check(settings: CommonSettings, app: Angarium) -> None:
+    groups = settings.group(TransactionsSettings).node_groups
     if not 1 <= len(groups) <= GROUPS_MAX:
         raise SettingInvalid(
             "ANGARIUM_TRANSACTIONS__NODE_GROUPS",
@@ -61,8 +62,9 @@ def check(settings: Settings, app: Angarium) -> None:
         except AngariumError as error:
             name = "ANGARIUM_TRANSACTIONS__NODE_GROUPS"
             raise SettingInvalid(name, str(error), "choose another") from None
-    if settings.transactions.pipelines is not None:
-        read_definitions(settings.transactions.pipelines)
+    pipelines = settings.group(TransactionsSettings).pipelines
+    if pipelines is not None:
+        read_definitions(pipelines)
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:
@@ -80,7 +82,7 @@ class NodePass:
 class TransactionNode(Service):
     def __init__(self, runtime: Runtime, app: Angarium) -> None:
         super().__init__("node", clock=runtime.clock)
-        settings = runtime.settings.transactions
+        settings = runtime.settings.group(TransactionsSettings)
         self._runtime = runtime
         self._app = app
         self._settings = settings

@@ -22,12 +22,13 @@ from angarium.runtime.lease import GrantStatus
 from angarium.runtime.outbound import Outbound
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.text import valid_text
 from angarium.runtime.trace import TRACEPARENT, Trace, carried_in, trace_of_id
 from angarium.runtime.tracing import Values
 from angarium.runtime.urls import redacted
 from angarium.transactions.compat import datp_reply
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.signatures import (
     Signer,
     SigningKeyInvalid,
@@ -50,7 +51,7 @@ NOTICES = Counter(
 )
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     signers_of(settings)
 
 
@@ -58,9 +59,9 @@ def build(runtime: Runtime, app: Angarium) -> Service:
     return WebhookSender(runtime)
 
 
-def signers_of(settings: Settings) -> list[Signer]:
+def signers_of(settings: CommonSettings) -> list[Signer]:
     signers = []
-    given = settings.transactions
+    given = settings.group(TransactionsSettings)
     for name, value, make in (
         ("SECRET", given.webhook_secret, hmac_signer),
         ("PRIVATE_KEY", given.webhook_private_key, ed25519_signer),
@@ -84,7 +85,7 @@ class WebhookSender(Service):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("webhooks", clock=runtime.clock)
         self._runtime = runtime
-        self._settings = runtime.settings.transactions
+        self._settings = runtime.settings.group(TransactionsSettings)
         self._signers = signers_of(runtime.settings)
         self._leases = TransactionLeases(runtime)
         self._reporter = process_report.ProcessReporter(runtime, "webhooks")

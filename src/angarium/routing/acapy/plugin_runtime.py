@@ -11,10 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 from angarium.redis.options import Durability, OptionNames, RedisOptions
+from angarium.routing import keys
 from angarium.routing.acapy.config import SECTION, PluginConfig, read_config
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import RoutingRules, RoutingStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB, Limits
 from angarium.runtime.runtime import Runtime, RuntimeOptions, recorded_options
@@ -93,7 +93,7 @@ async def _runtime_options(config: PluginConfig, limits: Limits) -> RuntimeOptio
     names = {
         key: config.topic_prefix + key.name.removeprefix(keys.TOPIC_PREFIX)
         for key in keys.KEYS
-        if key.module == "routing" and key.name.startswith(keys.TOPIC_PREFIX)
+        if key.name.startswith(keys.TOPIC_PREFIX)
     }
     redis = RedisOptions(
         config.redis_url,

@@ -35,7 +35,7 @@ OLD_S = 2 * INTERVAL_S + SAMPLE_S_MAX
 
 
 class History(msgspec.Struct, frozen=True):
-    """The last minutes, oldest first: moments, and by joint the rate at each of them."""
+    """The last minutes, oldest first: moments, and each rate at each of them."""
 
     at_ms: list[int]
     rates: dict[str, list[float]]
@@ -85,8 +85,8 @@ def _history(points: Sequence[Overview]) -> History:
     rates: dict[str, list[float]] = {}
     waiting: dict[str, list[int]] = {}
     for point in points:
-        for joint, rate in point.rates.items():
-            rates.setdefault(joint, []).append(rate)
+        for name, rate in point.rates.items():
+            rates.setdefault(name, []).append(rate)
         for module in point.modules:
             waiting.setdefault(module.name, []).append(module.waiting)
     return History([point.at_ms for point in points], rates, waiting)

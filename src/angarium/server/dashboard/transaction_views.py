@@ -23,6 +23,7 @@ from angarium.transactions.model import (
     check_name,
     check_transaction_id,
 )
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.store import PipelineStore
 from angarium.transactions.store.pages import (
     ScheduledWebhook,
@@ -147,7 +148,7 @@ class TransactionViews:
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self._pipelines.all())[0].values()}
-        return sorted(known | set(self._settings.transactions.node_groups))
+        return sorted(known | set(self._settings.group(TransactionsSettings).node_groups))
 
 
 def _wanted(request: Request) -> TransactionFilter:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace
 from angarium.runtime.lease import GrantStatus
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
+from angarium.transactions import keys as transactions_keys
 from angarium.transactions.model import Transaction, pairs_of, transaction_of
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.store.keys import TransactionKeys
 
 TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
@@ -69,7 +70,7 @@ class WebhookBatch:
 class TransactionLeases:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._settings = settings = runtime.settings.transactions
+        self._settings = settings = runtime.settings.group(TransactionsSettings)
         self._keys = TransactionKeys(runtime)
         self._locks_ms = (
             settings.persisting_permission_lock1_period * 1000,
@@ -83,11 +84,11 @@ class TransactionLeases:
         keys = self._keys
         names = [
             *keys.statistics(partition),
-            keys.name(keyspace.TO_ARCHIVE, partition),
-            keys.name(keyspace.WEBHOOKS, partition),
-            keys.name(keyspace.ARCHIVE_LOCK1, partition),
-            keys.name(keyspace.ARCHIVE_LOCK2, partition),
-            keys.stem(keyspace.STATE, partition),
+            keys.name(transactions_keys.TO_ARCHIVE, partition),
+            keys.name(transactions_keys.WEBHOOKS, partition),
+            keys.name(transactions_keys.ARCHIVE_LOCK1, partition),
+            keys.name(transactions_keys.ARCHIVE_LOCK2, partition),
+            keys.stem(transactions_keys.STATE, partition),
         ]
         args: list[Argument] = [
             *keys.channels, node, *self._locks_ms, count, len(stored), *stored, state,
@@ -108,11 +109,11 @@ class TransactionLeases:
         keys, settings = self._keys, self._settings
         names = [
             *keys.statistics(partition),
-            keys.name(keyspace.WEBHOOKS, partition),
-            keys.name(keyspace.WEBHOOK_LOCK1, partition),
-            keys.name(keyspace.WEBHOOK_LOCK2, partition),
-            keys.stem(keyspace.STATE, partition),
-            keys.stem(keyspace.WEBHOOK_COUNTER, partition),
+            keys.name(transactions_keys.WEBHOOKS, partition),
+            keys.name(transactions_keys.WEBHOOK_LOCK1, partition),
+            keys.name(transactions_keys.WEBHOOK_LOCK2, partition),
+            keys.stem(transactions_keys.STATE, partition),
+            keys.stem(transactions_keys.WEBHOOK_COUNTER, partition),
         ]
         delay_ms = max(
             settings.webhook_retry_delay_ms, settings.webhook_timeout_ms + ATTEMPT_MARGIN_MS

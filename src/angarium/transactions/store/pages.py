@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from angarium.runtime import keyspace
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
+from angarium.transactions import keys as transactions_keys
 from angarium.transactions.model import TransactionStatus, awaited_step
 from angarium.transactions.store.keys import TransactionKeys
 
@@ -77,14 +77,14 @@ class TransactionPages:
             if status is TransactionStatus.QUEUED:
                 names = self._keys.queues(partition, groups)
                 found += [("list", partition, name) for name in names]
-                waiting = self._keys.name(keyspace.WAITING_DEADLINES, partition)
+                waiting = self._keys.name(transactions_keys.WAITING_DEADLINES, partition)
                 found.append(("zset", partition, waiting))
                 continue
-            key, kind = keyspace.TO_ARCHIVE, "newest"
+            key, kind = transactions_keys.TO_ARCHIVE, "newest"
             if status is TransactionStatus.RUNNING:
-                key, kind = keyspace.PROCESSING, "zset"
+                key, kind = transactions_keys.PROCESSING, "zset"
             elif status is TransactionStatus.SLEEPING:
-                key, kind = keyspace.SLEEPING, "zset"
+                key, kind = transactions_keys.SLEEPING, "zset"
             found.append((kind, partition, self._keys.name(key, partition)))
         return found
 
@@ -99,7 +99,7 @@ class TransactionPages:
         self, partition: int, first: int, count: int
     ) -> tuple[list[ScheduledWebhook], int | None]:
         """In the order of their next attempts."""
-        name = self._keys.name(keyspace.WEBHOOKS, partition)
+        name = self._keys.name(transactions_keys.WEBHOOKS, partition)
         after, found = await self._page(("zset", partition, name), None, first, count)
         return [_webhook(each) for each in found], after
 
@@ -113,7 +113,7 @@ class TransactionPages:
         kind, partition, name = source
         filters = ("", "", "") if filter is None else (filter.pipeline, filter.owner, filter.status)
         args = (kind, first, count, READ_MAX, *filters, len(_FIELDS), *_FIELDS)
-        names = [self._keys.stem(keyspace.STATE, partition), name]
+        names = [self._keys.stem(transactions_keys.STATE, partition), name]
         after, *found = await self._runtime.run(PAGE, partition, names, args)
         return (None if after < 0 else int(after)), found
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from angarium.runtime import keyspace
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
+from angarium.transactions import keys as transactions_keys
 from angarium.transactions.errors import PipelineUnknown, VersionTaken
 from angarium.transactions.model import pairs_of
 from angarium.transactions.pipeline import PipelineDefinition, definition_of, stored_pipeline
@@ -28,8 +28,8 @@ class PipelineStore:
         version: str | int = "" if pipeline.version is None else pipeline.version
         for partition in self._keys.partitions:
             names = [
-                self._keys.name(keyspace.PIPELINE, partition, pipeline.name),
-                self._keys.name(keyspace.PIPELINE_NAMES, partition),
+                self._keys.name(transactions_keys.PIPELINE, partition, pipeline.name),
+                self._keys.name(transactions_keys.PIPELINE_NAMES, partition),
             ]
             timeout = "" if pipeline.timeout_ms is None else pipeline.timeout_ms
             args = (
@@ -58,9 +58,9 @@ class PipelineStore:
 
     async def _read(self, name: str) -> tuple[dict[str, Versions], Sequence[str]]:
         names = [
-            self._keys.name(keyspace.PIPELINE_NAMES, 0),
-            self._keys.stem(keyspace.PIPELINE, 0),
-            self._keys.name(keyspace.STEP_TYPES, 0),
+            self._keys.name(transactions_keys.PIPELINE_NAMES, 0),
+            self._keys.stem(transactions_keys.PIPELINE, 0),
+            self._keys.name(transactions_keys.STEP_TYPES, 0),
         ]
         step_types, *replies = await self._runtime.run(READ_PIPELINES, 0, names, (name,))
         found = {reply[0].decode(): _versions(pairs_of(reply, 1)) for reply in replies}

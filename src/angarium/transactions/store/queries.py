@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from angarium.runtime import keyspace
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
+from angarium.transactions import keys as transactions_keys
 from angarium.transactions.model import Transaction, TransactionStatus, pairs_of, transaction_of
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel, merge_intervals
 from angarium.transactions.store.keys import TransactionKeys
 
@@ -19,9 +20,9 @@ READ_HEALTH = load_script("angarium.transactions", "read_health")
 # A filtered list reads at most this many entries per partition, because its script blocks Redis.
 READ_MAX = 2_000
 _LEVEL_KEYS = {
-    StatisticsLevel.FINE: keyspace.STATS_FINE,
-    StatisticsLevel.MEDIUM: keyspace.STATS_MEDIUM,
-    StatisticsLevel.COARSE: keyspace.STATS_COARSE,
+    StatisticsLevel.FINE: transactions_keys.STATS_FINE,
+    StatisticsLevel.MEDIUM: transactions_keys.STATS_MEDIUM,
+    StatisticsLevel.COARSE: transactions_keys.STATS_COARSE,
 }
 
 
@@ -76,7 +77,7 @@ class TransactionQueries:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._keys = TransactionKeys(runtime)
-        self._timeout_ms = runtime.settings.transactions.node_timeout_ms
+        self._timeout_ms = runtime.settings.group(TransactionsSettings).node_timeout_ms
 
     async def list_by_status(
         self,
@@ -91,7 +92,7 @@ class TransactionQueries:
         found: list[Transaction] = []
         for partition in self._keys.partitions:
             for kind, sources in self._sources(status, partition, groups):
-                names = [self._keys.stem(keyspace.STATE, partition), *sources]
+                names = [self._keys.stem(transactions_keys.STATE, partition), *sources]
                 args = (kind, count, READ_MAX, pipeline, owner, str(status))
                 rows = await self._runtime.run(LIST, partition, names, args)
                 found += [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in rows]
@@ -103,13 +104,13 @@ class TransactionQueries:
         """(kind, key names) of the lists and sorted sets with transactions of a status."""
         keys = self._keys
         if status is TransactionStatus.QUEUED:
-            waiting = keys.name(keyspace.WAITING_DEADLINES, partition)
+            waiting = keys.name(transactions_keys.WAITING_DEADLINES, partition)
             return [("zset", [waiting]), ("list", keys.queues(partition, groups))]
         if status is TransactionStatus.RUNNING:
-            return [("zset", [keys.name(keyspace.PROCESSING, partition)])]
+            return [("zset", [keys.name(transactions_keys.PROCESSING, partition)])]
         if status is TransactionStatus.SLEEPING:
-            return [("zset", [keys.name(keyspace.SLEEPING, partition)])]
-        return [("newest", [keys.name(keyspace.TO_ARCHIVE, partition)])]
+            return [("zset", [keys.name(transactions_keys.SLEEPING, partition)])]
+        return [("newest", [keys.name(transactions_keys.TO_ARCHIVE, partition)])]
 
     async def statistics(self, level: StatisticsLevel, intervals: int) -> list[StatisticsInterval]:
         """Newest interval first, summed over partitions."""
@@ -151,13 +152,13 @@ class TransactionQueries:
     ) -> TransactionHealthReport:
         keys = self._keys
         names = [
-            keys.stem(keyspace.STATE, partition),
-            keys.name(keyspace.PROCESSING, partition),
-            keys.name(keyspace.NODES, partition),
-            keys.name(keyspace.SLEEPING, partition),
-            keys.name(keyspace.TO_ARCHIVE, partition),
-            keys.name(keyspace.WEBHOOKS, partition),
-            keys.stem(keyspace.WAITING, partition),
+            keys.stem(transactions_keys.STATE, partition),
+            keys.name(transactions_keys.PROCESSING, partition),
+            keys.name(transactions_keys.NODES, partition),
+            keys.name(transactions_keys.SLEEPING, partition),
+            keys.name(transactions_keys.TO_ARCHIVE, partition),
+            keys.name(transactions_keys.WEBHOOKS, partition),
+            keys.stem(transactions_keys.WAITING, partition),
             *keys.queues(partition, groups),
         ]
         reply = await self._runtime.run(READ_HEALTH, partition, names, (longest_running,))

@@ -14,11 +14,12 @@ import msgspec
 
 from angarium.redis.connection import Argument
 from angarium.redis.scripts import Script
-from angarium.runtime import keyspace
 from angarium.runtime.batching import Batcher, BatchItem
 from angarium.runtime.errors import LimitExceeded
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
+from angarium.transactions import keys as transactions_keys
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
 from angarium.transactions.model import (
     PollResult,
@@ -31,6 +32,7 @@ from angarium.transactions.model import (
     pairs_of,
     transaction_of,
 )
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.store.keys import TransactionKeys
 
 
@@ -96,7 +98,7 @@ class DequeueBatch:
 class TransactionStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._settings = runtime.settings.transactions
+        self._settings = runtime.settings.group(TransactionsSettings)
         self._data_bytes_max = runtime.settings.limits.transaction_data_bytes_max
         self._switches_max = runtime.settings.limits.transaction_switches_items_max
         self.keys = keys = TransactionKeys(runtime)
@@ -111,7 +113,7 @@ class TransactionStore:
             by_partition = [names(partition) for partition in keys.partitions]
             return runtime.batched(script, by_partition.__getitem__, (*keys.channels, *more))
 
-        def with_statistics(*kinds: tuple[str, keyspace.Key]) -> Callable[[int], Sequence[str]]:
+        def with_statistics(*kinds: tuple[str, Key]) -> Callable[[int], Sequence[str]]:
             def names(partition: int) -> Sequence[str]:
                 return [
                     *keys.statistics(partition),
@@ -126,9 +128,9 @@ class TransactionStore:
         self._enqueue = batched(
             ENQUEUE,
             with_statistics(
-                ("stem", keyspace.QUEUE_IN),
-                ("stem", keyspace.QUEUE_ADMIN),
-                ("stem", keyspace.PIPELINE),
+                ("stem", transactions_keys.QUEUE_IN),
+                ("stem", transactions_keys.QUEUE_ADMIN),
+                ("stem", transactions_keys.PIPELINE),
             ),
             self._settings.externalid_uniqueness_period * 1000,
             self._timeout_ms,
@@ -139,30 +141,39 @@ class TransactionStore:
         self._sleep = batched(
             SLEEP,
             with_statistics(
-                ("name", keyspace.PROCESSING),
-                ("name", keyspace.SLEEPING),
-                ("stem", keyspace.QUEUE_OUT),
+                ("name", transactions_keys.PROCESSING),
+                ("name", transactions_keys.SLEEPING),
+                ("stem", transactions_keys.QUEUE_OUT),
             ),
         )
         self._switch = batched(
             SET_SWITCHES,
-            with_statistics(("name", keyspace.SLEEPING), ("stem", keyspace.QUEUE_OUT)),
+            with_statistics(
+                ("name", transactions_keys.SLEEPING), ("stem", transactions_keys.QUEUE_OUT)
+            ),
             self._switches_max,
         )
-        self._progress = batched(REPORT_PROGRESS, with_statistics(("name", keyspace.WEBHOOKS)))
+        self._progress = batched(
+            REPORT_PROGRESS, with_statistics(("name", transactions_keys.WEBHOOKS))
+        )
         self._return = batched(
             RETURN,
             lambda partition: [
                 *keys.statistics(partition),
-                keys.name(keyspace.PROCESSING, partition),
+                keys.name(transactions_keys.PROCESSING, partition),
                 *keys.queue_stems(partition),
             ],
         )
         self._hand_over = batched(
-            HAND_OVER, with_statistics(("name", keyspace.PROCESSING), ("stem", keyspace.WAITING))
+            HAND_OVER,
+            with_statistics(
+                ("name", transactions_keys.PROCESSING), ("stem", transactions_keys.WAITING)
+            ),
         )
         self._get = runtime.batched(GET_STATES, lambda _: ())
-        self._replied = batched(RECORD_REPLIES, with_statistics(("name", keyspace.WEBHOOKS)))
+        self._replied = batched(
+            RECORD_REPLIES, with_statistics(("name", transactions_keys.WEBHOOKS))
+        )
 
     # Clients
 
@@ -184,7 +195,9 @@ class TransactionStore:
         else:
             names = [state]
             if external is not None:
-                name = keys.name(keyspace.EXTERNAL_ID, partition, f"{start.owner}|{external}")
+                name = keys.name(
+                    transactions_keys.EXTERNAL_ID, partition, f"{start.owner}|{external}"
+                )
                 names.append(name)
             more = (external or "", start.metadata, start.webhook or "", start.options)
             item = (tuple(names), (id, kind, start.data, "more", *more))
@@ -230,7 +243,7 @@ class TransactionStore:
 
     async def find_by_external_id(self, owner: str, external_id: str) -> str | None:
         partition = self.keys.route_partition(external_route(owner, external_id))
-        name = self.keys.name(keyspace.EXTERNAL_ID, partition, f"{owner}|{external_id}")
+        name = self.keys.name(transactions_keys.EXTERNAL_ID, partition, f"{owner}|{external_id}")
         found = await self._runtime.redis.call("GET", name, key=name)
         return None if found is None else found.decode()
 
@@ -260,11 +273,11 @@ class TransactionStore:
         keys = self.keys
         names = [
             *keys.statistics(partition),
-            keys.stem(keyspace.STATE, partition),
-            keys.name(keyspace.PROCESSING, partition),
-            keys.name(keyspace.NODES, partition),
-            keys.stem(keyspace.PIPELINE, partition),
-            keys.stem(keyspace.WAITING, partition),
+            keys.stem(transactions_keys.STATE, partition),
+            keys.name(transactions_keys.PROCESSING, partition),
+            keys.name(transactions_keys.NODES, partition),
+            keys.stem(transactions_keys.PIPELINE, partition),
+            keys.stem(transactions_keys.WAITING, partition),
             *keys.queues(partition, groups),
         ]
         args: list[Argument] = [
@@ -338,11 +351,11 @@ class TransactionStore:
         partition = keys.partition_of(transaction_id)
         names = [
             *keys.statistics(partition),
-            keys.name(keyspace.PROCESSING, partition),
-            keys.name(keyspace.SLEEPING, partition),
-            keys.stem(keyspace.QUEUE_IN, partition),
-            keys.stem(keyspace.PIPELINE, partition),
-            keys.stem(keyspace.STATE, partition),
+            keys.name(transactions_keys.PROCESSING, partition),
+            keys.name(transactions_keys.SLEEPING, partition),
+            keys.stem(transactions_keys.QUEUE_IN, partition),
+            keys.stem(transactions_keys.PIPELINE, partition),
+            keys.stem(transactions_keys.STATE, partition),
             keys.state(partition, transaction_id),
         ]
         args: list[Argument] = [
@@ -356,9 +369,9 @@ class TransactionStore:
         keys = self.keys
         names = [
             *keys.statistics(partition),
-            keys.stem(keyspace.STATE, partition),
-            keys.name(keyspace.SLEEPING, partition),
-            keys.stem(keyspace.QUEUE_OUT, partition),
+            keys.stem(transactions_keys.STATE, partition),
+            keys.name(transactions_keys.SLEEPING, partition),
+            keys.stem(transactions_keys.QUEUE_OUT, partition),
         ]
         args = (*keys.channels, count)
         return int(await self._runtime.run(WAKE, partition, names, args, durable=False))
@@ -375,9 +388,9 @@ class TransactionStore:
         """Send a heartbeat. Returns the Redis time, or 0 if the node leaves."""
         names = [
             *self.keys.statistics(partition),
-            self.keys.name(keyspace.NODES, partition),
-            self.keys.name(keyspace.STEP_TYPES, partition),
-            self.keys.stem(keyspace.WAITING, partition),
+            self.keys.name(transactions_keys.NODES, partition),
+            self.keys.name(transactions_keys.STEP_TYPES, partition),
+            self.keys.stem(transactions_keys.WAITING, partition),
             *self.keys.queues(partition, groups),
         ]
         what = "leaving" if leaving else "here"
@@ -393,9 +406,9 @@ class TransactionStore:
         to_cancel: list[str] = []
         names = [
             *keys.statistics(partition),
-            keys.stem(keyspace.STATE, partition),
-            keys.name(keyspace.PROCESSING, partition),
-            keys.name(keyspace.NODES, partition),
+            keys.stem(transactions_keys.STATE, partition),
+            keys.name(transactions_keys.PROCESSING, partition),
+            keys.name(transactions_keys.NODES, partition),
             *keys.queue_stems(partition),
         ]
         while offset >= 0:

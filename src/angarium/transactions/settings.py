@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from angarium.runtime.setting_groups.group import Factor, Group, HttpUrl, Name, Positive
+from angarium.runtime.setting_group import Factor, Group, HttpUrl, Name, Positive
 from angarium.runtime.setting_sources import Former
 from angarium.runtime.setting_values import read_list, refusal
 

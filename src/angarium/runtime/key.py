@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 KeyType = Literal["string", "hash", "list", "set", "zset", "stream", "channel"]
-Module = Literal["runtime", "dispatch", "routing", "conversations", "pickup", "transactions"]
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
@@ -47,7 +46,6 @@ class Key:
 
     name: str
     type: KeyType
-    module: Module
     meaning: str
     expiry: str = "none"
     scope: Scope = Scope.PARTITION

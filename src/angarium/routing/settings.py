@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from angarium.runtime import keyspace
-from angarium.runtime.setting_groups.group import Group, Name, Port, Positive
+from angarium.routing import keys as routing_keys
+from angarium.runtime.setting_group import Group, Name, Port, Positive
 from angarium.runtime.setting_sources import Former
 from angarium.runtime.setting_values import read_inbound
 
@@ -39,7 +39,7 @@ class RoutingSettings(Group):
     )
     tls_key: Path | None = Field(None, description="File with the key of that certificate, PEM.")
     topic_prefix: Annotated[Name, Former("TOPIC_PREFIX")] = Field(
-        keyspace.TOPIC_PREFIX,
+        routing_keys.TOPIC_PREFIX,
         description="Beginning of the names of the inbound and outbound lists.",
     )
     status_host: Annotated[str | None, Former("STATUS_ENDPOINT_HOST")] = Field(

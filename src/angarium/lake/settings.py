@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from angarium.runtime.setting_groups.group import Group, Positive
+from angarium.runtime.setting_group import Group, Positive
 
 
 class LakeSettings(Group):

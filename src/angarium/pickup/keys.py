@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from angarium.runtime.key import Key, Scope
 
-from angarium.runtime.keys.key import Key, Scope
-
-_pickup = partial(Key, module="pickup")
-
-PICKUP_QUEUE = _pickup(
+PICKUP_QUEUE = Key(
     "pickup:queue:{queue}",
     "hash",
     meaning="One queue in figures (`sequence`, `stored`, `bytes`, `archived`, `held`, `moving`, "
@@ -16,105 +12,107 @@ PICKUP_QUEUE = _pickup(
     "the term of one that somebody else `ended`",
     expiry="with its last message, unless a session is open",
 )
-PICKUP_MESSAGES = _pickup(
+PICKUP_MESSAGES = Key(
     "pickup:messages:{queue}",
     "hash",
     meaning="Message id → sequence, time of arrival, recipient DIDs, then the payload as it came",
     expiry="a message goes when it was removed, or when the database has it",
 )
-PICKUP_PENDING = _pickup(
+PICKUP_PENDING = Key(
     "pickup:pending:{queue}",
     "zset",
     meaning="Ids of messages that wait, scored by their sequence",
 )
-PICKUP_SENDING = _pickup(
+PICKUP_SENDING = Key(
     "pickup:sending:{queue}",
     "zset",
     meaning="Ids of messages that were sent and not acknowledged, scored by the time at which "
     "they wait again; 2^52 + sequence while their session holds them",
 )
-PICKUP_RECIPIENTS = _pickup(
+PICKUP_RECIPIENTS = Key(
     "pickup:recipients:{queue}",
     "zset",
     meaning="`did sequence id` of messages that wait, in that order, to be found by recipient",
 )
-PICKUP_BURIED = _pickup(
+PICKUP_BURIED = Key(
     "pickup:buried:{queue}",
     "set",
     meaning="Ids of removed messages whose row in the database has yet to go",
 )
-PICKUP_ONCE = _pickup(
+PICKUP_ONCE = Key(
     "pickup:once:{message_id}",
     "string",
     meaning="A message with an id of the sender's choice was added; a repeat adds nothing",
     expiry="`conversations.awaited_message_ttl`, for as long as a reply may be sent again",
 )
-PICKUP_AGES = _pickup(
+PICKUP_AGES = Key(
     "pickup:ages",
     "zset",
     meaning="Queues with messages in Redis, or lately, scored by the time of the oldest or earlier",
 )
-PICKUP_DUE = _pickup(
+PICKUP_DUE = Key(
     "pickup:due",
     "zset",
     meaning="Queues with sent messages, scored by when the first of them waits again or earlier",
 )
-PICKUP_BURIALS = _pickup(
+PICKUP_BURIALS = Key(
     "pickup:burials",
     "set",
     meaning="Queues that have something in `pickup:buried:{queue}`",
 )
-PICKUP_MOVING = _pickup(
+PICKUP_MOVING = Key(
     "pickup:moving",
     "hash",
     meaning="Message id → its queue, while the persister copies it to the database",
 )
-PICKUP_CHARTED = _pickup(
+PICKUP_CHARTED = Key(
     "pickup:charted",
     "string",
     meaning="Set when every queue's `archived` agrees with the database; gone if Redis lost data",
 )
-PICKUP_GATEWAYS = _pickup(
+PICKUP_GATEWAYS = Key(
     "pickup:gateways",
     "zset",
     meaning="Gateways, scored by the time until which their sessions count as live",
 )
-PICKUP_GATEWAY_SESSIONS = _pickup(
+PICKUP_GATEWAY_SESSIONS = Key(
     "pickup:sessions:{gateway}",
     "set",
     meaning="Queues whose live session is at this gateway",
 )
-PICKUP_PERSISTER_LOCK = _pickup(
+PICKUP_PERSISTER_LOCK = Key(
     "pickup:persister",
     "string",
     meaning="Term and name of the gateway that moves this partition's messages to the database",
     expiry="`pickup.lease_ms`",
 )
-PICKUP_PERSISTER_TERM = _pickup(
+PICKUP_PERSISTER_TERM = Key(
     "pickup:persister:term",
     "string",
     meaning="The last term given out to a persister; only grows",
 )
-PICKUP_PUSHES_DUE = _pickup(
+PICKUP_PUSHES_DUE = Key(
     "pickup:pushes",
     "zset",
     meaning="Push tokens (hashed) with a notification to send about a message of this partition, "
     "scored by the time of the next try",
 )
-PICKUP_PUSHES = _pickup(
+PICKUP_PUSHES = Key(
     "pickup:pushes:notes",
     "hash",
     meaning="Hashed token → the notification to send, with the number of tries before it",
 )
-PICKUP_PUSHED = _pickup(
+PICKUP_PUSHED = Key(
     "pickup:pushes:last",
     "zset",
     meaning="Hashed token, scored by the time of its last notification",
     expiry="a token goes `pickup.push_interval_ms` after its last notification",
 )
-PICKUP_HINTS = _pickup(
+PICKUP_HINTS = Key(
     "pickup:hints:{gateway}",
     "channel",
     meaning="Tells a gateway which of its queues have mail, and which sessions went elsewhere",
     scope=Scope.KEYSPACE,
 )
+
+KEYS: tuple[Key, ...] = tuple(value for value in globals().values() if isinstance(value, Key))

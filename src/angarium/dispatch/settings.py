@@ -7,28 +7,30 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from angarium.runtime import keyspace
-from angarium.runtime.setting_groups.group import Group, Name, Port, Positive
+from angarium.dispatch import keys as dispatch_keys
+from angarium.runtime.setting_group import Group, Name, Port, Positive
 from angarium.runtime.setting_values import read_consumers
 
 
 class DispatchSettings(Group):
     channel: Name = Field(
-        keyspace.MESSAGES_PUBLISHED.name, description="Channel that publishers send to."
+        dispatch_keys.MESSAGES_PUBLISHED.name, description="Channel that publishers send to."
     )
     stream: Name = Field(
-        keyspace.MESSAGES_PROCESSED.name, description="Stream of the workers' results."
+        dispatch_keys.MESSAGES_PROCESSED.name, description="Stream of the workers' results."
     )
     pending: Name = Field(
-        keyspace.MESSAGES_PENDING.name,
+        dispatch_keys.MESSAGES_PENDING.name,
         description="Sorted set of unfinished messages; payloads and attempts stand beside it.",
     )
-    inbox: Name = Field(keyspace.MESSAGES_INBOX.name, description="Stream of the durable intake.")
-    dead: Name = Field(keyspace.MESSAGES_DEAD.name, description="Stream of messages given up.")
-    consumer_ids: Name = Field(
-        keyspace.CONSUMER_IDS.name, description="List of the live consumers."
+    inbox: Name = Field(
+        dispatch_keys.MESSAGES_INBOX.name, description="Stream of the durable intake."
     )
-    lock: Name = Field(keyspace.LEADER_LOCK.name, description="Lock of a partition's leader.")
+    dead: Name = Field(dispatch_keys.MESSAGES_DEAD.name, description="Stream of messages given up.")
+    consumer_ids: Name = Field(
+        dispatch_keys.CONSUMER_IDS.name, description="List of the live consumers."
+    )
+    lock: Name = Field(dispatch_keys.LEADER_LOCK.name, description="Lock of a partition's leader.")
     lock_ms: int = Field(
         2_000,
         ge=100,

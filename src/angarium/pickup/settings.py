@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from angarium.runtime.setting_groups.group import Group, HttpUrl, Port, Positive
+from angarium.runtime.setting_group import Group, HttpUrl, Port, Positive
 from angarium.runtime.setting_sources import Former
 from angarium.runtime.setting_values import read_list
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from angarium.runtime import keyspace
-from angarium.runtime.setting_groups.group import Factor, Group, Name, Positive
+from angarium.conversations import keys as conversations_keys
+from angarium.runtime.setting_group import Factor, Group, Name, Positive
 from angarium.runtime.setting_sources import Former
 from angarium.runtime.setting_values import refusal
 
@@ -16,7 +16,8 @@ class ConversationsSettings(Group):
     """Fields with a former name keep its spelling; their times are in milliseconds."""
 
     prefix: Name = Field(
-        keyspace.CONVERSATIONS_PREFIX, description="Beginning of the names of this module's keys."
+        conversations_keys.CONVERSATIONS_PREFIX,
+        description="Beginning of the names of this module's keys.",
     )
     awaited_message_ttl: Annotated[Positive, Former("AURA_QUEUE_MANAGER_AWAITED_MESSAGE_TTL")] = (
         Field(900_000, description="Milliseconds a reply lives before it is deleted.")

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, SecretStr
 
 from angarium.runtime.limits import MIB
-from angarium.runtime.setting_groups.group import Group, Port, Positive
+from angarium.runtime.setting_group import Group, Port, Positive
 from angarium.runtime.setting_values import read_list
 
 
