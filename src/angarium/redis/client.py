@@ -148,9 +148,13 @@ class Redis:
         problem: AngariumError
         while True:
             try:
-                node = asked or await self._topology.node_of(key)
+                node = asked or self._topology.known(key) or await self._topology.node_of(key)
                 batch = commands if len(due) == len(commands) else [commands[at] for at in due]
-                found = await _send(node, batch, limit_s, pool, asking=asked is not None)
+                ready = node.ready if pool == "shared" and asked is None else None
+                if ready is not None:
+                    found = await ready.request(batch, limit_s)
+                else:
+                    found = await _send(node, batch, limit_s, pool, asking=asked is not None)
                 if not replies:
                     if ReplyError not in map(type, found):
                         return found  # what almost all calls do

@@ -36,17 +36,20 @@ class Cluster:
         self._refreshed_at = float("-inf")
         self._told_by: Address | None = None
 
+    def known(self, key: str | bytes | None) -> Node | None:
+        if key is None:
+            return next((node for node in self._owners if node is not None), None)
+        return self._owners[slot_of(key)]
+
     async def node_of(self, key: str | bytes | None) -> Node:
-        slot = slot_of(key) if key is not None else None
-        for _ in range(2):
-            if slot is None:
-                owner = next((node for node in self._owners if node is not None), None)
-            else:
-                owner = self._owners[slot]
-            if owner is not None:
-                return owner
+        owner = self.known(key)
+        if owner is None:
             await self._refresh()
-        raise RedisUnavailable(f"no cluster node serves slot {slot} at the moment")
+            owner = self.known(key)
+        if owner is None:
+            slot = slot_of(key) if key is not None else None
+            raise RedisUnavailable(f"no cluster node serves slot {slot} at the moment")
+        return owner
 
     async def nodes(self) -> Sequence[Node]:
         await self.node_of(None)

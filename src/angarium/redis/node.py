@@ -87,6 +87,14 @@ class Node:
         self.durable = ConnectionPool(self.open, use.connections_max)
         self.blocking = ConnectionPool(self.open, BLOCKING_MAX)
 
+    @property
+    def ready(self) -> Connection | None:
+        """The shared connection, if it can be written to at once."""
+        shared = self._shared
+        if shared is None or not shared.usable or not shared.writable:
+            return None
+        return shared
+
     async def connection(self) -> Connection:
         """The shared connection, opened on first use and after a loss; one attempt at a time."""
         if self._closed:

@@ -16,6 +16,9 @@ QUESTION_TIMEOUT_S = 5.0
 class Topology(Protocol):
     clustered: bool
 
+    def known(self, key: str | bytes | None) -> Node | None:
+        """The node of a key, if nobody has to be asked for it."""
+
     async def node_of(self, key: str | bytes | None) -> Node: ...
 
     async def nodes(self) -> Sequence[Node]:
@@ -37,6 +40,9 @@ class Single:
 
     def __init__(self, locate: Locate, use: ServerUse) -> None:
         self._node = Node(locate, use)
+
+    def known(self, key: str | bytes | None) -> Node | None:
+        return self._node
 
     async def node_of(self, key: str | bytes | None) -> Node:
         return self._node
