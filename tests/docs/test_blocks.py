@@ -23,7 +23,7 @@ from tests.kit.server import ServerProcess
 SKIPPED = {
     "README.md": "tests/docs/test_commands.py runs the first five minutes; make is what runs it",
     "docs/index.md": "make, which runs the tests",
-    "docs/demo.md": "tests/story plays it",
+    "docs/demo.md": "tests/demo runs it",
     "docs/lake/index.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
     "docs/lake/cookbook.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
     "docs/faults.md": "runs of several minutes, which `make faults` and tests/faults are for",

@@ -1,8 +1,8 @@
-"""The world outside the building: people who ask, an expert who calls back, recipients who come.
+"""The demo's users and external services: live and offline recipients, an expert, a push service.
 
-Half of the people stay connected to a gateway; the others are away until a push notification calls
-them. The expert answers by the API, as any outside service would. Everybody keeps trying: a gateway
-that was killed is connected to again, an answer that was not taken is given again.
+Half of the users stay connected to a gateway; the others connect after a push notification. The
+expert sets a switch through the API. All of them retry: they reconnect to a killed gateway and
+repeat a refused call.
 """
 
 from __future__ import annotations
@@ -20,43 +20,40 @@ from aiohttp import web
 from angarium.pickup.client import Delivery, PickupClient, QueuedMessage
 from angarium.runtime.errors import AngariumError
 
-# The expert thinks for so long, about.
-THINKING_S = (0.05, 0.4)
-# A recipient who is called may already have looked; one who was not called looks in any case when
-# the story is about to end.
+# The expert answers after a random time between these.
+EXPERT_DELAY_S = (0.05, 0.4)
 RETRY_S = 0.3
-# A gateway that has nothing for a recipient is asked whether it lives; one that does not answer
-# within this time is left for another.
+# A live user pings a gateway that is silent for this long, and leaves one that does not answer.
 SILENCE_S = 2.0
 ANSWER_S_MAX = 3.0
-# Offline recipients share the connections of their phones' network, so to say.
-PHONES_PER_GATEWAY = 2
-AT_ONCE = 100
+# Offline users share these connections.
+CLIENTS_PER_GATEWAY = 2
+CONCURRENT_PICKUPS = 100
 
 
 @dataclass
-class Person:
-    """One who asks; `push_token` is there for those who go away."""
+class User:
+    """Offline users have a `push_token`."""
 
     name: str
     push_token: str | None = None
     seen: dict[str, None] = field(default_factory=dict)
-    """Ids of messages, in the order in which they first arrived."""
+    """Ids of received messages, in the order of their first arrival."""
 
     def receive(self, messages: Sequence[QueuedMessage]) -> None:
         for message in messages:
             self.seen.setdefault(message.id)
 
 
-def people_of(count: int) -> list[Person]:
+def make_users(count: int) -> list[User]:
     return [
-        Person(f"user-{number:05d}", None if number % 2 else f"phone-{number:05d}")
+        User(f"user-{number:05d}", None if number % 2 else f"phone-{number:05d}")
         for number in range(count)
     ]
 
 
-class Outside:
-    """An HTTP listener: the expert's desk and the service that sends push notifications."""
+class OutsideServices:
+    """An HTTP server that is the expert and the push notification service."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -92,7 +89,7 @@ class Outside:
         return web.Response(status=202)
 
     async def _answer(self, question: dict[str, Any]) -> None:
-        await asyncio.sleep(random.uniform(*THINKING_S))
+        await asyncio.sleep(random.uniform(*EXPERT_DELAY_S))
         url = f"{self.api_url}/v1/transactions/{question['transaction_id']}/switches/expert"
         body = {"value": f"The answer to question {question['question']} is 42."}
         while True:
@@ -111,11 +108,11 @@ class Outside:
         return web.Response(status=202)
 
 
-class Listener:
-    """A recipient who stays connected to whichever gateway answers, and acknowledges."""
+class LiveUser:
+    """A user who stays connected to a gateway that answers, and removes each message."""
 
-    def __init__(self, person: Person, urls: Sequence[str]) -> None:
-        self._person = person
+    def __init__(self, user: User, urls: Sequence[str]) -> None:
+        self._user = user
         self._urls = itertools.cycle(urls)
 
     async def run(self, connected: asyncio.Event) -> None:
@@ -126,8 +123,8 @@ class Listener:
                 await asyncio.sleep(RETRY_S)
 
     async def _listen(self, url: str, connected: asyncio.Event) -> None:
-        """Until the gateway no longer answers."""
-        name = self._person.name
+        """Return when the gateway no longer answers."""
+        name = self._user.name
         got: asyncio.Queue[Delivery] = asyncio.Queue()
         options = {"on_messages": got.put_nowait, "call_timeout_s": ANSWER_S_MAX}
         async with PickupClient(url, **options) as client:  # type: ignore[arg-type]
@@ -140,19 +137,19 @@ class Listener:
                 except TimeoutError:
                     await client.ping()
                     continue
-                self._person.receive(delivery.messages)
+                self._user.receive(delivery.messages)
                 await client.remove_messages(name, [each.id for each in delivery.messages])
 
 
-class Phones:
-    """The recipients who are away, until they are called."""
+class OfflineUsers:
+    """Users who connect only when a push notification calls them."""
 
-    def __init__(self, people: Sequence[Person], urls: Sequence[str]) -> None:
-        self._people = {each.push_token: each for each in people}
+    def __init__(self, users: Sequence[User], urls: Sequence[str]) -> None:
+        self._users = {each.push_token: each for each in users}
         self._clients = [
             PickupClient(url, call_timeout_s=ANSWER_S_MAX)
             for url in urls
-            for _ in range(PHONES_PER_GATEWAY)
+            for _ in range(CLIENTS_PER_GATEWAY)
         ]
         self._turns = itertools.cycle(self._clients)
 
@@ -162,7 +159,7 @@ class Phones:
                 await client.__aenter__()
             connected.set()
             try:
-                for _ in range(AT_ONCE):
+                for _ in range(CONCURRENT_PICKUPS):
                     group.create_task(self._answer_calls(called))
                 await asyncio.Event().wait()
             finally:
@@ -171,25 +168,25 @@ class Phones:
 
     async def _answer_calls(self, called: asyncio.Queue[str]) -> None:
         while True:
-            person = self._people[await called.get()]
-            await self.pick_up(person)
+            user = self._users[await called.get()]
+            await self.pick_up(user)
 
-    async def pick_up(self, person: Person) -> None:
-        """Take what waits and remove it; what comes meanwhile is called for again."""
-        name = person.name
+    async def pick_up(self, user: User) -> None:
+        """Take and remove waiting messages. A later message causes another notification."""
+        name = user.name
         while True:
             client = next(self._turns)
             try:
                 messages = await client.take_from_queue(name, limit=50)
                 if not messages:
                     return
-                person.receive(messages)
+                user.receive(messages)
                 await client.remove_messages(name, [each.id for each in messages])
             except (AngariumError, TimeoutError):
                 await asyncio.sleep(RETRY_S)
 
-    async def look(self) -> None:
-        """Everybody opens the application of their own accord."""
+    async def pick_up_all(self) -> None:
+        """Pick up for every user, without a notification."""
         async with asyncio.TaskGroup() as group:
-            for person in self._people.values():
-                group.create_task(self.pick_up(person))
+            for user in self._users.values():
+                group.create_task(self.pick_up(user))

@@ -17,12 +17,12 @@ from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.routing.harness import envelope
 
-PATIENCE_S = 60.0
+DEADLINE_S = 60.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 APP = "angarium.demo.app:app"
-# What a message of the story leaves behind, and under what: the last word is the parent's name.
-WAY = {
+# The spans of one message, each with the name of its parent.
+PARENTS = {
     "api enqueueMessages": "the caller",
     "dispatch accept": "api enqueueMessages",
     "dispatch send": "dispatch accept",
@@ -52,7 +52,7 @@ def environment(redis_url: str, collector: Collector, **more: str) -> dict[str, 
 
 
 class Expert:
-    """Outside of the building: asked over HTTP, calls back by the API."""
+    """An external HTTP service that records each call and its trace."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str | None]] = []
@@ -61,7 +61,7 @@ class Expert:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         app = web.Application()
-        app.router.add_post("/", self._hear)
+        app.router.add_post("/", self._record)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -71,7 +71,7 @@ class Expert:
         finally:
             await runner.cleanup()
 
-    async def _hear(self, request: web.Request) -> web.Response:
+    async def _record(self, request: web.Request) -> web.Response:
         question = await request.json()
         self.asked.append((question["transaction_id"], request.headers.get("traceparent")))
         return web.json_response({})
@@ -89,27 +89,27 @@ async def test_a_message_is_one_trace_from_the_caller_to_the_recipient(redis_url
             ["gateway"],
         ):  # fmt: skip
             arguments = ["serve", *roles, "--app", APP]
-            role = RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=PATIENCE_S)
+            role = RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=DEADLINE_S)
             ports |= (await stack.enter_async_context(role)).ports
         api = f"http://127.0.0.1:{ports['http']}"
         session = await stack.enter_async_context(aiohttp.ClientSession(api))
-        message_id = await _play(session, expert, ports["gateway"])
+        message_id = await _send_question(session, expert, ports["gateway"])
 
-        async def whole() -> bool:
+        async def all_spans() -> bool:
             names = [each.name for each in collector.trace(TRACE)]
-            return set(names) >= set(WAY) and names.count("pickup delivered") == 2
+            return set(names) >= set(PARENTS) and names.count("pickup delivered") == 2
 
-        await eventually(whole, PATIENCE_S)
+        await eventually(all_spans, DEADLINE_S)
         async with session.get("/v1/search", params={"id": message_id}) as answer:
             assert (await answer.json())["trace_id"] == TRACE
-    _check(collector.trace(TRACE), message_id)
-    # The expert was told under which span to go on.
+    _check_spans(collector.trace(TRACE), message_id)
+    # The step passes its own span to the expert.
     asking = {each.span_id for each in collector.spans if each.name == "transactions step consult"}
     assert {str(header).split("-")[2] for _, header in expert.asked} <= asking
 
 
-async def _play(session: aiohttp.ClientSession, expert: Expert, gateway: int) -> str:
-    """One question, from the caller to the recipient who removes both answers."""
+async def _send_question(session: aiohttp.ClientSession, expert: Expert, gateway: int) -> str:
+    """Send one question, set its switch, and remove both replies. Return the message's id."""
     async with session.put("/v1/pipelines/support", json=PIPELINE) as answer:
         assert answer.status == 200, await answer.text()
     payload = {"user": "anna", "number": 1, "expert": expert.url}
@@ -120,7 +120,7 @@ async def _play(session: aiohttp.ClientSession, expert: Expert, gateway: int) ->
     async def was_asked() -> bool:
         return bool(expert.asked)
 
-    await eventually(was_asked, PATIENCE_S)
+    await eventually(was_asked, DEADLINE_S)
     transaction_id = expert.asked[0][0]
     path = f"/v1/transactions/{transaction_id}"
     async with session.get(path) as answer:
@@ -138,16 +138,16 @@ async def _play(session: aiohttp.ClientSession, expert: Expert, gateway: int) ->
                 removed.update(ids)
             return len(removed) == 2
 
-        await eventually(took_both, PATIENCE_S)
+        await eventually(took_both, DEADLINE_S)
     return message_id
 
 
-def _check(spans: list[Span], message_id: str) -> None:
+def _check_spans(spans: list[Span], message_id: str) -> None:
     by_id = {each.span_id: each for each in spans}
     for each in spans:
         parent = by_id.get(each.parent_id)
         name = parent.name if parent is not None else "the caller"
-        wanted = WAY.get(each.name)
+        wanted = PARENTS.get(each.name)
         assert wanted is not None, each
         if wanted.endswith("…"):
             assert name.startswith(wanted[:-1]), (each, name)
@@ -164,7 +164,7 @@ def _check(spans: list[Span], message_id: str) -> None:
     assert accepted.values["angarium.message_id"] == message_id
 
 
-async def test_without_a_callers_trace_the_message_and_the_transaction_begin_their_own(
+async def test_without_a_callers_trace_messages_and_transactions_begin_their_own_trace(
     redis_url: str,
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -172,21 +172,21 @@ async def test_without_a_callers_trace_the_message_and_the_transaction_begin_the
         env = environment(redis_url, collector)
         roles = ["api", "dispatcher", "worker", "node"]
         arguments = ["serve", *roles, "--app", "tests.dashboard.app:app"]
-        role = RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=PATIENCE_S)
+        role = RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=DEADLINE_S)
         ports = (await stack.enter_async_context(role)).ports
         session = await stack.enter_async_context(
             aiohttp.ClientSession(f"http://127.0.0.1:{ports['http']}")
         )
         pipeline = {"name": "one", "steps": [{"type": "ship"}]}
-        await _asked(session, "PUT", "/v1/pipelines/one", pipeline)
-        started = await _asked(session, "POST", "/v1/transactions", {"pipeline": "one"})
-        await _asked(session, "POST", "/v1/messages", {"payload": {"fail": "no luck"}})
+        await _call(session, "PUT", "/v1/pipelines/one", pipeline)
+        started = await _call(session, "POST", "/v1/transactions", {"pipeline": "one"})
+        await _call(session, "POST", "/v1/messages", {"payload": {"fail": "no luck"}})
 
-        async def there() -> bool:
+        async def spans_arrived() -> bool:
             names = {each.name for each in collector.spans}
             return names >= {"dispatch work", "dispatch accept", "transactions step ship"}
 
-        await eventually(there, PATIENCE_S)
+        await eventually(spans_arrived, DEADLINE_S)
     step = next(each for each in collector.spans if each.name == "transactions step ship")
     start = next(each for each in collector.spans if each.name == "transactions start")
     assert step.trace_id == start.trace_id == started["id"].replace("-", "")[:32]
@@ -198,7 +198,7 @@ async def test_without_a_callers_trace_the_message_and_the_transaction_begin_the
     assert work.failed == "ValueError: no luck"
 
 
-async def test_what_relay_deliverer_and_gateway_do_for_a_message_is_in_its_trace(
+async def test_relay_deliverer_and_gateway_add_spans_to_the_messages_trace(
     redis_url: str,
 ) -> None:
     receiver = Expert()
@@ -209,7 +209,7 @@ async def test_what_relay_deliverer_and_gateway_do_for_a_message_is_in_its_trace
         ports: dict[str, int] = {}
         for name in ("relay", "inbox", "deliverer", "gateway", "api"):
             arguments = ["serve", name, "--app", "tests.dashboard.app:app"]
-            role = RoleProcess(arguments, env, deadline_s=PATIENCE_S)
+            role = RoleProcess(arguments, env, deadline_s=DEADLINE_S)
             await stack.enter_async_context(role)
             ports |= {f"{name} {port}": number for port, number in role.ports.items()}
         session = await stack.enter_async_context(
@@ -223,19 +223,19 @@ async def test_what_relay_deliverer_and_gateway_do_for_a_message_is_in_its_trace
         async with session.post("/v1/routing/deliveries", json=delivery, headers=headers) as answer:
             assert answer.status == 202
         async with PickupClient(f"ws://127.0.0.1:{ports['gateway gateway']}/") as mediator:
-            letter = await mediator.add_message("anna", ["did:anna"], {"hello": "anna"})
-            assert [each.id for each in await mediator.take_from_queue("anna")] == [letter]
-            await mediator.remove_messages("anna", [letter])
+            pickup_id = await mediator.add_message("anna", ["did:anna"], {"hello": "anna"})
+            assert [each.id for each in await mediator.take_from_queue("anna")] == [pickup_id]
+            await mediator.remove_messages("anna", [pickup_id])
         wanted = {f"routing {each}" for each in ("accept", "inbox", "send", "deliver")}
         wanted |= {f"pickup {each}" for each in ("add", "send", "delivered")}
         wanted.add("api queue_delivery")
 
-        async def whole() -> bool:
+        async def all_spans() -> bool:
             return {each.name for each in collector.spans} >= wanted
 
-        await eventually(whole, PATIENCE_S)
-        async with session.get("/v1/search", params={"id": letter}) as answer:
-            assert (await answer.json())["trace_id"] == letter
+        await eventually(all_spans, DEADLINE_S)
+        async with session.get("/v1/search", params={"id": pickup_id}) as answer:
+            assert (await answer.json())["trace_id"] == pickup_id
     spans = {each.name: each for each in collector.spans}
     assert len(collector.spans) == len(wanted)
     for name, parent in (
@@ -247,19 +247,19 @@ async def test_what_relay_deliverer_and_gateway_do_for_a_message_is_in_its_trace
         assert spans[name].trace_id == spans[parent].trace_id, name
         assert not spans[name].failed
     assert spans["routing accept"].parent_id == spans["pickup add"].parent_id == ""
-    assert spans["pickup add"].trace_id == letter
+    assert spans["pickup add"].trace_id == pickup_id
     assert spans["api queue_delivery"].parent_id == CALLER
-    ((_, told),) = receiver.asked
-    assert str(told).split("-")[1] == TRACE
+    ((_, traceparent),) = receiver.asked
+    assert str(traceparent).split("-")[1] == TRACE
 
 
-async def _asked(session: aiohttp.ClientSession, method: str, path: str, body: Any) -> Any:
+async def _call(session: aiohttp.ClientSession, method: str, path: str, body: Any) -> Any:
     async with session.request(method, path, json=body) as answer:
         assert answer.status < 300, await answer.text()
         return await answer.json()
 
 
-async def test_a_collector_that_is_away_or_a_trace_that_is_not_sampled_costs_nothing_but_spans(
+async def test_messages_are_processed_without_a_collector_and_with_an_unsampled_trace(
     redis_url: str,
 ) -> None:
     async with Collector() as collector:
@@ -268,7 +268,7 @@ async def test_a_collector_that_is_away_or_a_trace_that_is_not_sampled_costs_not
             env = environment(redis_url, collector, **endpoint)
             roles = ["api", "dispatcher", "worker"]
             arguments = ["serve", *roles, "--app", "tests.dashboard.app:app"]
-            async with RoleProcess(arguments, env, ready_lines=3, deadline_s=PATIENCE_S) as role:
+            async with RoleProcess(arguments, env, ready_lines=3, deadline_s=DEADLINE_S) as role:
                 url = f"http://127.0.0.1:{role.ports['http']}"
                 async with aiohttp.ClientSession(url) as session:
                     header = {"traceparent": f"00-{TRACE}-{CALLER}-{flags}"}
@@ -278,10 +278,10 @@ async def test_a_collector_that_is_away_or_a_trace_that_is_not_sampled_costs_not
                             assert sent.status == 202
 
                     async def all_done() -> bool:
-                        found = await _asked(session, "GET", "/v1/dispatch", None)
+                        found = await _call(session, "GET", "/v1/dispatch", None)
                         return bool(found["partitions"][0]["processed"] == 3)
 
-                    await eventually(all_done, PATIENCE_S)
+                    await eventually(all_done, DEADLINE_S)
                 role.terminate()
                 assert role.returncode == 0, role.stderr()
     assert collector.spans == []

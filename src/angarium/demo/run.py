@@ -1,7 +1,7 @@
-"""The story, played: a fleet of roles, a world outside, four kills, and the balance at the end.
+"""Runs the demo: role processes, users, external services, four kills and the audit.
 
-What is shown on the way comes from the journal, as the balance does. The story ends when every
-reply was picked up, or when nothing has moved for a while; either way there is a verdict.
+Progress and audit both come from the journal. The run ends when every reply has been picked up or
+when none has been picked up for a while; it is audited in both cases.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import aiohttp
 import msgspec
 
 from angarium.client import Client
-from angarium.demo import filing
+from angarium.demo import lake_audit
 from angarium.demo.app import PIPELINE, REPLIES_PER_MESSAGE
-from angarium.demo.fleet import Fleet, RoleProcess
-from angarium.demo.ledger import NAMED_MAX, Audit, Ledger
-from angarium.demo.world import Listener, Outside, Phones, people_of
+from angarium.demo.audit import EXAMPLES_MAX, AuditResult, JournalAudit
+from angarium.demo.processes import RoleProcess, RoleProcesses
+from angarium.demo.users import LiveUser, OfflineUsers, OutsideServices, make_users
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.process_report import read_processes
 from angarium.settings import Settings, load
 
-MESSAGES_PER_PERSON = 2
+MESSAGES_PER_USER = 2
 ROLES = {"api": 1, "dispatcher": 2, "worker": 2, "node": 2, "gateway": 2, "conversations": 2}
-# Killed when that part of the replies was picked up; each is started again after a moment.
+# Each role is killed when this share of the replies has been picked up, and then restarted.
 KILLS = (("worker", 0.1), ("node", 0.3), ("gateway", 0.5), ("dispatcher", 0.7))
 RESTART_AFTER_S = 1.0
-LOOK_S = 0.1
+POLL_S = 0.1
 ENTRIES_PER_READ = 1_000
-# Published in so many portions, so that the kills come while questions are still being asked.
+# Publishing takes this many portions, so that the kills happen while questions come in.
 PORTIONS = 20
 PORTION_S = 0.25
-# The longest wait in the building is that for a silent node or gateway; this is several of them.
-STILL_S_MAX = 60.0
+# Several times the longest timeout in these settings, which is that of a silent node or gateway.
+IDLE_S_MAX = 60.0
 CONNECT_AT_ONCE = 100
-# The defaults are for large houses; in a story nobody wants to wait for a lease to run out.
-FASTER = {
+# Leases and timeouts shorter than the defaults, so that a killed process is replaced quickly.
+DEMO_SETTINGS = {
     "ANGARIUM_APP": "angarium.demo.app:app",
     "ANGARIUM_REDIS_URL": "embedded",
     "ANGARIUM_HTTP__PORT": "0",
@@ -65,7 +65,7 @@ FASTER = {
 }
 
 
-class Killed(msgspec.Struct, frozen=True):
+class Kill(msgspec.Struct, frozen=True):
     role: str
     pid: int
     at_s: float
@@ -74,24 +74,22 @@ class Killed(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The last line of `demo --json`."""
 
-    audit: Audit
+    audit: AuditResult
     users: int
     messages: int
     seconds: float
-    kills: list[Killed]
+    kills: list[Kill]
     home: str
     audited_by: str
 
 
 @dataclass
 class Progress:
-    """What can be shown while it plays."""
-
     stage: str
     wanted: int
-    ledger: Ledger
+    journal_audit: JournalAudit
     api_url: str = ""
-    kills: list[Killed] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
     published: int = 0
 
 
@@ -99,8 +97,8 @@ class StillRunning(AngariumError):
     code = "demo_running"
 
 
-class Story:
-    """`async with` it, then `play`: what it started is gone when the block ends."""
+class DemoRun:
+    """Enter it with `async with`, then call `run`. Its processes stop when the block ends."""
 
     def __init__(
         self,
@@ -111,56 +109,58 @@ class Story:
         lake: bool = True,
         show: Callable[[Progress], None] = lambda _: None,
     ) -> None:
-        self._people = people_of(users)
+        self._users = make_users(users)
         self._home = home
         self._kills = list(KILLS) if kills else []
         self._lake = lake
         self._show = show
         self._began_s = time.monotonic()
-        wanted = users * MESSAGES_PER_PERSON * REPLIES_PER_MESSAGE
-        self.progress = Progress("starting", wanted, Ledger())
+        wanted = users * MESSAGES_PER_USER * REPLIES_PER_MESSAGE
+        self.progress = Progress("starting", wanted, JournalAudit())
         self._position = "0-0"
         self.settings: Settings
 
-    async def __aenter__(self) -> Story:
+    async def __aenter__(self) -> DemoRun:
         async with AsyncExitStack() as stack:
             self._session = await stack.enter_async_context(aiohttp.ClientSession())
-            self._outside = Outside(self._session)
+            self._outside = OutsideServices(self._session)
             await stack.enter_async_context(_running(self._outside.run))
             self._env = {
-                **FASTER,
+                **DEMO_SETTINGS,
                 "ANGARIUM_HOME": str(self._home),
                 "ANGARIUM_PICKUP__PUSH_URL": f"{self._outside.url}/push",
             }
             self.settings = load(home=self._home, redis_url="embedded")
             self._client = await stack.enter_async_context(Client(self.settings))
-            self._fleet = await stack.enter_async_context(Fleet(self._env, self._home / "logs"))
+            self._roles = await stack.enter_async_context(
+                RoleProcesses(self._env, self._home / "logs")
+            )
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def play(self) -> Result:
-        self._tell("starting the roles")
+    async def run(self) -> Result:
+        self._set_stage("starting the roles")
         await self._client.transactions.load(PIPELINE)
-        await self._fleet.start(ROLES)
-        self._outside.api_url = f"http://127.0.0.1:{self._fleet.of('api')[0].ports['http']}"
+        await self._roles.start(ROLES)
+        self._outside.api_url = f"http://127.0.0.1:{self._roles.of('api')[0].ports['http']}"
         self.progress.api_url = self._outside.api_url
-        self._tell("people connect")
-        async with self._world() as phones:
+        self._set_stage("connecting the users")
+        async with self._connected_users() as offline_users:
             self._began_s = time.monotonic()
-            self._tell("questions come in")
+            self._set_stage("publishing questions")
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._publish())
                 killing = group.create_task(self._kill_some())
-                await self._follow(phones)
+                await self._follow(offline_users)
                 killing.cancel()
             seconds = time.monotonic() - self._began_s
             audit, source = await self._audit()
         return Result(
             audit,
-            len(self._people),
+            len(self._users),
             self.progress.published,
             round(seconds, 2),
             self.progress.kills,
@@ -168,60 +168,63 @@ class Story:
             source,
         )
 
-    async def _audit(self) -> tuple[Audit, str]:
-        """The balance, and who drew it up or why it was not the lake."""
-        why = filing.why_not(self.settings) if self._lake else "not asked for"
+    async def _audit(self) -> tuple[AuditResult, str]:
+        """The result, and where it comes from or why the lake was not used."""
+        from_journal = self.progress.journal_audit
+        why = lake_audit.why_unavailable(self.settings) if self._lake else "not requested"
         if why is not None:
-            return self._verdict(self.progress.ledger), f"the journal; the lake: {why}"
-        self._tell("Spark files the journal")
+            return self._audit_result(from_journal), f"the journal; the lake: {why}"
+        self._set_stage("copying the journal to the lake")
         try:
-            filed = await filing.file(self._env, self._home)
-            ledger = await filing.read_back(self.settings)
+            in_lake = await lake_audit.audit_in_lake(self._env, self._home)
+            from_lake = await lake_audit.audit_events(self.settings)
         except AngariumError as error:
-            return self._verdict(self.progress.ledger), f"the journal; the lake: {error}"
-        named = [f"{each['kind']}: {each['subject']}" for each in filed.findings[:NAMED_MAX]]
-        audit = self._verdict(ledger)
+            return self._audit_result(
+                self.progress.journal_audit
+            ), f"the journal; the lake: {error}"
+        named = [f"{each['kind']}: {each['subject']}" for each in in_lake.findings[:EXAMPLES_MAX]]
+        audit = self._audit_result(from_lake)
         audit = msgspec.structs.replace(
-            audit, source="lake", wrong_in_lake=filed.wrong, examples=[*audit.examples, *named]
+            audit, source="lake", wrong_in_lake=in_lake.wrong, examples=[*audit.examples, *named]
         )
-        return audit, f"the lake, from {filed.events} events"
+        return audit, f"the lake, from {in_lake.events} events"
 
-    def _verdict(self, ledger: Ledger) -> Audit:
-        offline = frozenset(each.name for each in self._people if each.push_token)
+    def _audit_result(self, found: JournalAudit) -> AuditResult:
+        offline = frozenset(each.name for each in self._users if each.push_token)
         unordered = sum(
-            ledger.seen_out_of_order(f"default:{each.name}", each.seen) for each in self._people
+            found.seen_out_of_order(f"default:{each.name}", each.seen) for each in self._users
         )
-        return ledger.verdict(self.progress.published, REPLIES_PER_MESSAGE, offline, unordered)
+        return found.result(self.progress.published, REPLIES_PER_MESSAGE, offline, unordered)
 
-    # The people
+    # Users
 
     @asynccontextmanager
-    async def _world(self) -> AsyncIterator[Phones]:
-        urls = [f"ws://127.0.0.1:{each.ports['gateway']}/" for each in self._fleet.of("gateway")]
-        live = [each for each in self._people if each.push_token is None]
-        phones = Phones([each for each in self._people if each.push_token], urls)
+    async def _connected_users(self) -> AsyncIterator[OfflineUsers]:
+        urls = [f"ws://127.0.0.1:{each.ports['gateway']}/" for each in self._roles.of("gateway")]
+        live = [each for each in self._users if each.push_token is None]
+        offline_users = OfflineUsers([each for each in self._users if each.push_token], urls)
         async with AsyncExitStack() as stack:
             for start in range(0, len(live), CONNECT_AT_ONCE):
                 part = live[start : start + CONNECT_AT_ONCE]
                 listeners = [
-                    Listener(each, urls[number % 2 :] + urls[: number % 2]).run
+                    LiveUser(each, urls[number % 2 :] + urls[: number % 2]).run
                     for number, each in enumerate(part)
                 ]
                 await stack.enter_async_context(_running(*listeners))
             called = self._outside.called
-            await stack.enter_async_context(_running(lambda up: phones.run(called, up)))
-            yield phones
+            await stack.enter_async_context(_running(lambda up: offline_users.run(called, up)))
+            yield offline_users
 
     async def _publish(self) -> None:
         messages = [
             {
-                "user": person.name,
+                "user": user.name,
                 "number": number,
-                "push_token": person.push_token,
+                "push_token": user.push_token,
                 "expert": f"{self._outside.url}/expert",
             }
-            for number in range(1, MESSAGES_PER_PERSON + 1)
-            for person in self._people
+            for number in range(1, MESSAGES_PER_USER + 1)
+            for user in self._users
         ]
         size = -(-len(messages) // PORTIONS)
         for start in range(0, len(messages), size):
@@ -230,59 +233,59 @@ class Story:
             self.progress.published += len(portion)
             await asyncio.sleep(PORTION_S)
 
-    # What happens to them
+    # Progress
 
-    async def _follow(self, phones: Phones) -> None:
-        """Until all is picked up, or nothing moves any more."""
+    async def _follow(self, offline_users: OfflineUsers) -> None:
+        """Return when all is picked up, or nothing was picked up for `IDLE_S_MAX`."""
         last, moved_s, looked_s = -1, time.monotonic(), time.monotonic()
         while self._done() < self.progress.wanted:
             await self._read_journal()
             self._show(self.progress)
-            seen = sum(self.progress.ledger.counts.values())
+            seen = sum(self.progress.journal_audit.counts.values())
             now_s = time.monotonic()
             if self._done() > last:
                 last, moved_s = self._done(), now_s
-            if now_s - moved_s > STILL_S_MAX:
-                self._tell(f"nothing was picked up for {STILL_S_MAX:g} s, after {seen} events")
+            if now_s - moved_s > IDLE_S_MAX:
+                self._set_stage(f"nothing was picked up for {IDLE_S_MAX:g} s, after {seen} events")
                 return
-            # A notification may be lost with the gateway that was to send it.
-            if now_s - moved_s > STILL_S_MAX / 12 and now_s - looked_s > STILL_S_MAX / 12:
+            # A killed gateway may lose a notification.
+            if now_s - moved_s > IDLE_S_MAX / 12 and now_s - looked_s > IDLE_S_MAX / 12:
                 looked_s = now_s
-                await phones.look()
-            await asyncio.sleep(LOOK_S)
-        self._tell("all picked up")
+                await offline_users.pick_up_all()
+            await asyncio.sleep(POLL_S)
+        self._set_stage("all picked up")
 
     def _done(self) -> int:
-        return self.progress.ledger.removed
+        return self.progress.journal_audit.removed
 
     async def _read_journal(self) -> None:
         journal = Journal(self._client.runtime)
         while True:
             entries = await journal.read(0, self._position, ENTRIES_PER_READ)
             for entry_id, fields in entries:
-                self.progress.ledger.read(decode_entry(entry_id, fields))
+                self.progress.journal_audit.read(decode_entry(entry_id, fields))
                 self._position = entry_id.decode()
             if len(entries) < ENTRIES_PER_READ:
                 return
 
-    # The kills
+    # Kills
 
     async def _kill_some(self) -> None:
         async with asyncio.TaskGroup() as group:
             for role, part in self._kills:
                 while self._done() < part * self.progress.wanted:  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S / 2)
+                    await asyncio.sleep(POLL_S / 2)
                 victim = await self._victim(role)
                 pid = victim.pid or 0
                 await victim.kill()
                 at_s = round(time.monotonic() - self._began_s, 2)
                 what = "leader" if role == "dispatcher" else role
-                self.progress.kills.append(Killed(what, pid, at_s))
+                self.progress.kills.append(Kill(what, pid, at_s))
                 group.create_task(self._start_again(victim))
 
     async def _victim(self, role: str) -> RoleProcess:
-        """Of the dispatchers, the one that leads."""
-        processes = self._fleet.of(role)
+        """The first process of the role; of the dispatchers, the leader."""
+        processes = self._roles.of(role)
         if role == "dispatcher":
             leader = (await self._client.dispatch.status())[0].leader
             for each in await read_processes(self._client.runtime):
@@ -294,19 +297,19 @@ class Story:
         await asyncio.sleep(RESTART_AFTER_S)
         await process.start()
 
-    def _tell(self, stage: str) -> None:
+    def _set_stage(self, stage: str) -> None:
         self.progress.stage = stage
         self._show(self.progress)
 
 
-def fresh_home(home: Path) -> Path:
-    """An empty folder of the story's own; one that plays already is left alone."""
+def empty_home(home: Path) -> Path:
+    """Empty the folder. Refuse if a demo is running in it."""
     if (home / "redis").exists():
         from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 
         record = read_record(Folder(home / "redis").record)
         if record is not None and _answers(HOST, record.port):
-            raise StillRunning(f"a demo plays already in {home}; wait for it or stop it")
+            raise StillRunning(f"a demo is already running in {home}; wait for it or stop it")
         shutil.rmtree(home)
     home.mkdir(parents=True, exist_ok=True)
     return home
@@ -322,7 +325,7 @@ def _answers(host: str, port: int) -> bool:
 
 @asynccontextmanager
 async def _running(*runs: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
-    """Some of the world's coroutines, each up when the block begins and cancelled at its end."""
+    """Run coroutines during the block. Each has set its event when the block begins."""
     tasks: Sequence[asyncio.Task[None]] = ()
     async with asyncio.TaskGroup() as group:
         ups = [asyncio.Event() for _ in runs]

@@ -1,7 +1,7 @@
-"""Role processes of the story: started, killed, started again, and gone with the story.
+"""The demo's role processes: start, kill, restart and stop them.
 
-Each is `angarium serve ROLE` as a user would run it, with its log in the home folder. On Linux a
-process ends with the one that started it, so that a story that is killed leaves nothing behind.
+Each process is `angarium serve ROLE`, with its log in the home folder. On Linux a role process
+gets SIGTERM when the demo dies, so a killed demo leaves no process behind.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from angarium.runtime.errors import AngariumError
 
 READY_S_MAX = 60.0
 STOP_S_MAX = 12.0
-# Begins as a small program that asks to be told of its parent's end, then becomes the role.
-LEASH = (
+# Asks the kernel for SIGTERM when the parent dies, then replaces itself with the role.
+START_SCRIPT = (
     "import ctypes, os, signal, sys\n"
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
     "os.execv(sys.executable, [sys.executable, '-m', 'angarium.cli.main', *sys.argv[1:]])\n"
@@ -32,7 +32,7 @@ class RoleFailed(AngariumError):
 
 
 class RoleProcess:
-    """One role; `ports` by name once it is ready."""
+    """`ports` is filled in when the role is ready."""
 
     def __init__(self, role: str, number: int, env: Mapping[str, str], logs: Path) -> None:
         self.role = role
@@ -48,11 +48,11 @@ class RoleProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Ready when it returns. Started again, it takes the ports it had."""
+        """Return when the role is ready. A restarted role uses the same ports."""
         self.starts += 1
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", LEASH, "serve", self.role,
+                sys.executable, "-c", START_SCRIPT, "serve", self.role,
                 env=self._environment(), stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
@@ -82,9 +82,9 @@ class RoleProcess:
             await self.kill()
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not _is_setting(name)}
+        inherited = {name: value for name, value in os.environ.items() if not _is_setting(name)}
         ports = {PORT_SETTINGS[name]: str(port) for name, port in self.ports.items()}
-        return {**kept, **self._env, **ports}
+        return {**inherited, **self._env, **ports}
 
     async def _wait_ready(self) -> None:
         assert self._process is not None
@@ -95,10 +95,10 @@ class RoleProcess:
                 if found.get("ready") is True:
                     self.ports = found["ports"]
                     return
-        raise RoleFailed(f"{self.name} ended as it started; see {self._log}")
+        raise RoleFailed(f"{self.name} ended before it was ready; see {self._log}")
 
 
-# The names that roles announce, and where each is set.
+# Port names of the readiness line, with the setting of each.
 PORT_SETTINGS = {
     "http": "ANGARIUM_HTTP__PORT",
     "gateway": "ANGARIUM_PICKUP__PORT",
@@ -111,16 +111,14 @@ def _is_setting(name: str) -> bool:
     return name.upper().startswith("ANGARIUM_")
 
 
-class Fleet:
-    """All of them, in the order in which they were started."""
-
+class RoleProcesses:
     def __init__(self, env: Mapping[str, str], logs: Path) -> None:
         self._env = dict(env)
         self._logs = logs
         self._processes: list[RoleProcess] = []
         logs.mkdir(parents=True, exist_ok=True)
 
-    async def __aenter__(self) -> Fleet:
+    async def __aenter__(self) -> RoleProcesses:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -129,7 +127,7 @@ class Fleet:
                 group.create_task(process.stop())
 
     async def start(self, roles: Mapping[str, int]) -> None:
-        """So many of each, side by side."""
+        """Start the given number of processes of each role, all at once."""
         fresh = [
             RoleProcess(role, number, self._env, self._logs)
             for role, count in roles.items()

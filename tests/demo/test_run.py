@@ -1,4 +1,4 @@
-"""The whole story as a user plays it: real processes, four of them killed, and a clean balance."""
+"""`angarium demo` kills four of its processes, and its audit is clean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERS = rounds(24, 1_000)
 SECONDS_MAX = 900
 
 
-async def play(home: Path, *options: str) -> tuple[int, list[str], str]:
+async def run_demo(home: Path, *options: str) -> tuple[int, list[str], str]:
     command = [str(Path(sys.executable).with_name("angarium")), "demo", *options]
     env = {"PATH": "/usr/bin:/bin", "ANGARIUM_HOME": str(home), "PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(
@@ -31,10 +31,10 @@ async def play(home: Path, *options: str) -> tuple[int, list[str], str]:
 
 @pytest.mark.faults
 @pytest.mark.timeout(SECONDS_MAX)
-async def test_the_story_with_its_kills_ends_with_a_clean_balance(tmp_path: Path) -> None:
-    # The lake's part has its own tests, and Spark takes longer to start than this plays.
+async def test_the_demo_with_its_kills_ends_with_a_clean_audit(tmp_path: Path) -> None:
+    # The lake has its own tests, and Spark takes longer to start than the demo runs.
     lake = "--lake" if LONG else "--no-lake"
-    code, lines, errors = await play(tmp_path, "--users", str(USERS), "--json", lake)
+    code, lines, errors = await run_demo(tmp_path, "--users", str(USERS), "--json", lake)
     assert lines, errors
     result: dict[str, Any] = json.loads(lines[-1])
     print(lines[-1])

@@ -1,4 +1,4 @@
-"""The example of the support chat, run as its text says."""
+"""The support chat example runs as its text says."""
 
 from __future__ import annotations
 

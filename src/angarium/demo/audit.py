@@ -1,11 +1,9 @@
-"""What the journal says of the story: who was accepted, answered, delivered, and in which order.
+"""Audits the demo from journal events alone: lost, doubled and out-of-order messages.
 
-Events come in as the journal has them; nothing is asked of the modules. `verdict` is the balance: a
-message is delivered when each of its replies was removed from pickup by its recipient, once. A
-reply is out of order if one that stands behind it came to the recipient's queue first, although it
-had been accepted when the turn of that one was given. The turn of a reply is given when a process
-has taken it and the reply before it has ended; what is accepted later comes too late to go first,
-and nobody can wait for replies that do not exist yet.
+A message is delivered when its recipient has removed each of its replies from pickup once. A
+reply is out of order if a later reply came to the recipient's queue first, although the earlier one
+was accepted before the later one's turn. A reply's turn begins when a process has taken it and the
+reply before it has ended. A reply accepted after that can't go first.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ import msgspec
 
 from angarium.runtime.journal import Entry, Event
 
-NAMED_MAX = 5  # ids that a verdict names
-NEIGHBOURS = 200  # so many before each reply are compared with it
+EXAMPLES_MAX = 5  # ids named in a result
+COMPARED_REPLIES = 200  # each reply is compared with this many before it
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -32,8 +30,8 @@ class Percentiles(msgspec.Struct, frozen=True):
     max: float
 
 
-class Audit(msgspec.Struct, frozen=True):
-    """`lost`: published and not delivered. `source` tells who drew it up."""
+class AuditResult(msgspec.Struct, frozen=True):
+    """`lost`: published and not delivered. `source` is `journal` or `lake`."""
 
     accepted: int
     delivered: int
@@ -45,7 +43,7 @@ class Audit(msgspec.Struct, frozen=True):
     latency_ms: dict[str, Percentiles]
     examples: list[str] = []
     wrong_in_lake: int | None = None
-    """What the lake's own audit found in all modules; None where it was not asked."""
+    """Errors found by the lake's audit of all modules; None if it did not run."""
 
     @property
     def clean(self) -> bool:
@@ -62,27 +60,27 @@ class _Message:
 
 
 @dataclass
-class _Letter:
+class _QueuedReply:
     reply: str
     queue: str
-    turn: int  # number of the event after which its reply could go
+    turn: int  # number of the event that began the reply's turn
     removed: int = 0
     removed_ms: int = 0
 
 
-class Ledger:
+class JournalAudit:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self._messages: dict[str, _Message] = {}
         self._places: Counter[str] = Counter()
         self._request_of: dict[str, str] = {}
-        self._letters: dict[str, _Letter] = {}
+        self._queued: dict[str, _QueuedReply] = {}
         self._arrivals: defaultdict[str, list[str]] = defaultdict(list)
         self._number = 0
         self._accepted_at: dict[str, int] = {}
         self._taken_at: dict[str, int] = {}
         self._ended_at: dict[str, int] = {}
-        self._again: list[str] = []  # what happened more than once and must not
+        self._doubled: list[str] = []  # subjects of events that may happen only once
 
     def read(self, entry: Entry) -> None:
         for event in entry.events:
@@ -100,13 +98,13 @@ class Ledger:
                 case "conversations", "delivered" | "expired" | "cancelled":
                     self._ended_at[event.subject] = self._number
                 case "pickup", "accepted":
-                    self._put(event)
+                    self._added(event)
                 case "pickup", "delivered":
                     self._removed(event, entry.at_ms)
 
     def _accepted(self, event: Event, at_ms: int) -> None:
         if event.subject in self._messages:
-            self._again.append(event.subject)
+            self._doubled.append(event.subject)
         self._messages.setdefault(event.subject, _Message(at_ms))
 
     def _requested(self, event: Event) -> None:
@@ -114,7 +112,7 @@ class Ledger:
         if message is None:
             return
         if message.place >= 0:
-            self._again.append(event.subject)
+            self._doubled.append(event.subject)
         message.user = event.key or ""
         message.place = self._places[message.user]
         self._places[message.user] += 1
@@ -126,26 +124,26 @@ class Ledger:
         if request in self._messages:
             self._messages[request].replies.append(event.subject)
 
-    def _put(self, event: Event) -> None:
-        if event.subject in self._letters:
-            self._again.append(event.subject)
+    def _added(self, event: Event) -> None:
+        if event.subject in self._queued:
+            self._doubled.append(event.subject)
         reply, queue = event.detail or "", event.key or ""
         before = self._arrivals[queue][-1:]
-        ended = [self._ended_at.get(self._letters[each].reply, 0) for each in before]
+        ended = [self._ended_at.get(self._queued[each].reply, 0) for each in before]
         turn = max(self._taken_at.get(reply, 0), *ended, 0)
-        self._letters[event.subject] = _Letter(reply, queue, turn)
+        self._queued[event.subject] = _QueuedReply(reply, queue, turn)
         self._arrivals[queue].append(event.subject)
 
     def _removed(self, event: Event, at_ms: int) -> None:
-        letter = self._letters.get(event.subject)
-        if letter is None:
+        message = self._queued.get(event.subject)
+        if message is None:
             return
-        letter.removed += 1
-        letter.removed_ms = at_ms
-        if letter.removed > 1:
-            self._again.append(event.subject)
+        message.removed += 1
+        message.removed_ms = at_ms
+        if message.removed > 1:
+            self._doubled.append(event.subject)
 
-    # The balance
+    # The result
 
     @property
     def accepted(self) -> int:
@@ -155,15 +153,15 @@ class Ledger:
     def removed(self) -> int:
         return self.counts["pickup", "delivered"]
 
-    def verdict(
+    def result(
         self,
         published: int,
         replies_each: int,
         offline: frozenset[str] = frozenset(),
         unordered: int = 0,
-    ) -> Audit:
-        """`unordered` is what recipients themselves saw out of order."""
-        removed = {each.reply: each for each in self._letters.values() if each.removed}
+    ) -> AuditResult:
+        """`unordered` counts messages that recipients received out of order."""
+        removed = {each.reply: each for each in self._queued.values() if each.removed}
         latencies: dict[str, list[int]] = {"live": [], "offline": []}
         missing: list[str] = []
         for message_id, message in self._messages.items():
@@ -175,9 +173,9 @@ class Ledger:
             latencies[group].append(max(ends) - message.accepted_ms)
         delivered = len(self._messages) - len(missing)
         started = self.counts["transactions", "started"]
-        twice = [*self._again, *("a transaction",) * max(0, started - len(self._messages))]
+        twice = [*self._doubled, *("a transaction",) * max(0, started - len(self._messages))]
         unsorted = self._out_of_order()
-        return Audit(
+        return AuditResult(
             accepted=len(self._messages),
             delivered=delivered,
             lost=max(0, published - delivered),
@@ -186,27 +184,27 @@ class Ledger:
             replies=self.counts["conversations", "accepted"],
             source="journal",
             latency_ms={name: percentiles(found) for name, found in latencies.items() if found},
-            examples=[*missing, *twice, *unsorted][:NAMED_MAX],
+            examples=[*missing, *twice, *unsorted][:EXAMPLES_MAX],
         )
 
     def _out_of_order(self) -> list[str]:
-        """Replies that another one, whose turn came later, went before."""
+        """Replies that a later reply overtook."""
         found: list[str] = []
-        for letters in self._arrivals.values():
-            for number, later in enumerate(letters):
-                reply = self._letters[later].reply
+        for message_ids in self._arrivals.values():
+            for number, later in enumerate(message_ids):
+                reply = self._queued[later].reply
                 place, accepted = self._place(reply), self._accepted_at.get(reply, 0)
                 if any(
-                    self._place(self._letters[each].reply) > place
-                    and self._letters[each].turn > accepted
-                    for each in letters[max(0, number - NEIGHBOURS) : number]
+                    self._place(self._queued[each].reply) > place
+                    and self._queued[each].turn > accepted
+                    for each in message_ids[max(0, number - COMPARED_REPLIES) : number]
                 ):
                     found.append(reply)
         return found
 
     def seen_out_of_order(self, queue: str, seen: Iterable[str]) -> int:
         """How often a recipient got a message after one that came to its queue later."""
-        places = {letter: place for place, letter in enumerate(self._arrivals[queue])}
+        places = {each: place for place, each in enumerate(self._arrivals[queue])}
         found = [places[each] for each in seen if each in places]
         return sum(after < before for before, after in itertools.pairwise(found))
 
@@ -226,13 +224,13 @@ def percentiles(values: Iterable[float]) -> Percentiles:
     return Percentiles(len(ordered), at(0.5), at(0.95), at(0.99), round(ordered[-1], 1))
 
 
-def joints(counts: Mapping[tuple[str, str], int]) -> Sequence[tuple[str, int]]:
-    """What passed each joint of the building, in the order of the story."""
-    names = {
+def event_counts(counts: Mapping[tuple[str, str], int]) -> Sequence[tuple[str, int]]:
+    """Labels and counts, in the order of a message's path."""
+    labels = {
         "accepted by the leader": ("dispatch", "accepted"),
-        "handed out again": ("dispatch", "redelivered"),
+        "redelivered": ("dispatch", "redelivered"),
         "transactions started": ("transactions", "started"),
-        "asleep for the expert": ("transactions", "slept"),
+        "sleeping until the expert answers": ("transactions", "slept"),
         "transactions completed": ("transactions", "completed"),
         "replies accepted": ("conversations", "accepted"),
         "replies sent, in order": ("conversations", "sent"),
@@ -241,4 +239,4 @@ def joints(counts: Mapping[tuple[str, str], int]) -> Sequence[tuple[str, int]]:
         "picked up and removed": ("pickup", "delivered"),
         "acknowledged": ("conversations", "delivered"),
     }
-    return [(text, counts.get(joint, 0)) for text, joint in names.items()]
+    return [(text, counts.get(event, 0)) for text, event in labels.items()]
