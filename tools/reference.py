@@ -17,7 +17,7 @@ from angarium.modules import MODULES
 from angarium.runtime import limits
 from angarium.runtime.key import Key, Scope
 from angarium.runtime.keyspace import LAYOUT_VERSION
-from angarium.runtime.setting_sources import Entry, entries_of
+from angarium.runtime.setting_sources import SettingField, setting_fields
 from angarium.settings import Settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -90,7 +90,7 @@ def _key_row(key: Key) -> tuple[str, ...]:
 def settings_page() -> str:
     sections = [SETTINGS_INTRODUCTION]
     header = ("Variable", "Default", "Meaning", "Also")
-    entries = [entry for entry in entries_of(Settings) if entry.path[0] != "limits"]
+    entries = [entry for entry in setting_fields(Settings) if entry.path[0] != "limits"]
     # The sort keeps the order of the groups and puts the settings outside of them first.
     entries.sort(key=lambda entry: len(entry.path) > 1)
     for group, members in groupby(entries, _group):
@@ -100,11 +100,11 @@ def settings_page() -> str:
     return "\n".join(sections)
 
 
-def _group(entry: Entry) -> str:
+def _group(entry: SettingField) -> str:
     return entry.path[0] if len(entry.path) > 1 else "General"
 
 
-def _setting_row(entry: Entry) -> tuple[str, ...]:
+def _setting_row(entry: SettingField) -> tuple[str, ...]:
     also = ", ".join(f"`{name}`" for name in entry.former_names)
     return f"`{entry.variable}`", _default(entry), entry.description, also
 
@@ -114,7 +114,7 @@ def _limit_rows() -> Iterator[tuple[str, ...]]:
         yield f"`ANGARIUM_LIMITS__{name.upper()}`", f"`{default}`", limit.unit, limit.reason
 
 
-def _default(entry: Entry) -> str:
+def _default(entry: SettingField) -> str:
     value: Any = entry.default
     if entry.derived:
         return "in the home folder"

@@ -39,7 +39,7 @@ from angarium.runtime.journal import EntryUnreadable, decode_entry
 from angarium.runtime.limits import Limits
 from angarium.runtime.setting_values import key_name, read_consumers, read_list
 from angarium.runtime.tokens import from_settings
-from angarium.runtime.trace import carried_in, read_traceparent
+from angarium.runtime.trace import read_traceparent, trace_in_payload
 from angarium.runtime.urls import (
     database_url_problem,
     host_port_problem,
@@ -48,7 +48,7 @@ from angarium.runtime.urls import (
     redacted,
     redis_url_problem,
 )
-from angarium.server.dashboard.marks import numbers_of
+from angarium.server.dashboard.page_cursor import cursor_numbers
 from angarium.transactions.compat import DatpStartRequest
 from angarium.transactions.http import SwitchBody, TransactionBatchBody, TransactionStartBody
 from angarium.transactions.pipeline import PipelineDefinition, read_pipelines
@@ -180,14 +180,14 @@ def http_bodies(data: bytes) -> None:
 
 
 def traces(data: bytes) -> None:
-    for trace in (carried_in(data), read_traceparent(data.decode(errors="replace"))):
+    for trace in (trace_in_payload(data), read_traceparent(data.decode(errors="replace"))):
         assert trace is None or read_traceparent(trace.header) == trace
 
 
 def marks(data: bytes) -> None:
     text = data.decode(errors="replace")
     with contextlib.suppress(InputInvalid):
-        numbers_of(text, 2)
+        cursor_numbers(text, 2)
     with contextlib.suppress(OptionInvalid):
         assert entry_ids.number_of(text) >= 0
 

@@ -186,7 +186,7 @@ def test_all_keys_of_a_partition_are_in_one_cluster_slot(
 def test_a_name_leads_back_to_its_key_partition_and_id(
     prefix: str, partitions: int, key: Key, number: int, identifier: str
 ) -> None:
-    space = Keyspace(prefix, partitions)
+    space = Keyspace(prefix, partitions, keys=KEYS)
     partition = number % partitions
     name = space.name(key, partition, *parts_of(key, identifier))
     found = space.explain(name)
@@ -225,14 +225,14 @@ def test_the_fixed_parts_of_all_keys_differ() -> None:
     ],
 )
 def test_an_id_that_spells_another_key_is_found_out(key: Key, identifier: str) -> None:
-    space = Keyspace("", 1)
+    space = Keyspace("", 1, keys=KEYS)
     found = space.explain(space.name(key, 0, identifier))
     assert found is not None
     assert found.key is not key
 
 
 def test_names_of_others_are_not_explained() -> None:
-    space = Keyspace("app:", 4)
+    space = Keyspace("app:", 4, keys=KEYS)
     for name in ["journal", "app:journal", "{p4}:app:journal", "{p1}:journal", "{px}:app:journal"]:
         assert space.explain(name) is None
     assert space.explain("{p1}:app:journal") == (keys.JOURNAL, 1, None)

@@ -15,7 +15,7 @@ from angarium.lake.filed import transactions_of
 from angarium.redis.backoff import Backoff
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import IN_HAND, TRACEPARENT, Trace, current_trace
+from angarium.runtime.trace import CURRENT_WORK, TRACEPARENT, Trace, current_trace
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import (
     OWNER_DEFAULT,
@@ -102,10 +102,10 @@ class TransactionsClient:
 
 
 def _external_id() -> str | None:
-    handling = IN_HAND.get()
+    handling = CURRENT_WORK.get()
     if handling is None or handling.message_id is None:
         return None
-    message_id = handling.start_id()
+    message_id = handling.message_id_once()
     if message_id is None:
         # Under the same id the second start would silently be the first one again.
         raise InputInvalid(

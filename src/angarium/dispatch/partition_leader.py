@@ -27,7 +27,7 @@ from angarium.dispatch.worker_connection import WorkerConnection
 from angarium.dispatch.worker_pool import WorkerPool
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.lease import Lease, Turn
+from angarium.runtime.lease import Lease, LeaseOutcome
 from angarium.runtime.runtime import Runtime
 
 # Redis executes one batch while the next one is prepared.
@@ -182,14 +182,14 @@ class PartitionLeader:
         if self.leading:
             if self._resigning or share.over_share:
                 await self.hand_over()
-            elif await self._lease.run_once() is Turn.LOST:
+            elif await self._lease.run_once() is LeaseOutcome.LOST:
                 self._stop_leading("its lock expired")
         elif (
             share.may_lead
             and self._ring.current is not None
             and await self._may_acquire(share)
             # KEPT without leading: the last takeover failed after the lease was acquired.
-            and await self._lease.run_once() in (Turn.GAINED, Turn.KEPT)
+            and await self._lease.run_once() in (LeaseOutcome.GAINED, LeaseOutcome.RENEWED)
         ):
             await self._take_over()
             if self.leading and not share.may_lead:
@@ -250,7 +250,7 @@ class PartitionLeader:
         while self._ring.current is not None and self._ring.current < marker:
             if self._clock.monotonic() >= renew_at_s:
                 renew_at_s = self._clock.monotonic() + self._lease.pause_s
-                if await self._lease.run_once() is Turn.LOST:
+                if await self._lease.run_once() is LeaseOutcome.LOST:
                     return False
             await self._clock.sleep(0.005)
         if self._ring.current is None:
@@ -285,7 +285,7 @@ class PartitionLeader:
         while self.leading and (self.queued > 0 or self._in_flight):
             if self._clock.monotonic() >= renew_at_s:
                 renew_at_s = self._clock.monotonic() + self._lease.pause_s
-                if await self._lease.run_once() is Turn.LOST:
+                if await self._lease.run_once() is LeaseOutcome.LOST:
                     self._stop_leading("its lock expired")
             await self._clock.sleep(0.005)
         await self.cover_once()

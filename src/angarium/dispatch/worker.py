@@ -39,7 +39,7 @@ from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 from angarium.runtime.text import valid_text
-from angarium.runtime.trace import IN_HAND, InHand
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork
 
 MEMBERS_S = 1.0
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -232,7 +232,7 @@ class Worker(Service, DispatcherConnectionEvents):
         try:
             message = _decode(payload)
             # The function can read the message's id and continue its trace.
-            IN_HAND.set(InHand(message_id, message, is_message=True))
+            CURRENT_WORK.set(CurrentWork(message_id, message, is_message=True))
             if self._is_async:
                 result = await self._handler.function(message)
             else:

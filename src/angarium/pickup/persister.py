@@ -16,7 +16,7 @@ from angarium.pickup.archive import MessageArchive
 from angarium.pickup.model import StoredMessage
 from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import DatabaseUnavailable, LeaseLost
-from angarium.runtime.lease import Lease, Turn
+from angarium.runtime.lease import Lease, LeaseOutcome
 
 QUEUES_PER_PASS = 200
 ROWS_DELETED_PER_PASS = 1_000
@@ -46,7 +46,7 @@ class Persister:
         self._fenced_term: int | None = None
 
     async def run_once(self) -> PersistResult:
-        if await self._lease.run_once() is Turn.LOST:
+        if await self._lease.run_once() is LeaseOutcome.LOST:
             await self._lease.run_once()  # the lease may be free
         if not self._lease.trusted:
             self._fenced_term = None

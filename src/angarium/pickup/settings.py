@@ -8,14 +8,14 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, SecretStr
 
 from angarium.runtime.setting_group import Group, HttpUrl, Port, Positive
-from angarium.runtime.setting_sources import Former
+from angarium.runtime.setting_sources import FormerName
 from angarium.runtime.setting_values import read_list
 
 
 class PickupSettings(Group):
     host: str = Field("127.0.0.1", description="Address the WebSocket gateway listens on.")
     port: Port = Field(3100, description="Port of the WebSocket gateway; 0 takes a free one.")
-    threshold_timestamp: Annotated[Positive, Former("THRESHOLD_TIMESTAMP")] = Field(
+    threshold_timestamp: Annotated[Positive, FormerName("THRESHOLD_TIMESTAMP")] = Field(
         60_000, description="Milliseconds a message stays in Redis before the database has it."
     )
     grace_ms: int = Field(

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from angarium.routing import keys as routing_keys
 from angarium.runtime.setting_group import Group, Name, Port, Positive
-from angarium.runtime.setting_sources import Former
+from angarium.runtime.setting_sources import FormerName
 from angarium.runtime.setting_values import read_inbound
 
 
@@ -27,7 +27,7 @@ class RoutingSettings(Group):
     inbound: Annotated[
         tuple[tuple[Literal["http", "ws"], str, Port], ...],
         BeforeValidator(read_inbound),
-        Former("INBOUND_TRANSPORT_CONFIG"),
+        FormerName("INBOUND_TRANSPORT_CONFIG"),
     ] = Field(
         (("http", "127.0.0.1", 8071), ("ws", "127.0.0.1", 8081)),
         description="Where the relay listens: a JSON list of transport, host and port.",
@@ -38,17 +38,17 @@ class RoutingSettings(Group):
         "TLS.",
     )
     tls_key: Path | None = Field(None, description="File with the key of that certificate, PEM.")
-    topic_prefix: Annotated[Name, Former("TOPIC_PREFIX")] = Field(
+    topic_prefix: Annotated[Name, FormerName("TOPIC_PREFIX")] = Field(
         routing_keys.TOPIC_PREFIX,
         description="Beginning of the names of the inbound and outbound lists.",
     )
-    status_host: Annotated[str | None, Former("STATUS_ENDPOINT_HOST")] = Field(
+    status_host: Annotated[str | None, FormerName("STATUS_ENDPOINT_HOST")] = Field(
         None, description="Address of the status endpoints; without it they are not served."
     )
-    status_port: Annotated[Port | None, Former("STATUS_ENDPOINT_PORT")] = Field(
+    status_port: Annotated[Port | None, FormerName("STATUS_ENDPOINT_PORT")] = Field(
         None, description="Port of the status endpoints; 0 takes a free one."
     )
-    status_api_key: Annotated[SecretStr | None, Former("STATUS_ENDPOINT_API_KEY")] = Field(
+    status_api_key: Annotated[SecretStr | None, FormerName("STATUS_ENDPOINT_API_KEY")] = Field(
         None, description="Key that callers of the status endpoints must show."
     )
     stale_after_ms: Positive = Field(

@@ -1,7 +1,7 @@
-"""Watches the journal for people: figures for Prometheus, and a warning when entries were lost.
+"""Metrics of the journal for Prometheus, and a warning when entries were dropped.
 
-The size limit gives up the oldest entries when no reader keeps up. That guards Redis, and must
-never be silent: each loss is logged once, with how many events it took and what to do.
+At the size limit the oldest entries are dropped, also those that a reader has not read. Each loss
+is logged once, with the number of events and what to do about it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BEHIND = Gauge(
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What one pass found new: events lost since the pass before, per partition."""
+class JournalLosses:
+    """Events that were dropped since the last pass, by partition."""
 
     lost: Mapping[int, int]
 
@@ -44,24 +44,25 @@ class JournalMetrics:
         self._dropped: dict[int, int] = {}
         self._log = log.logger("angarium.journal")
 
-    async def run_once(self) -> Watched:
+    async def run_once(self) -> JournalLosses:
         lost = {}
         for partition in range(self._partitions):
             status = await self._journal.status(partition)
-            _show(str(partition), status)
-            # What was lost before this process began is told once too: nobody may have heard.
-            fresh = status.dropped_events - self._dropped.get(partition, 0)
-            self._dropped[partition] = status.dropped_events
-            if fresh > 0:
-                lost[partition] = fresh
-                self._warn(partition, fresh, status)
-        return Watched(lost)
+            _set_gauges(str(partition), status)
+            # Losses from before this process started are logged too: perhaps nobody logged them.
 
-    def _warn(self, partition: int, fresh: int, status: JournalStatus) -> None:
+            new_losses = status.dropped_events - self._dropped.get(partition, 0)
+            self._dropped[partition] = status.dropped_events
+            if new_losses > 0:
+                lost[partition] = new_losses
+                self._warn(partition, new_losses, status)
+        return JournalLosses(lost)
+
+    def _warn(self, partition: int, new_losses: int, status: JournalStatus) -> None:
         self._log.warning(
             "journal_events_lost",
             partition=partition,
-            events=fresh,
+            events=new_losses,
             in_all=status.dropped_events,
             bytes_max=self._bytes_max,
             readers=sorted(status.readers),
@@ -69,7 +70,7 @@ class JournalMetrics:
         )
 
 
-def _show(partition: str, status: JournalStatus) -> None:
+def _set_gauges(partition: str, status: JournalStatus) -> None:
     ENTRIES.labels(partition).set(status.entries)
     EVENTS.labels(partition).set(status.events)
     DROPPED.labels(partition).set(status.dropped_events)

@@ -1,4 +1,4 @@
-"""What a key is: its name, what it holds, whose it is and when it goes away."""
+"""The declaration of a key: its name, type, meaning, scope and expiry."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 def placeholder_of(name: str) -> str | None:
-    """`transaction_id` of `state:{transaction_id}`."""
+    """For `state:{transaction_id}` this is `transaction_id`."""
     found = _PLACEHOLDER.search(name)
     return found.group()[1:-1] if found else None
 
 
 class Scope(StrEnum):
     PARTITION = "partition"  # one in each partition, with its hash tag
-    KEYSPACE = "keyspace"  # one in all, with the prefix only
+    KEYSPACE = "keyspace"  # one in the keyspace, with the prefix only
     SERVER = "server"  # shared by all keyspaces on the server: no prefix
 
 
 class Shape(NamedTuple):
-    """A name taken apart, so that putting an id into it costs one concatenation."""
+    """A parsed name, so that inserting an id costs one concatenation."""
 
     head: str
     tail: str
@@ -39,7 +39,9 @@ class Shape(NamedTuple):
         return cls(head, rest[0] if rest else "", len(rest))
 
 
-# Compared by identity: keys are constants, and looking one up must be cheap.
+# Compared by identity: keys are constants, and a dictionary look-up must be cheap.
+
+
 @dataclass(frozen=True, eq=False)
 class Key:
     """One kind of key. `name` holds at most one placeholder, such as `{transaction_id}`."""

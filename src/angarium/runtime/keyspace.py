@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from angarium.runtime.key import Key, Scope, Shape
 
-# Raised when keys change their meaning; recorded in `LAYOUT`, and a process of another version
-# refuses to start on it.
+# Increased when keys change their meaning. `LAYOUT` records it, and a process with another version
+# refuses to start.
+
 LAYOUT_VERSION = 1
 
 
-class Found(NamedTuple):
-    """What a name in Redis stands for; `part` is the id in it, if it has one."""
+class KeyMatch(NamedTuple):
+    """The key that a name in Redis belongs to; `part` is the id in the name, if it has one."""
 
     key: Key
     partition: int
@@ -37,7 +38,7 @@ class Keyspace:
         overrides: Mapping[Key, str] | None = None,
         keys: Sequence[Key] = (),
     ) -> None:
-        """`overrides` are names that follow a setting; `keys` are those that `explain` knows."""
+        """`overrides` are names that follow a setting; `keys` are the ones `explain` can find."""
         self._keys = keys
         self.prefix = prefix
         self.partitions = partitions
@@ -56,7 +57,7 @@ class Keyspace:
             (self._shapes if partitioned else self._shapes_once)[key] = shape
 
     def partition_of(self, routing_id: str | bytes) -> int:
-        """The same in every process and for ever: data already stored depends on it."""
+        """Must never change: stored data depends on it."""
         if self.partitions == 1:
             return 0
         data = routing_id.encode() if isinstance(routing_id, str) else routing_id
@@ -66,28 +67,28 @@ class Keyspace:
         head, tail, expected = self._shapes[key]
         if len(parts) != expected:
             raise TypeError(f"{key.name} takes {expected} parts, not {len(parts)}")
-        # Ids may hold braces: a cluster hashes by the first tag in a name, and that is ours.
+        # An id may contain braces: a cluster hashes the first tag in a name, which is ours.
         if expected:
             return f"{self._tags[partition]}{head}{parts[0]}{tail}"
         return self._tags[partition] + head
 
     def global_name(self, key: Key, *parts: str) -> str:
-        """The name of what exists once: the layout record, Pub/Sub channels."""
+        """The name of a key that exists once in a keyspace or on a server, or of a channel."""
         head, tail, expected = self._shapes_once[key]
         if len(parts) != expected:
             raise TypeError(f"{key.name} takes {expected} parts, not {len(parts)}")
         prefix = "" if key.scope is Scope.SERVER else self.prefix
         return prefix + head + "".join(parts) + tail
 
-    def explain(self, name: str) -> Found | None:
-        """The key a name stands for, or None when it is not ours.
+    def explain(self, name: str) -> KeyMatch | None:
+        """The key that a name belongs to, or None for a name of others.
 
-        Where two templates fit, the longer fixed text at the front wins, then the one at the
-        end. An id that makes one key's name read as another's is found by asking for the name
-        it would get: conversations, whose ids stand right behind their prefix, must refuse it.
+        If two templates match, the longer fixed text at the start decides, then the one at the end.
+        An id can make the name of one key equal to the name of another. To detect that, build the
+        name and explain it; conversations refuse such ids.
         """
         partition, rest = self._split(name)
-        best: tuple[tuple[int, int], Found] | None = None
+        best: tuple[tuple[int, int], KeyMatch] | None = None
         for key in self._keys:
             if key.type == "channel":
                 continue
@@ -99,11 +100,11 @@ class Keyspace:
             fixed = len(shape.head), len(shape.tail)
             if text is not None and _fits(shape, text) and (best is None or fixed > best[0]):
                 part = text[len(shape.head) : len(text) - len(shape.tail)] if shape.parts else None
-                best = fixed, Found(key, partition, part)
+                best = fixed, KeyMatch(key, partition, part)
         return best[1] if best else None
 
     def _split(self, name: str) -> tuple[int, str | None]:
-        """Partition and the rest behind tag and prefix; None when those are not ours."""
+        """The partition and the name without tag and prefix; None if those do not match."""
         if self.partitions == 1:
             return 0, _behind(self.prefix, name)
         digits = name[2 : name.find("}")] if name.startswith("{p") else ""
@@ -114,7 +115,7 @@ class Keyspace:
 
 
 class _Shapes(dict[Key, Shape]):
-    """Shapes by key, each taken apart on first use; only keys of one scope have one here."""
+    """Shapes by key, each parsed on first use. Keys of another scope are refused."""
 
     def __init__(self, *, partitioned: bool) -> None:
         super().__init__()

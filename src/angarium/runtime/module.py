@@ -1,18 +1,17 @@
-"""The manifest of a module: everything that others need to know of it.
+"""The manifest of a module: everything that other code needs to know about it.
 
 A module declares in its `module.py` which keys, settings, events, roles, rates and HTTP operations
 it has. Server, access, dashboard, `top`, the lake's catalogue and the generated pages read the
-manifests; nobody else keeps a list. What is expensive to import (settings, services, HTTP) is
-named by its path and imported when it is used.
+manifests; there is no other list. Settings, services and HTTP are slow to import, so a manifest
+contains their paths and they are imported when they are used.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from angarium.runtime.key import Key
 
@@ -22,12 +21,12 @@ Functions = Literal["worker", "step", "inbox"]
 class Part(StrEnum):
     """What an event does to the life cycle of its subject."""
 
-    ANNOUNCE = "announce"  # waits to be accepted: must be stored already, and is not counted yet
-    ACCEPT = "accept"  # begins it
-    REOPEN = "reopen"  # begins it again after an end
-    STEP = "step"  # in between
-    END = "end"  # ends it, with an outcome
-    BESIDE = "beside"  # may come before or after the end, and changes nothing
+    ANNOUNCE = "announce"  # the subject is stored and waits to be accepted; it is not counted yet
+    ACCEPT = "accept"  # begins the life cycle
+    REOPEN = "reopen"  # begins it again after it ended
+    STEP = "step"  # between begin and end
+    END = "end"  # ends it with an outcome
+    BESIDE = "beside"  # before or after the end; does not change the life cycle
     NONE = "none"  # belongs to no life cycle
 
 
@@ -36,17 +35,17 @@ Stage = Literal["", "accepted", "worked", "paused", "ended", "notified", "archiv
 
 
 @dataclass(frozen=True)
-class Event:
+class EventType:
     """One event that the module's scripts write to the journal."""
 
     name: str
     part: Part
     account: str = ""
-    """The life cycle it belongs to: what must balance, accepted = ended + in flight."""
+    """The life cycle it belongs to. In each account accepted = ended + in flight."""
     outcome: Outcome = ""
     stage: Stage = ""
     retry: bool = False
-    """Something is done again, or will have to be."""
+    """Whether the event means that work is repeated."""
 
 
 def life_cycle(
@@ -61,18 +60,18 @@ def life_cycle(
     paused: str = "",
     retried: str = "",
     archived: str = "",
-) -> Iterator[Event]:
-    """The events of one account, each argument a list of names divided by spaces.
+) -> Iterator[EventType]:
+    """The events of one account. Each argument is a list of names separated by spaces.
 
-    `paused`, `retried` and `archived` name some of the others once more: those after which nobody
-    works on the subject, those that mean that something is done again, those that move it away.
+    `paused`, `retried` and `archived` repeat some of these names: events after which nobody works
+    on the subject, events that mean that work is repeated, events that move the subject away.
     """
     pauses, retries, moves = paused.split(), retried.split(), archived.split()
 
-    def events(names: str, part: Part, stage: Stage, outcome: Outcome = "") -> Iterator[Event]:
+    def events(names: str, part: Part, stage: Stage, outcome: Outcome = "") -> Iterator[EventType]:
         for name in names.split():
             at: Stage = "archived" if name in moves else "paused" if name in pauses else stage
-            yield Event(name, part, account, outcome, at, name in retries)
+            yield EventType(name, part, account, outcome, at, name in retries)
 
     yield from events(announce, Part.ANNOUNCE, "accepted")
     yield from events(accept, Part.ACCEPT, "accepted")
@@ -83,10 +82,10 @@ def life_cycle(
     yield from events(beside, Part.BESIDE, "notified")
 
 
-def notes(names: str) -> Iterator[Event]:
+def notes(names: str) -> Iterator[EventType]:
     """Events that belong to no account."""
     for name in names.split():
-        yield Event(name, Part.NONE)
+        yield EventType(name, Part.NONE)
 
 
 @dataclass(frozen=True)
@@ -96,19 +95,19 @@ class Role:
     name: str
     path: str
     needs: Functions | None = None
-    """Functions of the application; `up` leaves the role out where there are none."""
+    """The kind of function that the role needs; `up` does not start it without such a function."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """An event per second on the dashboard and in `top`, from what a role counts."""
+    """Events per second on the dashboard and in `top`, from a counter of a role."""
 
     name: str
     role: str
     counter: str
-    """With a star at its end: all counters that begin so."""
+    """A name with a star at its end means all counters that begin with it."""
     label: str = ""
-    """Its word in `top`; empty where it is not shown."""
+    """The name in `top`; if empty, `top` does not show it."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class KeyName:
     key: Key
     setting: str
     ending: str = ""
-    """Behind the setting's value."""
+    """Text after the setting's value."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +127,13 @@ class Module:
     key_names: tuple[KeyName, ...] = ()
     settings: str = ""
     """Path of the class of its settings: `angarium.dispatch.settings:DispatchSettings`."""
-    events: tuple[Event, ...] = ()
+    events: tuple[EventType, ...] = ()
     ids_once: tuple[str, ...] = ()
-    """Accounts whose ids are accepted once in all time; elsewhere an id may come again."""
+    """Accounts whose ids are accepted only once; in other accounts an id may be accepted again."""
     roles: tuple[Role, ...] = ()
     rates: tuple[Rate, ...] = ()
     http: str = ""
-    """The file that offers `http_api(runtime, app)`."""
+    """Path of the file with the function `http_api(runtime, app)`."""
+
     overview: str = ""
     """Path of the class that samples the module for the dashboard and `top`."""
-
-
-def imported(path: str) -> Any:
-    """What `package.file:name` stands for."""
-    file, _, name = path.partition(":")
-    return getattr(importlib.import_module(file), name)

@@ -1,7 +1,7 @@
-"""How much memory this process has in use, told by its two allocators.
+"""The memory that this process uses, as its two allocators report it.
 
-Resident memory also rises with every hole that they keep for later, and so for hours without a
-leak. What is in use does not: it is what to look at when a process seems to grow.
+Resident memory also contains free memory that the allocators keep, so it can rise for hours without
+a leak. The memory in use does not; use it to decide whether a process leaks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def _find_mallinfo() -> Callable[[], _Mallinfo2] | None:
-    """glibc has it since 2.33, others do not."""
+    """Only glibc 2.33 and later has mallinfo2."""
     try:
         found = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError, TypeError):
@@ -39,7 +39,7 @@ _mallinfo = _find_mallinfo()
 
 
 def heap_bytes() -> int:
-    """Bytes of libc's heap in use: large objects, and what extensions hold. 0 where unknown."""
+    """Bytes of libc's heap in use by large objects and extensions; 0 where unknown."""
     if _mallinfo is None:
         return 0
     found = _mallinfo()
@@ -47,7 +47,8 @@ def heap_bytes() -> int:
 
 
 def python_blocks() -> int:
-    """Objects of up to 512 bytes that Python holds."""
+    """Number of blocks of up to 512 bytes that Python has allocated."""
+
     return sys.getallocatedblocks()
 
 

@@ -1,8 +1,8 @@
-"""What each running process says of itself every few seconds, and how others read it.
+"""Every running process reports its metrics to Redis every few seconds; others read the reports.
 
-A role reports a flat table of numbers and words; the report lives as long as the next two would
-take to come, so a process that died is gone from the list by itself. The API role reads all of
-them for Prometheus, the dashboard and `top`. The report is for people: nothing decides by it.
+A role reports a flat table of numbers and texts. A report expires after about three intervals, so
+the list drops a dead process by itself. The API role reads all reports for Prometheus, the
+dashboard and `top`. Reports are for people; no code makes decisions from them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from angarium.runtime.scripts import load_script
 REPORT_PROCESS = load_script("angarium.runtime", "report_process")
 LIST_PROCESSES = load_script("angarium.runtime", "list_processes")
 
-# The seed's live figure comes every 3 s; all roles keep to it.
+# The dashboard shows new numbers every 3 s; all roles report at that interval.
 INTERVAL_S = 3.0
 # Two reports may be missed before a process counts as gone.
 TTL_MS = 10_000
 
 
 def tasks_running() -> int:
-    """Tasks of this process's loop: what a leak of them shows in. 0 outside of the loop."""
+    """Number of tasks in this process's event loop; 0 outside of a loop."""
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:
@@ -43,7 +43,7 @@ Gauge("angarium_tasks", "Asyncio tasks of this process.").set_function(tasks_run
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
-    """One role of one process, as it last reported."""
+    """The last report of one role of one process."""
 
     role: str
     actor: str
@@ -59,7 +59,7 @@ class ProcessReport(msgspec.Struct, frozen=True):
 
 
 class ProcessReporter:
-    """A role's own report: `report` in a loop of INTERVAL_S, `withdraw` on the way out."""
+    """Reports for one role: call `report` every INTERVAL_S, and `withdraw` when the role stops."""
 
     def __init__(self, runtime: Runtime, role: str) -> None:
         self._runtime = runtime
@@ -68,8 +68,8 @@ class ProcessReporter:
 
     async def report(self, figures: Mapping[str, float | str]) -> None:
         runtime = self._runtime
-        # JSON knows no infinity, and a mean of nothing is no figure.
-        sayable = {
+        # JSON has no infinity and no NaN.
+        finite = {
             name: value if isinstance(value, str) else float(value)
             for name, value in figures.items()
             if isinstance(value, str) or math.isfinite(value)
@@ -79,7 +79,7 @@ class ProcessReporter:
             runtime.actor,
             socket.gethostname(),
             os.getpid(),
-            sayable,
+            finite,
             tasks=tasks_running(),
             heap_bytes=heap_bytes(),
             python_blocks=python_blocks(),
@@ -88,7 +88,7 @@ class ProcessReporter:
         await self._send(msgspec.json.encode(report))
 
     async def withdraw(self) -> None:
-        """Gone on purpose: the list need not wait for the report to grow old."""
+        """Remove the report now instead of waiting for it to expire."""
         await self._send(b"")
 
     async def _send(self, report: bytes) -> None:
@@ -98,14 +98,15 @@ class ProcessReporter:
 
 
 async def read_processes(runtime: Runtime) -> list[ProcessReport]:
-    """Every role of every live process that this version can read, by role and actor."""
+    """The reports of all live processes that this version can decode, by role and actor."""
     reply = await runtime.run(
         LIST_PROCESSES, 0, [runtime.keyspace.name(keys.PROCESSES, 0)], [TTL_MS]
     )
     found = []
     for at_ms, report in zip(reply[::2], reply[1::2], strict=True):
-        # One that another version wrote differently must not hide all the others.
+        # A report of another version that can't be decoded must not hide the others.
+
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            figures = msgspec.json.decode(report, type=ProcessReport)
-            found.append(msgspec.structs.replace(figures, at_ms=int(at_ms)))
+            decoded = msgspec.json.decode(report, type=ProcessReport)
+            found.append(msgspec.structs.replace(decoded, at_ms=int(at_ms)))
     return sorted(found, key=lambda each: (each.role, each.actor))

@@ -36,7 +36,7 @@ from angarium.runtime.common_settings import (
 )
 from angarium.runtime.limits import Limits
 from angarium.runtime.setting_group import Group, Redacting
-from angarium.runtime.setting_sources import Former, Sources
+from angarium.runtime.setting_sources import FormerName, Sources
 from angarium.runtime.setting_values import check, key_text, read_home, refusal
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class CommonSettings(Redacting, BaseSettings):
         Path(".angarium"),
         description="Folder for everything kept on disk.",
     )
-    redis_url: Annotated[str, Former("REDIS_SERVER_URL")] = Field(
+    redis_url: Annotated[str, FormerName("REDIS_SERVER_URL")] = Field(
         "embedded",
         description="`embedded`, or a `redis://`, `rediss://`, `redis+cluster://` or "
         "`redis+sentinel://` URL.",

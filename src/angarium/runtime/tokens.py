@@ -27,7 +27,7 @@ REVOKE_TOKEN = load_script("angarium.runtime", "revoke_token")
 # Each includes those before it.
 SCOPES = ("read", "write", "admin")
 SETTING = "ANGARIUM_HTTP__TOKENS"
-MARK = "ang_"  # so that a token is known as one wherever it turns up
+TOKEN_PREFIX = "ang_"  # so that a token is known as one wherever it turns up
 HASHED = "sha256="
 TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # All of them are in the memory of each API process.
@@ -98,7 +98,7 @@ class TokenStore:
         checked(scope, tenant)
         if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
             raise InputInvalid(f"a name has 1 to {NAME_CHARS_MAX} printable letters")
-        token = MARK + secrets.token_urlsafe(32)
+        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         record = Token(name, scope, tenant, time.time_ns() // 1_000_000)
         args: list[Argument] = [digest(token), msgspec.json.encode(record), TOKENS_MAX]
         names = [self._name, self._seen_name]

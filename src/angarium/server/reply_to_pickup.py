@@ -35,10 +35,10 @@ from angarium.runtime import keys, log
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
-from angarium.runtime.lease import Lease, LeaseKeys, Turn
+from angarium.runtime.lease import Lease, LeaseKeys, LeaseOutcome
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.trace import IN_HAND, InHand, Trace, current_trace, read_traceparent
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork, Trace, current_trace, read_traceparent
 from angarium.settings import Settings
 
 PICKUP = "pickup"
@@ -184,7 +184,7 @@ class AckFollower:
     async def _holds(self) -> bool:
         now_s = self._clock.monotonic()
         if now_s >= self._turn_s:
-            if await self._lease.run_once() is Turn.GAINED:
+            if await self._lease.run_once() is LeaseOutcome.GAINED:
                 await self._begin()
             self._turn_s = now_s + self._lease.pause_s
         return self._lease.trusted
@@ -279,13 +279,13 @@ class JoinedConversations(ConversationsInstance):
         with tracing.span(
             "conversations send", trace, values, kind="producer", current=True
         ) as own:
-            in_hand = InHand(b"")
-            in_hand.works_under(own)
-            token = IN_HAND.set(in_hand)
+            in_hand = CurrentWork(b"")
+            in_hand.enter_span(own)
+            token = CURRENT_WORK.set(in_hand)
             try:
                 return await super().send(task)
             finally:
-                IN_HAND.reset(token)
+                CURRENT_WORK.reset(token)
 
 
 def check(settings: Settings, app: Angarium) -> None:

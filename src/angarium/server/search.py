@@ -35,7 +35,7 @@ from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import EntryUnreadable, Event, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.trace import Trace, carried_in, read_traceparent, trace_of_id
+from angarium.runtime.trace import Trace, read_traceparent, trace_in_payload, trace_of_id
 from angarium.server.reply_to_pickup import reply_letter_id
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT
@@ -328,11 +328,11 @@ def _noted(found: Found) -> Trace | None:
     """The trace that stands with a thing of a module."""
     if found.module == "transactions":
         metadata = bytes(found.state.metadata)
-        return carried_in(metadata) or trace_of_id(found.state.id)
+        return trace_in_payload(metadata) or trace_of_id(found.state.id)
     if found.kind in ("request", "reply"):
         return read_traceparent(found.state.corr)
     letter = found.state.get("letter") if found.kind == "message" else None
-    return None if letter is None else carried_in((letter.payload or "").encode())
+    return None if letter is None else trace_in_payload((letter.payload or "").encode())
 
 
 def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryEvent]:

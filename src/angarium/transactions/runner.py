@@ -30,7 +30,7 @@ from angarium.runtime.errors import (
 from angarium.runtime.limits import Limits
 from angarium.runtime.log import logger
 from angarium.runtime.text import valid_text
-from angarium.runtime.trace import IN_HAND, InHand
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork
 from angarium.transactions.children import children_data, children_outcome
 from angarium.transactions.model import (
     Checkpoint,
@@ -234,7 +234,7 @@ class TransactionRunner:
         running.step, running.limit_ms = step, limit_ms
         self.metrics.steps += 1
         # Calls that the step makes continue the trace.
-        IN_HAND.set(InHand(running.taken.id.encode(), step.metadata))
+        CURRENT_WORK.set(CurrentWork(running.taken.id.encode(), step.metadata))
         try:
             if is_async:
                 running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000

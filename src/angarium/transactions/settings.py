@@ -7,28 +7,28 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from angarium.runtime.setting_group import Factor, Group, HttpUrl, Name, Positive
-from angarium.runtime.setting_sources import Former
+from angarium.runtime.setting_sources import FormerName
 from angarium.runtime.setting_values import read_list, refusal
 
 
 class TransactionsSettings(Group):
     """Fields with a former name keep its spelling; their periods are in seconds."""
 
-    externalid_uniqueness_period: Annotated[Positive, Former("EXTERNALID_UNIQUENESS_PERIOD")] = (
-        Field(21_600, description="Seconds in which an owner's externalId is taken.")
-    )
-    delay_before_archiving: Annotated[int, Field(ge=0), Former("DELAY_BEFORE_ARCHIVING")] = Field(
-        1_200, description="Seconds a completed transaction stays in Redis."
+    externalid_uniqueness_period: Annotated[
+        Positive, FormerName("EXTERNALID_UNIQUENESS_PERIOD")
+    ] = Field(21_600, description="Seconds in which an owner's externalId is taken.")
+    delay_before_archiving: Annotated[int, Field(ge=0), FormerName("DELAY_BEFORE_ARCHIVING")] = (
+        Field(1_200, description="Seconds a completed transaction stays in Redis.")
     )
     persisting_permission_lock1_period: Annotated[
-        Positive, Former("PERSISTING_PERMISSION_LOCK1_PERIOD")
+        Positive, FormerName("PERSISTING_PERMISSION_LOCK1_PERIOD")
     ] = Field(60, description="Seconds in which a node with the role is given work.")
     persisting_permission_lock2_period: Annotated[
-        Positive, Former("PERSISTING_PERMISSION_LOCK2_PERIOD")
+        Positive, FormerName("PERSISTING_PERMISSION_LOCK2_PERIOD")
     ] = Field(
         90, description="Seconds after which another node may take the role; the rest is grace."
     )
-    max_webhook_retries: Annotated[Positive, Former("MAX_WEBHOOK_RETRIES")] = Field(
+    max_webhook_retries: Annotated[Positive, FormerName("MAX_WEBHOOK_RETRIES")] = Field(
         8, description="Attempts to deliver a webhook before it is given up."
     )
     webhook_retry_delay_ms: Positive = Field(
@@ -37,14 +37,14 @@ class TransactionsSettings(Group):
     webhook_retry_factor: Annotated[Factor, Field(ge=1)] = Field(
         1.8, description="Growth of that delay with each further attempt."
     )
-    webhook_fail_limit: Annotated[Positive, Former("KEYSPACE_WEBHOOK_FAIL_LIMIT")] = Field(
+    webhook_fail_limit: Annotated[Positive, FormerName("KEYSPACE_WEBHOOK_FAIL_LIMIT")] = Field(
         10, description="Failures in a row that disable a webhook URL."
     )
-    webhook_fail_period: Annotated[Positive, Former("KEYSPACE_WEBHOOK_FAIL_PERIOD")] = Field(
+    webhook_fail_period: Annotated[Positive, FormerName("KEYSPACE_WEBHOOK_FAIL_PERIOD")] = Field(
         120, description="Seconds in which these failures must happen."
     )
-    webhook_disable_period: Annotated[Positive, Former("KEYSPACE_WEBHOOK_DISABLE_PERIOD")] = Field(
-        300, description="Seconds for which a webhook URL is disabled."
+    webhook_disable_period: Annotated[Positive, FormerName("KEYSPACE_WEBHOOK_DISABLE_PERIOD")] = (
+        Field(300, description="Seconds for which a webhook URL is disabled.")
     )
     webhook_timeout_ms: Positive = Field(
         10_000, description="Milliseconds a webhook's receiver has to answer."

@@ -24,7 +24,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
 from angarium.runtime.settings import CommonSettings
 from angarium.runtime.text import valid_text
-from angarium.runtime.trace import TRACEPARENT, Trace, carried_in, trace_of_id
+from angarium.runtime.trace import TRACEPARENT, Trace, trace_in_payload, trace_of_id
 from angarium.runtime.tracing import Values
 from angarium.runtime.urls import redacted
 from angarium.transactions.compat import datp_reply
@@ -163,7 +163,7 @@ class WebhookSender(Service):
         # All attempts of one webhook have the same id, so a receiver can drop repeats.
         id = f"{webhook.transaction.id}:{webhook.version}"
         transaction, tracing, began_ns = webhook.transaction, self._runtime.tracing, time.time_ns()
-        trace = carried_in(bytes(transaction.metadata)) or trace_of_id(transaction.id)
+        trace = trace_in_payload(bytes(transaction.metadata)) or trace_of_id(transaction.id)
         own = trace if trace is None or tracing is None else trace.child()
         problem = await self._post(webhook.url, id, body, own)
         if tracing is not None:
