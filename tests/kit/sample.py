@@ -73,7 +73,7 @@ class SampleStore:
     async def accept(self, item_id: str, payload: str = "x") -> str:
         partition = self.runtime.keyspace.partition_of(item_id)
         item = SampleItem(item_id, payload)
-        return str(await self._accept(partition, item, None, len(payload)))
+        return str(await self._accept.submit(partition, item, None, len(payload)))
 
     async def accept_alone(self, item_id: str, payload: str = "x") -> str:
         partition = self.runtime.keyspace.partition_of(item_id)

@@ -59,7 +59,7 @@ class BytesUnanswered:
     def add(self, size_bytes: int) -> None:
         # An item larger than the limit is accepted when nothing else is unanswered. An item
         # without a payload is always accepted: such calls often free the bytes.
-        if self.count and size_bytes and self.count + size_bytes > self._bytes_max:
+        if self.count and self.count + size_bytes > self._bytes_max:
             raise Overloaded("batch_waiting_bytes_max", self._bytes_max)
         self.count += size_bytes
 
@@ -128,7 +128,8 @@ class Batcher(Generic[Item, Result]):
             raise RedisUnavailable("this process is shutting down and takes no more calls")
         if self._waiting >= self._waiting_max:
             raise Overloaded("batch_waiting_items_max", self._waiting_max)
-        self._unanswered.add(size_bytes)
+        if size_bytes:
+            self._unanswered.add(size_bytes)
         future: asyncio.Future[Result] = self._loop.create_future()
         queue = self._queues[partition]
         queue.waiting.append((item, order, size_bytes, size_bytes + answer_bytes, future))
@@ -231,7 +232,7 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         try:
             results = await self._results(queue.number, [entry[0] for entry in batch])
-            for (*_, future), result in zip(batch, results, strict=True):
+            for (_, _, _, _, future), result in zip(batch, results, strict=True):
                 try:
                     if isinstance(result, Exception):
                         future.set_exception(result)
@@ -245,7 +246,7 @@ class Batcher(Generic[Item, Result]):
             raise
         finally:
             queue.in_flight.remove(orders)
-            self._unanswered.count -= sum(entry[2] for entry in batch)
+            self._unanswered.count -= sum([entry[2] for entry in batch])
             # The callers that just got their results run first. They often call again at once, and
             # those calls then join the same batch.
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
@@ -48,32 +48,6 @@ class RuntimeOptions:
     journal_bytes_max: int
     """0 writes no journal."""
     limits: Limits
-
-
-class Batched(Generic[Item]):
-    """One declared transition, called item by item."""
-
-    def __init__(
-        self,
-        transition: Transition[Item],
-        batcher: Batcher[BatchItem, Any],
-        names_of: Callable[[int, Item], tuple[str, ...]],
-    ) -> None:
-        self._decode = transition.decode
-        self._submit = batcher.submit
-        self._names_of = names_of
-
-    async def __call__(
-        self,
-        partition: int,
-        item: Item,
-        order: Hashable = None,
-        size_bytes: int = 0,
-        answer_bytes: int = 0,
-    ) -> Any:
-        """As `Batcher.submit`; the item's reply."""
-        entry = (self._names_of(partition, item), item)
-        return self._decode(await self._submit(partition, entry, order, size_bytes, answer_bytes))
 
 
 async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
@@ -120,7 +94,7 @@ class Runtime:
             (self.keyspace.name(keys.JOURNAL, p), self.keyspace.name(keys.JOURNAL_META, p))
             for p in range(self.keyspace.partitions)
         ]
-        self._batchers: list[Batcher[BatchItem, Any]] = []
+        self._batchers: list[Batcher[Any, Any]] = []
         self._unanswered = BytesUnanswered(options.limits)
 
     @property
@@ -229,14 +203,26 @@ class Runtime:
 
     def batch(
         self, transition: Transition[Item], args: tuple[Any, ...] | None = None
-    ) -> Batched[Item]:
+    ) -> Batcher[Item, Any]:
         """Single calls of a declared transition that share script calls; `args` are the same for
-        all of them."""
+        all of them. A reply is a variant, as `Transition.decode` gives it."""
         before = transition.values(self.keyspace, args)
-        batcher = self.batched(
-            transition.script, lambda p: transition.names(self.keyspace, p, args), before
-        )
-        return Batched(transition, batcher, transition.item_names(self.keyspace))
+        names_of = transition.item_names(self.keyspace) if transition.item_keys else None
+
+        async def run(partition: int, items: list[Item]) -> Sequence[Any]:
+            names = transition.names(self.keyspace, partition, args)
+            values = [*before, len(items)]
+            for item in items:
+                values += item
+                if names_of is not None:
+                    names += names_of(partition, item)
+            return transition.decode_all(
+                await self.run(transition.script, partition, names, values)
+            )
+
+        batcher: Batcher[Item, Any] = Batcher(run, self.options.limits, self._unanswered)
+        self._batchers.append(batcher)
+        return batcher
 
     async def _call(
         self,

@@ -139,6 +139,24 @@ class Transition(Generic[Item]):
             for word, fields in self.replies.items()
         }
 
+    @cached_property
+    def _words(self) -> Mapping[bytes, str]:
+        return {word: found for word, found in self._decoders.items() if isinstance(found, str)}
+
+    def decode_all(self, replies: Sequence[Any]) -> list[Any]:
+        """The variant of each reply; one that is not declared is an error in its place."""
+        words = self._words
+        try:
+            return [words[reply] for reply in replies]
+        except (KeyError, TypeError):
+            return [self._decoded(reply) for reply in replies]
+
+    def _decoded(self, reply: Any) -> Any:
+        try:
+            return self.decode(reply)
+        except ScriptFailed as error:
+            return error
+
     def decode(self, reply: Any) -> Any:
         """The variant: its word, or its named tuple."""
         word, fields = (reply[0], reply[1:]) if isinstance(reply, list) else (reply, ())
