@@ -279,7 +279,7 @@ from angarium.cli.main import main
 from angarium.runtime.module import Role
 from angarium.server import app
 
-app.ROLES = {"api": app.ROLES["api"], "worker": Role("worker", "errand")}
+app.ROLES = {"api": app.ROLES["api"], "worker": Role("worker", "errand", needs="worker")}
 sys.exit(main())
 """
 SHOP = """
