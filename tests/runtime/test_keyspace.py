@@ -202,7 +202,7 @@ def test_a_name_leads_back_to_its_key_partition_and_id(
 )
 def test_names_of_ordinary_ids_never_meet(identifier: str, partition: int) -> None:
     assume(identifier not in ("pendingMessages", "direct_resp"))
-    space = Keyspace("app:", 4)
+    space = Keyspace("app:", 4, keys=KEYS)
     names = [space.name(key, partition, *parts_of(key, identifier)) for key in PARTITIONED]
     assert len(set(names)) == len(names)
     for key, name in zip(PARTITIONED, names, strict=True):

@@ -1,4 +1,4 @@
-"""Keys of the conversations module. What they begin with follows `conversations.prefix`."""
+"""Keys of the conversations module. Their names begin with `conversations.prefix`."""
 
 from __future__ import annotations
 
@@ -27,51 +27,51 @@ CONVERSATION_REQUESTS = Key(
 CONVERSATION_RESPONSES = Key(
     f"{CONVERSATIONS_PREFIX}:{{conversation_id}}",
     "zset",
-    meaning="MinMessageInfo of a conversation's replies, in the order in which they leave",
+    meaning="MinMessageInfo of a conversation's replies, in the order of sending",
     expiry="`conversations.awaited_message_ttl`",
 )
 CONVERSATION_ORDER = Key(
     f"{CONVERSATIONS_PREFIX}:{{conversation_id}}:order",
     "hash",
-    meaning="The newest position given out, and for each request and reply in the two lists until "
-    "when it stands before others",
+    meaning="The newest position, and for each request and reply in the two lists the time until "
+    "which later ones wait for it",
     expiry="`conversations.message_ttl` + `conversations.awaited_message_ttl`",
 )
 PENDING_MESSAGES = Key(
     f"{CONVERSATIONS_PREFIX}:pendingMessages",
     "zset",
-    meaning="MinMessageInfo of every reply in flight, scored by the time (s) from which on it may "
-    "be claimed",
-    expiry="each member by itself; the key goes with its last member",
+    meaning="MinMessageInfo of every reply in flight, scored by the time (s) from which another "
+    "process may claim it",
+    expiry="each member separately; the key is removed with its last member",
 )
 OPEN_REQUESTS = Key(
     f"{CONVERSATIONS_PREFIX}:openRequests",
     "zset",
-    meaning="MinMessageInfo of requests without a reply, scored by the end of their time (s)",
-    expiry="each member by itself; the key goes with its last member",
+    meaning="MinMessageInfo of requests without a reply, scored by their expiry (s)",
+    expiry="each member separately; the key is removed with its last member",
 )
 NEW_MESSAGES = Key(
     f"{CONVERSATIONS_PREFIX}:newMessages",
     "list",
-    meaning="MinMessageInfo of replies that no process holds yet; a hand-over, pendingMessages is "
-    "the truth",
+    meaning="MinMessageInfo of replies that no process has taken yet; every reply in it is also in "
+    "pendingMessages",
 )
 WAITING_SENDER = Key(
     f"{CONVERSATIONS_PREFIX}:waitingSender:{{need}}",
     "zset",
-    meaning="MinMessageInfo of replies that no process could take for want of their sender, scored "
-    "by since when (ms). The need is `n:` and a sender's name, or `o:` and an origin whose sender "
-    "or the one named `default` will do; `n` and `o` alone: the needs of that kind. To find them "
-    "by, pendingMessages is the truth",
-    expiry="`conversations.awaited_message_ttl` after the last came; each member so long after it "
-    "came",
+    meaning="MinMessageInfo of replies that no process could take because none has their sender, "
+    "scored by the time (ms) when they were added. The need is `n:` and a sender's name, or `o:` "
+    "and an origin, which the sender of that origin or the sender `default` serves; `n` and `o` "
+    "alone list the needs of that kind. An index only: every reply is also in pendingMessages",
+    expiry="`conversations.awaited_message_ttl` after the last addition; each member that long "
+    "after its own",
 )
 SENDER_PROCESSES = Key(
     f"{CONVERSATIONS_PREFIX}:senderProcesses",
     "hash",
-    meaning="Each process that sends replies → when it last reported, and the names of its "
+    meaning="Each process that sends replies → time of its last report, and the names of its "
     "senders; in the first partition only",
-    expiry="a field goes 10 s after its last report, with the first report of another process",
+    expiry="a field that is older than 10 s is removed when a new process first reports",
 )
 ASYNC_REQUEST = Key(
     f"{CONVERSATIONS_PREFIX}:asyncRequest:{{async_request_id}}",
@@ -82,7 +82,7 @@ ASYNC_REQUEST = Key(
 CONVERSATIONS_WAKE = Key(
     f"{CONVERSATIONS_PREFIX}:wake",
     "channel",
-    meaning="Conversations whose next reply may go now; a hint, polling finds them too",
+    meaning="Conversations whose next reply can be sent; a hint, polling finds them too",
     scope=Scope.KEYSPACE,
 )
 

@@ -21,12 +21,13 @@ class DispatchSettings(Group):
     )
     pending: Name = Field(
         dispatch_keys.MESSAGES_PENDING.name,
-        description="Sorted set of unfinished messages; payloads and attempts stand beside it.",
+        description="Sorted set of unfinished messages, and the beginning of the names of their "
+        "payloads and attempts.",
     )
     inbox: Name = Field(
         dispatch_keys.MESSAGES_INBOX.name, description="Stream of the durable intake."
     )
-    dead: Name = Field(dispatch_keys.MESSAGES_DEAD.name, description="Stream of messages given up.")
+    dead: Name = Field(dispatch_keys.MESSAGES_DEAD.name, description="Stream of dead letters.")
     consumer_ids: Name = Field(
         dispatch_keys.CONSUMER_IDS.name, description="List of the live consumers."
     )
@@ -35,69 +36,71 @@ class DispatchSettings(Group):
         2_000,
         ge=100,
         le=60_000,
-        description="Milliseconds after which a silent leader loses its lock.",
+        description="Milliseconds after the last renewal at which a leader loses its lock.",
     )
     ack_host: str = Field("127.0.0.1", description="Address for acknowledgements.")
     ack_port: Port = Field(8301, description="Port for acknowledgements; 0 takes a free one.")
     ack_timeout_ms: Positive = Field(
         2_000,
-        description="Milliseconds without acknowledgement after which another worker gets the "
+        description="Milliseconds without an acknowledgement after which another worker gets the "
         "message.",
     )
     deliveries_max: Positive = Field(
-        10, description="Deliveries after which an unacknowledged message is dead."
+        10, description="Deliveries after which an unacknowledged message becomes a dead letter."
     )
     consumers: Annotated[tuple[str, ...], BeforeValidator(read_consumers)] = Field(
         (),
-        description="Consumers to dial besides those that register: a list of `host:port`, or a "
-        "file with one on each line.",
+        description="Consumers to connect to in addition to those that register: a list of "
+        "`host:port`, or a file with one per line.",
     )
     retry_delay_ms: Positive = Field(
         100,
-        description="Milliseconds before a message that a worker refused is sent again; doubles "
-        "with each refusal, up to `ack_timeout_ms`.",
+        description="Milliseconds before a message that a worker refused is sent again. The delay "
+        "doubles with each refusal, up to `ack_timeout_ms`.",
     )
     pending_messages_max: Positive = Field(
         5_000_000,
-        description="Unfinished messages a partition may hold; `pending_full` says what happens "
-        "to more.",
+        description="Unfinished messages of a partition. `pending_full` says what happens to "
+        "further messages.",
     )
     pending_full: Literal["refuse_new", "drop_oldest"] = Field(
         "refuse_new",
-        description="When a partition is full: `refuse_new` takes no more from the channel and "
-        "leaves the inbox where it is, `drop_oldest` moves the oldest to the dead letters.",
+        description="When a partition is full, `refuse_new` accepts no more from the channel and "
+        "leaves messages in the inbox; `drop_oldest` moves the oldest to the dead letters.",
     )
     stream_entries_max: Positive | None = Field(
         None,
-        description="Results kept in the stream, about; the oldest go. Without it all are kept.",
+        description="Approximate number of results in the stream; older results are removed. "
+        "Without it all are kept.",
     )
     worker_host: str = Field("127.0.0.1", description="Address a worker listens on.")
     worker_port: Port = Field(0, description="Port a worker listens on; 0 takes a free one.")
     worker_address: str | None = Field(
         None,
-        description="`host:port` under which dispatchers reach this worker, when it is not the "
-        "one it listens on; a worker on all addresses tells the one that Redis sees.",
+        description="`host:port` that dispatchers connect to, if it differs from the one that the "
+        "worker listens on. A worker that listens on all addresses registers the address that "
+        "Redis sees.",
     )
     worker_concurrency: Positive = Field(
-        100, description="Messages a worker works on at the same time."
+        100, description="Messages that a worker processes at the same time."
     )
     worker_window: Positive = Field(
         1_000,
-        description="Messages a worker may hold unacknowledged. They must be done within "
-        "`ack_timeout_ms`, or others get them too.",
+        description="Unacknowledged messages of a worker. A message that is not acknowledged "
+        "within `ack_timeout_ms` goes to another worker too.",
     )
     heartbeat_ms: Positive = Field(
-        1_000, description="Milliseconds between signs of life on a worker's connection."
+        1_000, description="Milliseconds between heartbeats on a worker's connection."
     )
     token: SecretStr | None = Field(
-        None, description="Secret that dispatchers and workers prove to know; it is never sent."
+        None, description="Shared secret of dispatchers and workers; it is never sent."
     )
     tls_certificate: Path | None = Field(
-        None, description="File with the certificate this side shows on worker connections."
+        None, description="File with the certificate of this process for worker connections."
     )
     tls_key: Path | None = Field(None, description="File with the key of that certificate.")
     tls_authority: Path | None = Field(
         None,
-        description="File with the authority the other side's certificate must come from. With "
-        "any of these three set, worker connections and the acknowledgement port use TLS.",
+        description="File with the authority that must have signed the peer's certificate. If any "
+        "of these three is set, worker connections and the acknowledgement port use TLS.",
     )

@@ -14,15 +14,15 @@ class LakeSettings(Group):
         description="Where Spark runs: `local[*]`, `spark://host:7077`, `k8s://…` or `yarn`.",
     )
     interval_ms: Positive = Field(
-        500, description="Milliseconds between the beginnings of two batches, at the least."
+        500, description="Minimum of milliseconds between the starts of two batches."
     )
     batch_rows_max: Positive = Field(
-        200_000, description="About how many events one batch takes from the journal."
+        200_000, description="Approximate number of events that one batch reads from the journal."
     )
     archive: bool = Field(
         False,
-        description="Whether ended transactions are archived in the lake; a role `archiver` that "
-        "runs beside it gets a share of them.",
+        description="Whether the lake archives ended transactions. If the role `archiver` runs "
+        "too, it archives some of them.",
     )
     audit_interval_s: Positive = Field(
         300, description="Seconds between two audits of the role `lake`."
@@ -30,6 +30,6 @@ class LakeSettings(Group):
     start_delay_ms: int = Field(
         10_000,
         ge=0,
-        description="Milliseconds after its start before the role `lake` starts Spark, so that "
-        "the roles beside it come first.",
+        description="Milliseconds that the role `lake` waits before it starts Spark, so that other "
+        "roles start first.",
     )

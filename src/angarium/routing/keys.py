@@ -1,4 +1,4 @@
-"""Keys of the routing module. Lists and topics begin with what `routing.topic_prefix` says."""
+"""Keys of the routing module. Names of lists and topics begin with `routing.topic_prefix`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ TOPIC_PREFIX = "acapy"
 PENDING_COUNTS = Key(
     "uid_recip_key_pending_msg_count",
     "hash",
-    meaning="`{uid}_{recip_key}` → messages that wait for this key at this instance; with an empty "
-    "uid those of a key that nobody owns yet",
+    meaning="`{uid}_{recip_key}` → number of messages that wait for this key at this instance; the "
+    "uid is empty if no instance owns the key yet",
 )
 ROUND_ROBIN_ITERATOR = Key(
     "round_robin_iterator",
     "string",
-    meaning="Position in the list of instances of the next one to be given a key",
+    meaning="Position in the list of instances; the instance there gets the next key",
 )
 UID_RECIP_KEYS = Key(
     "uid_recip_keys_map",
@@ -31,36 +31,36 @@ RECIP_KEY_UID = Key(
 UID_LAST_ACCESS = Key(
     "uid_last_access_map",
     "hash",
-    meaning="Instance uid → when it was last heard of, and its number; in layout `acapy` a date, "
-    "and without a field it is not stale",
+    meaning="Instance uid → time of its last sign of life, and its number; in layout `acapy` a "
+    "date, and an instance without a field is not stale",
 )
 MAIL = Key(
     f"{TOPIC_PREFIX}_mail",
     "zset",
-    meaning="Recipient keys that have mail, in one band of scores for each instance: ready, then "
-    "in hand; the band of number 0 has keys that nobody owns yet",
+    meaning="Recipient keys with messages. Each instance has a range of scores, first for ready "
+    "keys, then for leased keys; range 0 contains keys that no instance owns yet",
 )
 INBOUND = Key(
     f"{TOPIC_PREFIX}_inbound_{{recip_key}}",
     "list",
-    meaning="Messages for one recipient key, oldest first; one leaves when it has been handled",
+    meaning="Messages for one recipient key, oldest first; a message is removed when it is handled",
 )
 INBOUND_DEAD = Key(
     f"{TOPIC_PREFIX}_dead_inbound",
     "list",
-    meaning="Messages that an instance could not handle, with the reason",
+    meaning="Dead letters: messages that an instance could not handle, with the reason",
     expiry="until dropped by an operator",
 )
 DIRECT_RESPONSES = Key(
     f"{TOPIC_PREFIX}_inbound_direct_resp",
     "list",
-    meaning="Layout `acapy`: answers to callers that wait at any relay, by `txn_id`",
+    meaning="Layout `acapy`: responses to callers that wait at any relay, by `txn_id`",
 )
 RELAY_RESPONSES = Key(
     f"{TOPIC_PREFIX}_responses_{{relay}}",
     "list",
-    meaning="Answers to callers that wait at one relay, by `txn_id`",
-    expiry="60 s after the last answer",
+    meaning="Responses to callers that wait at one relay, by `txn_id`",
+    expiry="60 s after the last response",
 )
 OUTBOUND = Key(
     f"{TOPIC_PREFIX}_outbound",
@@ -70,40 +70,40 @@ OUTBOUND = Key(
 OUTBOUND_RETRY = Key(
     f"{TOPIC_PREFIX}_outbound_retry",
     "zset",
-    meaning="Outbound messages that failed, scored by the time of the next try in seconds",
+    meaning="Outbound messages that failed, scored by the time of the next attempt in seconds",
 )
 OUTBOUND_TAKEN = Key(
     f"{TOPIC_PREFIX}_outbound_taken",
     "hash",
-    meaning="Loan → outbound message that a deliverer has in hand; `last` is the newest loan",
+    meaning="Lease → outbound message that a deliverer sends; `last` is the newest lease",
 )
 OUTBOUND_LOANS = Key(
     f"{TOPIC_PREFIX}_outbound_loans",
     "zset",
-    meaning="Loans, scored by when another deliverer may have the message, in ms",
+    meaning="Leases, scored by their end in ms; then another deliverer may take the message",
 )
 OUTBOUND_DEAD = Key(
     f"{TOPIC_PREFIX}_outbound_dead",
     "list",
-    meaning="Outbound messages that used up their retries or could not be read",
+    meaning="Dead letters: outbound messages without further retries or that could not be decoded",
     expiry="until retried or dropped by an operator",
 )
 INBOX_WAKE = Key(
     f"{TOPIC_PREFIX}_wake_{{uid}}",
     "channel",
-    meaning="An instance has mail in the partition named; a hint, polling finds it too",
+    meaning="An instance has messages in the named partition; a hint, polling finds them too",
     scope=Scope.KEYSPACE,
 )
 RELAY_WAKE = Key(
     f"{TOPIC_PREFIX}_responses_wake_{{relay}}",
     "channel",
-    meaning="A relay has answers for its callers; a hint, polling finds them too",
+    meaning="A relay has responses for its callers; a hint, polling finds them too",
     scope=Scope.KEYSPACE,
 )
 OUTBOUND_WAKE = Key(
     f"{TOPIC_PREFIX}_outbound_wake",
     "channel",
-    meaning="Something to deliver in the partition named; a hint, polling finds it too",
+    meaning="The named partition has messages to deliver; a hint, polling finds them too",
     scope=Scope.KEYSPACE,
 )
 

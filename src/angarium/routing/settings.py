@@ -30,11 +30,11 @@ class RoutingSettings(Group):
         FormerName("INBOUND_TRANSPORT_CONFIG"),
     ] = Field(
         (("http", "127.0.0.1", 8071), ("ws", "127.0.0.1", 8081)),
-        description="Where the relay listens: a JSON list of transport, host and port.",
+        description="Listeners of the relay: a JSON list of transport, host and port.",
     )
     tls_certificate: Path | None = Field(
         None,
-        description="File with the relay's certificate chain, PEM; with it all its listeners use "
+        description="File with the relay's certificate chain, PEM. If it is set, all listeners use "
         "TLS.",
     )
     tls_key: Path | None = Field(None, description="File with the key of that certificate, PEM.")
@@ -49,11 +49,11 @@ class RoutingSettings(Group):
         None, description="Port of the status endpoints; 0 takes a free one."
     )
     status_api_key: Annotated[SecretStr | None, FormerName("STATUS_ENDPOINT_API_KEY")] = Field(
-        None, description="Key that callers of the status endpoints must show."
+        None, description="Key that callers of the status endpoints must send."
     )
     stale_after_ms: Positive = Field(
         15_000,
-        description="Milliseconds of silence after which an instance with mail loses its keys.",
+        description="Milliseconds of silence after which an instance with messages loses its keys.",
     )
     direct_response_timeout_ms: Positive = Field(
         15_000, description="Milliseconds a caller at the relay waits for a direct response."

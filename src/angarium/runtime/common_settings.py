@@ -13,9 +13,9 @@ from angarium.runtime.setting_values import read_list
 
 
 class AccessMode(StrEnum):
-    AUTO = "auto"  # open on loopback until there is a token, and never again
-    OPEN = "open"  # open on loopback, whatever tokens there are or were
-    TOKENS = "tokens"  # nobody comes in without a token, not even before the first one
+    AUTO = "auto"  # open on loopback until the first token exists; closed from then on
+    OPEN = "open"  # open on loopback, also if tokens exist
+    TOKENS = "tokens"  # every request needs a token, also before the first one exists
 
 
 class HttpSettings(Group):
@@ -23,20 +23,20 @@ class HttpSettings(Group):
     port: Port = Field(8400, description="Port of the API and the dashboard; 0 takes a free one.")
     tokens: Annotated[tuple[SecretStr, ...], BeforeValidator(read_list)] = Field(
         (),
-        description="Bearer tokens of the API as `scope:token` or `scope@tenant:token`, the token "
-        "as it is or as `sha256=` and its hash; more are made by `angarium token create`.",
+        description="Bearer tokens of the API as `scope:token` or `scope@tenant:token`; the token "
+        "is plain text or `sha256=` and its hash. `angarium token create` adds more.",
     )
 
 
 class RedisSettings(Group):
     call_timeout_ms: Positive = Field(
-        5_000, description="Milliseconds a call may take before its connection is given up."
+        5_000, description="Milliseconds a call may take before its connection is closed."
     )
     unavailable_timeout_ms: Positive = Field(
-        10_000, description="Milliseconds a call waits for Redis to come back before it fails."
+        10_000, description="Milliseconds a call waits for an unreachable Redis before it fails."
     )
     connections_max: Positive = Field(
-        8, description="Connections to each Redis server for calls that need one to themselves."
+        8, description="Connections to each Redis server for calls that need their own connection."
     )
 
 
@@ -44,6 +44,7 @@ class JournalSettings(Group):
     enabled: bool = Field(True, description="Whether transitions are written to the journal.")
     bytes_max: Positive = Field(
         256 * MIB,
-        description="Bytes the journal of a partition may hold; beyond them the oldest entries "
-        "are dropped, and counted, even when a reader has not seen them.",
+        description="Bytes of the journal of a partition. Beyond this size the oldest entries are "
+        "dropped and counted, even if a reader has not read them.",
+
     )

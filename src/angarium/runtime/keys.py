@@ -7,8 +7,8 @@ from angarium.runtime.key import Key, Scope
 LAYOUT = Key(
     "angarium:layout",
     "hash",
-    meaning="How this keyspace was laid out: `layout_version`, `partitions`, `prefix`, "
-    "and what the roles run with: `durability`, `journal_bytes_max`",
+    meaning="Layout of this keyspace (`layout_version`, `partitions`, `prefix`) and settings of "
+    "the roles (`durability`, `journal_bytes_max`)",
     scope=Scope.KEYSPACE,
 )
 KEYSPACES = Key(
@@ -20,8 +20,8 @@ KEYSPACES = Key(
 JOURNAL = Key(
     "journal",
     "stream",
-    meaning="Events of every transition, one entry for each script call that changed something",
-    expiry="trimmed behind the slowest reader; beyond `journal.bytes_max` also ahead of it",
+    meaning="Events of all transitions, one entry for each script call that changed something",
+    expiry="entries that all readers have committed; beyond `journal.bytes_max` also others",
 )
 JOURNAL_META = Key(
     "journal:meta",
@@ -36,37 +36,38 @@ JOURNAL_READERS = Key(
 FOLLOWER_LOCK = Key(
     "angarium:follower:{name}",
     "string",
-    meaning="Term and name of the process that follows this partition's journal for two modules",
+    meaning="Term and name of the process that follows this partition's journal, such as the one "
+    "that passes replies to pickup",
     expiry="5 s",
 )
 FOLLOWER_TERM = Key(
     "angarium:follower-term:{name}",
     "string",
-    meaning="The last term given out to such a follower; only grows",
+    meaning="The last term of a follower; it only grows",
 )
 TOKENS = Key(
     "angarium:tokens",
     "hash",
-    meaning="SHA-256 of a bearer token of the API → its name, scope and tenant; in the first "
+    meaning="SHA-256 of a bearer token of the API → name, scope and tenant; in the first "
     "partition only",
 )
 TOKENS_SEEN = Key(
     "angarium:tokens-seen",
     "hash",
-    meaning="`api`, `gateway` → when it was first seen with a token; it stays closed when none is "
-    "left; in the first partition only",
+    meaning="`api` or `gateway` → time when it first had a token; from then on every request needs "
+    "a token, also if none is left; in the first partition only",
 )
 BARRIER = Key(
     "angarium:barrier",
     "string",
-    meaning="Written behind a transition, so that waiting for the disk or a replica covers it",
+    meaning="Written after a transition, so that waiting for the disk or a replica covers it",
 )
 PROCESSES = Key(
     "angarium:processes",
     "hash",
-    meaning="Role and actor of each running process → when it last reported, and its figures; in "
+    meaning="Role and actor of each running process → time of its last report, and the report; in "
     "the first partition only",
-    expiry="a field goes 10 s after its last report, with the next report of any process",
+    expiry="a field that is older than 10 s is removed when a new process first reports",
 )
 
 KEYS: tuple[Key, ...] = tuple(value for value in globals().values() if isinstance(value, Key))

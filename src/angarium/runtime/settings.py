@@ -1,8 +1,8 @@
-"""The settings that every module shares, and how a module finds its own group.
+"""The settings that all modules share; `group` returns the settings of one module.
 
 A value comes from a keyword given to `angarium.settings.load`, else from the environment
-(`ANGARIUM_*`, or a name taken over from one of the systems we replace), else from `angarium.toml`,
-else from the default below. Nothing here opens a connection or makes a folder.
+(`ANGARIUM_*`, or the name that the setting had in a system that Angarium replaces), else from
+`angarium.toml`, else from the default below. This file opens no connection and creates no folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CommonSettings(Redacting, BaseSettings):
     limits: Limits = Limits()
     home: Annotated[Path, BeforeValidator(read_home)] = Field(
         Path(".angarium"),
-        description="Folder for everything kept on disk.",
+        description="Folder for all files that Angarium writes.",
     )
     redis_url: Annotated[str, FormerName("REDIS_SERVER_URL")] = Field(
         "embedded",
@@ -65,26 +65,27 @@ class CommonSettings(Redacting, BaseSettings):
     )
     database_url: str = Field(
         default_factory=lambda data: f"sqlite:///{data.get('home', '')}/angarium.sqlite",
-        description="`sqlite:///` or `postgresql://` URL of the database; a file in the home "
-        "folder unless set.",
+        description="`sqlite:///` or `postgresql://` URL of the database; by default a file in the "
+        "home folder.",
     )
     lake_url: str = Field(
         default_factory=lambda data: f"{data.get('home', '')}/lake",
-        description="Folder or object store of the lake; in the home folder unless set.",
+        description="Folder or object store of the lake; by default in the home folder.",
     )
     partitions: int = Field(
         1,
         ge=1,
         le=16_384,
-        description="Parts the keys are spread over; fixed on first use, at least 2 on a cluster.",
+        description="Number of partitions of the keys. It is fixed on first use, and at least 2 on "
+        "a cluster.",
     )
     prefix: str = Field(
-        "", description="Put in front of every key as it is, such as `app:`, to share a server."
+        "", description="Beginning of every key, such as `app:`, so that systems share a server."
     )
     durability: Durability = Field(
         Durability.MEMORY,
-        description="What an acknowledged write has reached: `memory`, `local` (disk) or "
-        "`replica`.",
+        description="Where a write is stored before it is acknowledged: `memory`, `local` (disk) "
+        "or `replica`.",
     )
     app: str | None = Field(
         None,
@@ -172,4 +173,4 @@ class CommonSettings(Redacting, BaseSettings):
 
     @abstractmethod
     def runtime_options(self) -> RuntimeOptions:
-        """What a runtime with all modules is started from."""
+        """The options of a runtime with all modules."""

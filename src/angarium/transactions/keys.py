@@ -93,7 +93,7 @@ STATS_COARSE = Key(
 SLEEPING = Key(
     "sleepingZ",
     "zset",
-    meaning="Ids of sleeping transactions, scored by when they wake",
+    meaning="Ids of sleeping transactions, scored by the time when they wake",
 )
 TO_ARCHIVE = Key(
     "toArchiveZ",

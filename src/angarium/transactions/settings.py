@@ -12,30 +12,28 @@ from angarium.runtime.setting_values import read_list, refusal
 
 
 class TransactionsSettings(Group):
-    """Fields with a former name keep its spelling; their periods are in seconds."""
+    """Fields with a former name keep that name; their periods are in seconds."""
 
     externalid_uniqueness_period: Annotated[
         Positive, FormerName("EXTERNALID_UNIQUENESS_PERIOD")
-    ] = Field(21_600, description="Seconds in which an owner's externalId is taken.")
+    ] = Field(21_600, description="Seconds for which an owner's externalId is unique.")
     delay_before_archiving: Annotated[int, Field(ge=0), FormerName("DELAY_BEFORE_ARCHIVING")] = (
         Field(1_200, description="Seconds a completed transaction stays in Redis.")
     )
     persisting_permission_lock1_period: Annotated[
         Positive, FormerName("PERSISTING_PERMISSION_LOCK1_PERIOD")
-    ] = Field(60, description="Seconds in which a node with the role is given work.")
+    ] = Field(60, description="Seconds in which the process with the role leases work.")
     persisting_permission_lock2_period: Annotated[
         Positive, FormerName("PERSISTING_PERMISSION_LOCK2_PERIOD")
-    ] = Field(
-        90, description="Seconds after which another node may take the role; the rest is grace."
-    )
+    ] = Field(90, description="Seconds after which another process may take the role.")
     max_webhook_retries: Annotated[Positive, FormerName("MAX_WEBHOOK_RETRIES")] = Field(
-        8, description="Attempts to deliver a webhook before it is given up."
+        8, description="Attempts to deliver a webhook."
     )
     webhook_retry_delay_ms: Positive = Field(
         15_000, description="Milliseconds before a webhook's second attempt."
     )
     webhook_retry_factor: Annotated[Factor, Field(ge=1)] = Field(
-        1.8, description="Growth of that delay with each further attempt."
+        1.8, description="Factor of that delay for each further attempt."
     )
     webhook_fail_limit: Annotated[Positive, FormerName("KEYSPACE_WEBHOOK_FAIL_LIMIT")] = Field(
         10, description="Failures in a row that disable a webhook URL."
@@ -47,7 +45,7 @@ class TransactionsSettings(Group):
         Field(300, description="Seconds for which a webhook URL is disabled.")
     )
     webhook_timeout_ms: Positive = Field(
-        10_000, description="Milliseconds a webhook's receiver has to answer."
+        10_000, description="Milliseconds in which a webhook's receiver must respond."
     )
     webhook_concurrency: Positive = Field(
         64, description="Webhooks that are sent at the same time."
@@ -60,7 +58,8 @@ class TransactionsSettings(Group):
     )
     webhook_admin_url: HttpUrl | None = Field(
         None,
-        description="Where the administrator is told of webhooks given up and URLs disabled.",
+        description="URL that is notified of webhooks without further attempts and of disabled "
+        "URLs.",
     )
     node_groups: Annotated[tuple[Name, ...], BeforeValidator(read_list)] = Field(
         ("default",), description="Node groups whose transactions the role `node` runs, as a list."
@@ -73,10 +72,10 @@ class TransactionsSettings(Group):
     )
     node_timeout_ms: Annotated[int, Field(ge=500, le=2**53)] = Field(
         8_000,
-        description="Milliseconds of silence after which a node's transactions go to others.",
+        description="Milliseconds of silence after which other nodes take a node's transactions.",
     )
     node_grace_ms: Annotated[int, Field(ge=0)] = Field(
-        3_000, description="Milliseconds a stopping node waits before it hands its work back."
+        3_000, description="Milliseconds a stopping node waits before it gives its work back."
     )
     step_timeout_ms: Positive = Field(
         60_000, description="Milliseconds a step may take, unless its definition says otherwise."
@@ -86,10 +85,10 @@ class TransactionsSettings(Group):
         description="Milliseconds a transaction may take, unless its pipeline says otherwise.",
     )
     longpoll_timeout_ms: Positive = Field(
-        30_000, description="Milliseconds after which a long poll is answered with what there is."
+        30_000, description="Milliseconds after which a long poll returns the current state."
     )
     pipelines: str | None = Field(
-        None, description="File or folder of pipeline definitions that a node loads as it starts."
+        None, description="File or folder of pipeline definitions that a node loads at its start."
     )
 
     @model_validator(mode="after")
