@@ -17,7 +17,7 @@ from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 from angarium.runtime.tokens import SCOPES, Token, TokenStore, digest, from_settings
-from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, note_path
+from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, file_path
 from angarium.server.http import build, check
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
@@ -169,9 +169,9 @@ async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
         # Another process on the same Redis knows of it, and writes its own file.
         assert await TokensSeen(runtime, "api").look(has_tokens=False)
         assert not await TokensSeen(runtime, "gateway").look(has_tokens=False)
-        assert note_path(runtime.settings.home, prefix, "api").exists()
+        assert file_path(runtime.settings.home, prefix, "api").exists()
         # Other prefixes have other tokens.
-        assert not note_path(runtime.settings.home, "another:", "api").exists()
+        assert not file_path(runtime.settings.home, "another:", "api").exists()
 
 
 async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:

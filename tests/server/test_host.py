@@ -21,14 +21,14 @@ from angarium.server.host import Host
 from tests.kit.eventually import wait_until
 from tests.kit.leash import LeashedProcess
 from tests.kit.roles import ROOT, RoleProcess
-from tests.server.hosted import Told
+from tests.server.hosted_process import LoggedService
 
 SETTING = "ANGARIUM_TEST__PORT"
 
 
 def hosted(*services: str, ready_lines: int | None = None) -> RoleProcess:
     count = len(services) if ready_lines is None else ready_lines
-    return RoleProcess(["-m", "tests.server.hosted", *services], ready_lines=count)
+    return RoleProcess(["-m", "tests.server.hosted_process", *services], ready_lines=count)
 
 
 def story(role: RoleProcess) -> list[str]:
@@ -103,7 +103,7 @@ def test_nobody_reading_the_readiness_line_changes_nothing(tmp_path: Path) -> No
     log = tmp_path / "stderr"
     with log.open("wb") as stderr:
         process = LeashedProcess(
-            [sys.executable, "-m", "tests.server.hosted", "a"],
+            [sys.executable, "-m", "tests.server.hosted_process", "a"],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=writing,
             stderr=stderr,
@@ -119,7 +119,7 @@ def test_nobody_reading_the_readiness_line_changes_nothing(tmp_path: Path) -> No
 async def test_a_service_that_fails_to_start_is_named_and_the_started_ones_are_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    services = [Told("a", ""), Told("b", "no-start"), Told("c", "")]
+    services = [LoggedService("a", ""), LoggedService("b", "no-start"), LoggedService("c", "")]
     with pytest.raises(AngariumError, match="role 'b' did not start: ValueError: no luck"):
         await Host(contextlib.nullcontext(services)).run()
     assert all(service.stopped for service in services)

@@ -45,10 +45,10 @@ async def _watch(*, as_json: bool, interval_s: float | None) -> None:
     import asyncio
 
     from angarium.cli.runtime import opened
-    from angarium.server.dashboard.overview import Sampler
+    from angarium.server.dashboard.overview import OverviewSampler
 
     async with opened() as runtime:
-        sampler = Sampler(runtime)
+        sampler = OverviewSampler(runtime)
         if interval_s is None:
             await sampler.sample()
             await asyncio.sleep(BETWEEN_S)
