@@ -44,7 +44,7 @@ class Caller:
 
 
 @asynccontextmanager
-async def house(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Caller]]:
+async def running_api(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Caller]]:
     async with sample_runtime(redis_url, http={"port": 0, **http}) as runtime:
         api = build(runtime, Angarium())
         await api.start()
@@ -58,7 +58,7 @@ async def house(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Cal
 async def test_everything_is_open_on_loopback_without_tokens(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (_, call):
+    async with running_api(redis_url) as (_, call):
         assert (await call("GET", "/v1/processes"))[0] == 200
         assert (await call("GET", "/metrics"))[0] == 200
 
@@ -66,7 +66,7 @@ async def test_everything_is_open_on_loopback_without_tokens(
 async def test_nothing_but_probes_and_pages_is_open_elsewhere(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url, host="0.0.0.0") as (_, call):
+    async with running_api(redis_url, host="0.0.0.0") as (_, call):
         for path in ("/v1/processes", "/metrics", "/v1/dispatch", "/v1/live", "/v1/search?id=x"):
             status, problem = await call("GET", path)
             assert (status, problem["code"]) == (401, "unauthorized"), path
@@ -77,7 +77,7 @@ async def test_nothing_but_probes_and_pages_is_open_elsewhere(
 
 
 async def test_a_token_opens_what_its_scope_allows(redis_url: str, no_settings: object) -> None:
-    async with house(redis_url, tokens=TOKENS) as (_, call):
+    async with running_api(redis_url, tokens=TOKENS) as (_, call):
         assert (await call("GET", "/v1/processes"))[0] == 401
         assert (await call("GET", "/v1/processes", "guess"))[0] == 401
         assert (await call("GET", "/v1/processes", "reader"))[0] == 200
@@ -93,7 +93,7 @@ async def test_a_token_opens_what_its_scope_allows(redis_url: str, no_settings: 
 async def test_a_token_of_a_tenant_reaches_that_tenant_only(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url, tokens=TOKENS) as (_, call):
+    async with running_api(redis_url, tokens=TOKENS) as (_, call):
         await call("PUT", "/v1/pipelines/p", "boss", json=PIPELINE)
         start = {"pipeline": "p"}
         _, other = await call("POST", "/v1/transactions", "boss", json=start)
@@ -124,7 +124,7 @@ async def test_a_token_of_a_tenant_reaches_that_tenant_only(
 async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
     any_redis_url: str, no_settings: object
 ) -> None:
-    async with house(any_redis_url) as (runtime, call):
+    async with running_api(any_redis_url) as (runtime, call):
         store = TokenStore(runtime)
         token = await store.create("somebody", "read")
         (listed,) = await store.listed()

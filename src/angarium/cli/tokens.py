@@ -75,7 +75,7 @@ def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -
         async with opened() as runtime:
             answer = await ask(TokenStore(runtime))
             if remember:
-                TokensSeen(runtime, "api").write_note()
+                TokensSeen(runtime, "api").write_file()
             return answer
 
     return run(used())

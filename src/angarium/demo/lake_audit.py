@@ -19,7 +19,7 @@ import msgspec
 from angarium.demo.audit import JournalAudit
 from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.journal import Entry, Event
+from angarium.runtime.journal import Event, JournalEntry
 from angarium.settings import Settings
 
 COMMAND_S_MAX = 300.0
@@ -85,7 +85,7 @@ def _audit_events(settings: Settings) -> JournalAudit:
     with connect(Lake.of(settings), ("events",)) as connection:
         for at_ms, module, actor, event, subject, key, detail in run(connection, sql).rows:
             one = Event(event, subject, key=key, detail=detail)
-            journal_audit.read(Entry("", module, at_ms, actor, 0, [one]))
+            journal_audit.read(JournalEntry("", module, at_ms, actor, 0, [one]))
     return journal_audit
 
 

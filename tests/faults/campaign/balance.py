@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from angarium.lake.jobs.lifecycles import CATALOGUE, FAILED_STATUSES, Meaning, Role
-from angarium.runtime.journal import Entry, Event
+from angarium.runtime.journal import Event, JournalEntry
 
 _MEANINGS: Mapping[tuple[str, str], Meaning] = {(each.room, each.event): each for each in CATALOGUE}
 
@@ -72,7 +72,7 @@ class Balance:
         self.letters: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         self._last: dict[int, int] = {}
 
-    def read(self, partition: int, entry: Entry) -> None:
+    def read(self, partition: int, entry: JournalEntry) -> None:
         last = self._last.get(partition, 0)
         self.missing_numbers += max(0, entry.first_sequence - last - 1)
         self.rewound_numbers += max(0, last - entry.first_sequence + 1)
