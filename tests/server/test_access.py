@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
 from angarium.client.application import Angarium
 from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
-from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 from angarium.runtime.tokens import SCOPES, Token, TokenStore, digest, from_settings
 from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, file_path
-from angarium.server.http import build, check
+from angarium.server.http import check
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
+from tests.server.harness import running_api
 
 PATIENCE_S = 30.0
 TOKENS = ["read:reader", "write:writer", "admin:boss", "write@acme:acme-writer", "read@acme:acme"]
 PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
-
-
-class Caller:
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
-        self.url = url
-
-    async def __call__(
-        self, method: str, path: str, token: str | None = None, **named: Any
-    ) -> tuple[int, Any]:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        url = f"{self.url}{path}"
-        async with self._session.request(method, url, headers=headers, **named) as response:
-            text = await response.text()
-            self.headers = response.headers
-            return response.status, json.loads(text) if text.startswith(("{", "[")) else text
-
-
-@asynccontextmanager
-async def running_api(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Caller]]:
-    async with sample_runtime(redis_url, http={"port": 0, **http}) as runtime:
-        api = build(runtime, Angarium())
-        await api.start()
-        try:
-            async with aiohttp.ClientSession() as session:
-                yield runtime, Caller(session, f"http://127.0.0.1:{api.ports['http']}")
-        finally:
-            await api.stop(5)
 
 
 async def test_everything_is_open_on_loopback_without_tokens(

@@ -31,7 +31,7 @@ def hosted(*services: str, ready_lines: int | None = None) -> RoleProcess:
     return RoleProcess(["-m", "tests.server.hosted_process", *services], ready_lines=count)
 
 
-def story(role: RoleProcess) -> list[str]:
+def printed_lines(role: RoleProcess) -> list[str]:
     return [line for line in role.lines() if not line.startswith("{")]
 
 
@@ -52,7 +52,7 @@ def test_the_first_signal_quiets_all_then_stops_them_in_reverse(number: signal.S
         role.wait_line(lambda line: line == "all")
         role.send(number)
         assert role.wait() == 0
-        after = story(role)[3:]
+        after = printed_lines(role)[3:]
         assert sorted(after[:2]) == ["quiet a", "quiet b"]
         assert after[2:] == ["stop b", "close b", "stop a", "close a"]
         assert all(json.loads(line)["event"] for line in role.stderr())
@@ -62,13 +62,13 @@ def test_the_collector_leaves_what_was_loaded_alone_once_all_are_ready() -> None
     with hosted("a:collector") as role:
         role.wait_line(lambda line: line == "all")
         assert role.terminate() == 0
-        assert "True True a" in story(role)
+        assert "True True a" in printed_lines(role)
 
 
 def test_a_stop_that_takes_too_long_is_cut_and_leaves_time_for_the_others() -> None:
     with hosted("a", "b:slow-stop") as role:
         assert role.terminate() == 0
-        assert story(role)[-3:] == ["close b", "stop a", "close a"]
+        assert printed_lines(role)[-3:] == ["close b", "stop a", "close a"]
 
 
 def test_a_second_signal_stops_at_once_and_the_exit_code_tells() -> None:
@@ -78,17 +78,17 @@ def test_a_second_signal_stops_at_once_and_the_exit_code_tells() -> None:
         role.wait_line(lambda line: line == "stop b")
         role.send(signal.SIGTERM)
         assert role.wait() == 128 + signal.SIGTERM
-        assert "close a" in story(role)
-        assert "close b" in story(role)
-        assert "stop a" not in story(role)
+        assert "close a" in printed_lines(role)
+        assert "close b" in printed_lines(role)
+        assert "stop a" not in printed_lines(role)
 
 
 def test_a_signal_during_the_start_ends_it_and_stops_what_had_started() -> None:
     with hosted("a", "b:slow-start", ready_lines=1) as role:
         role.wait_line(lambda line: line == "start b")
         assert role.terminate() == 0
-        assert "all" not in story(role)
-        assert story(role)[2:] == ["close b", "quiet a", "stop a", "close a"]
+        assert "all" not in printed_lines(role)
+        assert printed_lines(role)[2:] == ["close b", "quiet a", "stop a", "close a"]
 
 
 def test_a_process_whose_loop_is_blocked_ends_itself_at_its_deadline() -> None:

@@ -132,7 +132,7 @@ def http_api_of(service: Recorder) -> HttpApi:
     """One operation, which tells what has become of the http_api's service."""
 
     async def tell(_: Request) -> Response:
-        return reply(service.story)
+        return reply(service.hooks_called)
 
     path = f"/v1/{service.name}"
     return HttpApi(service.name, [Operation("GET", path, service.name, "", tell)], service)
@@ -154,8 +154,8 @@ async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the
             await api.stop(30)
             for service in (one, two):
                 assert service.stopped
-                assert service.story == ["start", "quiet", "stop", "close"]
-                service.story.clear()
+                assert service.hooks_called == ["start", "quiet", "stop", "close"]
+                service.hooks_called.clear()
 
 
 async def test_services_stop_after_the_requests_in_flight(redis_url: str) -> None:
@@ -165,7 +165,7 @@ async def test_services_stop_after_the_requests_in_flight(redis_url: str) -> Non
         async def hold(_: Request) -> Response:
             entered.fire()
             await release.wait()
-            return reply(service.story)
+            return reply(service.hooks_called)
 
         operation = Operation("GET", "/v1/hold", "hold", "", hold)
         api = Api(runtime, [HttpApi("one", [operation], service)])
@@ -195,9 +195,9 @@ async def test_a_service_that_fails_to_start_stops_the_started_ones(
         with pytest.raises(ValueError, match="no luck"):
             await api.start()
         assert api.stopped
-        assert first.story == ["start", "quiet", "stop", "close"]
-        assert second.story == ["start", "close"]
-        assert third.story == []
+        assert first.hooks_called == ["start", "quiet", "stop", "close"]
+        assert second.hooks_called == ["start", "close"]
+        assert third.hooks_called == []
         assert all(each.stopped for each in (first, second, third))
 
 
