@@ -72,7 +72,7 @@ def test_with_more_partitions_the_hash_tag_comes_first() -> None:
     assert space.name(keys.JOURNAL, 0) == "{p0}:app:journal"
 
 
-def test_what_exists_once_has_no_tag_and_what_all_share_has_no_prefix() -> None:
+def test_a_key_of_the_keyspace_has_no_tag_and_a_key_of_the_server_has_no_prefix() -> None:
     space = Keyspace("app:", 4)
     assert space.global_name(keys.LAYOUT) == "app:angarium:layout"
     assert space.global_name(keys.KEYSPACES) == "angarium:keyspaces"

@@ -52,7 +52,7 @@ async def test_many_first_starters_agree(redis_url: str) -> None:
     assert len(winners) == 1
 
 
-async def test_prefixes_keep_worlds_apart_and_are_listed(redis_server: ServerProcess) -> None:
+async def test_prefixes_separate_keyspaces_and_are_listed(redis_server: ServerProcess) -> None:
     async with sample_runtime(redis_server.url) as one, sample_runtime(redis_server.url) as two:
         assert await SampleStore(one).accept("same id") == "accepted"
         assert await SampleStore(two).accept("same id") == "accepted"
