@@ -38,7 +38,7 @@ async def test_another_layout_version_is_refused(redis_server: ServerProcess) ->
             pytest.fail("a future layout was let in")
 
 
-async def test_many_first_starters_agree(redis_url: str) -> None:
+async def test_many_processes_that_start_first_agree_on_the_layout(redis_url: str) -> None:
     prefix = sample_settings(redis_url).prefix
 
     async def start(partitions: int) -> int:
