@@ -1,4 +1,4 @@
-"""Who may call the API: no token, a wrong one, a wrong scope, a foreign tenant."""
+"""Access to the API: no token, an unknown one, a wrong scope, a foreign tenant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_everything_is_open_on_loopback_without_tokens(
         assert (await call("GET", "/metrics"))[0] == 200
 
 
-async def test_nothing_but_probes_and_pages_is_open_elsewhere(
+async def test_only_probes_and_pages_are_open_on_other_addresses(
     redis_url: str, no_settings: object
 ) -> None:
     async with running_api(redis_url, host="0.0.0.0") as (_, call):
@@ -43,7 +43,9 @@ async def test_nothing_but_probes_and_pages_is_open_elsewhere(
             assert (await call("GET", path))[0] == 200, path
 
 
-async def test_a_token_opens_what_its_scope_allows(redis_url: str, no_settings: object) -> None:
+async def test_a_token_allows_the_operations_of_its_scope(
+    redis_url: str, no_settings: object
+) -> None:
     async with running_api(redis_url, tokens=TOKENS) as (_, call):
         assert (await call("GET", "/v1/processes"))[0] == 401
         assert (await call("GET", "/v1/processes", "guess"))[0] == 401
@@ -88,7 +90,7 @@ async def test_a_token_of_a_tenant_reaches_that_tenant_only(
         assert (await call("GET", "/v1/processes", "acme"))[0] == 403
 
 
-async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
+async def test_a_created_token_is_accepted_and_a_revoked_one_refused(
     any_redis_url: str, no_settings: object
 ) -> None:
     async with running_api(any_redis_url) as (runtime, call):
@@ -124,7 +126,7 @@ async def test_the_first_token_is_remembered_once_by_each_script(any_redis_url: 
         assert sorted(found) == [b"api", b"gateway"]
 
 
-async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
+async def test_the_api_stays_closed_if_the_home_folder_can_not_be_written(
     redis_url: str, no_settings: Path
 ) -> None:
     (no_settings / "file").write_text("")
@@ -141,7 +143,7 @@ async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
         assert not file_path(runtime.settings.home, "another:", "api").exists()
 
 
-async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
+async def test_redis_stores_only_the_hash_of_a_token(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
         store = TokenStore(runtime)
         token = await store.create("a", "admin", "acme")
@@ -154,7 +156,7 @@ async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
     ("name", "scope", "tenant"),
     [("", "read", None), ("a", "root", None), ("a", "read", "a b"), ("a\n", "read", None)],
 )
-async def test_a_token_that_makes_no_sense_is_not_made(
+async def test_an_invalid_token_is_not_created(
     redis_url: str, name: str, scope: str, tenant: str | None
 ) -> None:
     async with sample_runtime(redis_url) as runtime:
@@ -170,7 +172,7 @@ def test_a_token_in_the_settings_may_be_hashed() -> None:
 
 
 @pytest.mark.parametrize("entry", ["root:secret", "read:", "read@a b:secret", "secret"])
-def test_an_entry_that_is_no_token_is_refused_without_being_shown(
+def test_an_invalid_token_in_the_settings_is_refused_without_being_shown(
     entry: str, no_settings: object
 ) -> None:
     settings = sample_settings("redis://127.0.0.1:1", http={"port": 0, "tokens": [entry]})

@@ -1,4 +1,4 @@
-"""Requests find their operation in a table; all others go to the application behind it."""
+"""Requests for operations go through the table, all others to the fallback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from angarium.runtime.http_api import HttpApi, Operation, problem, problem_of, r
 from angarium.server.fast_routes import FastRoutes
 
 
-async def _told(request: Request) -> Response:
+async def _echo(request: Request) -> Response:
     return reply({"path": request.url.path, **request.path_params})
 
 
@@ -32,7 +32,7 @@ async def _broken(_: Request) -> Response:
     raise ZeroDivisionError
 
 
-def _operation(method: str, path: str, handle: Any = _told) -> Operation:
+def _operation(method: str, path: str, handle: Any = _echo) -> Operation:
     return Operation(method, path, f"{method} {path}", "", handle)
 
 
@@ -100,7 +100,7 @@ BEHIND = [
 
 
 @pytest.mark.parametrize(("method", "path"), [*DIRECT, ("GET", "/things/batch"), *BEHIND])
-async def test_the_answer_is_that_of_the_application(method: str, path: str) -> None:
+async def test_the_response_equals_that_of_the_framework(method: str, path: str) -> None:
     behind = _Fallback()
     direct = FastRoutes(behind, [HTTP_API], lambda each: each.handle, ERRORS)
     answer = await _ask(direct, method, path)
@@ -108,7 +108,7 @@ async def test_the_answer_is_that_of_the_application(method: str, path: str) -> 
     assert answer == await _ask(behind, method, path)
 
 
-async def test_what_nobody_foresaw_is_answered_and_raised_for_the_log() -> None:
+async def test_an_unexpected_error_is_answered_and_raised_for_the_log() -> None:
     direct = FastRoutes(_Fallback(), [HTTP_API], lambda each: each.handle, ERRORS)
     sent: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Services as a process: order, signals, deadlines, and addresses that can't be had."""
+"""The host: order of services, signals, deadlines, and addresses that can't be bound."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def printed_lines(role: RoleProcess) -> list[str]:
     return [line for line in role.lines() if not line.startswith("{")]
 
 
-def test_services_start_in_order_and_each_says_so_with_its_ports_in_one_line() -> None:
+def test_services_start_in_order_and_each_prints_its_readiness_line() -> None:
     with hosted("a", "bb") as role:
         role.wait_line(lambda line: line == "all")
         lines = role.lines()
@@ -58,7 +58,7 @@ def test_the_first_signal_quiets_all_then_stops_them_in_reverse(number: signal.S
         assert all(json.loads(line)["event"] for line in role.stderr())
 
 
-def test_the_collector_leaves_what_was_loaded_alone_once_all_are_ready() -> None:
+def test_loaded_objects_are_excluded_from_garbage_collection() -> None:
     with hosted("a:collector") as role:
         role.wait_line(lambda line: line == "all")
         assert role.terminate() == 0
@@ -71,7 +71,7 @@ def test_a_stop_that_takes_too_long_is_cut_and_leaves_time_for_the_others() -> N
         assert printed_lines(role)[-3:] == ["close b", "stop a", "close a"]
 
 
-def test_a_second_signal_stops_at_once_and_the_exit_code_tells() -> None:
+def test_a_second_signal_stops_at_once_with_the_signals_exit_code() -> None:
     # Two that never end: the deadline alone would let the second one be asked to stop, too.
     with hosted("a:slow-stop", "b:slow-stop") as role:
         role.send(signal.SIGTERM)
@@ -83,7 +83,7 @@ def test_a_second_signal_stops_at_once_and_the_exit_code_tells() -> None:
         assert "stop a" not in printed_lines(role)
 
 
-def test_a_signal_during_the_start_ends_it_and_stops_what_had_started() -> None:
+def test_a_signal_during_the_start_stops_the_started_services() -> None:
     with hosted("a", "b:slow-start", ready_lines=1) as role:
         role.wait_line(lambda line: line == "start b")
         assert role.terminate() == 0
@@ -97,7 +97,7 @@ def test_a_process_whose_loop_is_blocked_ends_itself_at_its_deadline() -> None:
         assert "ending the process" in role.stderr()[-1]
 
 
-def test_nobody_reading_the_readiness_line_changes_nothing(tmp_path: Path) -> None:
+def test_a_closed_stdout_does_not_stop_the_process(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log = tmp_path / "stderr"

@@ -138,7 +138,7 @@ def http_api_of(service: Recorder) -> HttpApi:
     return HttpApi(service.name, [Operation("GET", path, service.name, "", tell)], service)
 
 
-async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the_last(
+async def test_a_modules_service_runs_from_the_first_request_to_the_last(
     redis_url: str,
 ) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:

@@ -1,4 +1,4 @@
-"""Any id, in every module: what a search finds, and what it says where there is nothing."""
+"""The search finds any id in modules, journal and lake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
 
 
 async def play(runtime: Runtime, client: Client) -> str:
-    """A message's story up to pickup; the transaction's id."""
+    """Send a message through all modules to pickup. Returns the transaction's id."""
     await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})
     started = await client.transactions.start("p", {}, external_id=MESSAGE)
     await client.conversations.request("anna", MESSAGE)

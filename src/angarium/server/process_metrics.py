@@ -40,9 +40,9 @@ class ProcessMetrics(Collector):
         for process in self._processes:
             labels = (process.host, str(process.pid), process.actor)
             unmatched[labels] = process.unmatched_replies
-            for figure, value in process.figures.items():
+            for key, value in process.figures.items():
                 if not isinstance(value, str):
-                    name = NOT_IN_NAMES.sub("_", f"angarium_{process.role}_{figure}")
+                    name = NOT_IN_NAMES.sub("_", f"angarium_{process.role}_{key}")
                     found.setdefault(name, {})[labels] = value
         for name, values in sorted(found.items()):
             family = GaugeMetricFamily(name, "As each process last reported it.", labels=LABELS)

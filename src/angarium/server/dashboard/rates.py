@@ -62,16 +62,16 @@ class Rates:
 def _between(before: ProcessReport, now: ProcessReport) -> dict[str, float]:
     passed_s = (now.at_ms - before.at_ms) / 1000
     return {
-        name: max(0.0, _count(now.figures, figure) - _count(before.figures, figure)) / passed_s
-        for name, (role, figure) in COUNTERS.items()
+        name: max(0.0, _count(now.figures, counter) - _count(before.figures, counter)) / passed_s
+        for name, (role, counter) in COUNTERS.items()
         if role == now.role
     }
 
 
-def _count(figures: Mapping[str, float | str], name: str) -> float:
+def _count(counters: Mapping[str, float | str], name: str) -> float:
     if not name.endswith("*"):
-        return _number(figures.get(name))
-    return sum(_number(value) for each, value in figures.items() if each.startswith(name[:-1]))
+        return _number(counters.get(name))
+    return sum(_number(value) for each, value in counters.items() if each.startswith(name[:-1]))
 
 
 def _number(value: float | str | None) -> float:

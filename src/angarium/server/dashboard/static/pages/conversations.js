@@ -26,12 +26,12 @@ function all(kind, redraw) {
 }
 
 function listed(kind, list) {
-  const figures = model.facts.conversations;
+  const metrics = model.facts.conversations;
   const open = (event) => { location.hash = href(new FormData(event.target).get("id").trim()); };
   return [
     heading("Conversations", "Replies are sent in the order of their requests, whichever process produces them."),
-    tiles(["Replies in flight", count(figures.replies)], ["Open requests", count(figures.requests), "without a reply"],
-      ["Not taken yet", count(figures.new)], ["Without a sender", count(figures.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
+    tiles(["Replies in flight", count(metrics.replies)], ["Open requests", count(metrics.requests), "without a reply"],
+      ["Not taken yet", count(metrics.new)], ["Without a sender", count(metrics.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
     list.answer?.needs.length ? needs(list.answer.needs) : null,
     card("Find a conversation", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),

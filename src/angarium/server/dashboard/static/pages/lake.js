@@ -30,11 +30,11 @@ function view(own) {
   if (own.problem)
     return [title, card("No lake", { body: empty("lake", "This process has no lake", `${own.problem.message}. Install the extra.`, "pip install 'angarium[lake]'") })];
   if (!own.found) return [title, loading()];
-  if (!own.found.tables.length) return [title, figures(own), neverRan(own.found)];
-  return [title, figures(own), tables(own.found), audit(own), report()];
+  if (!own.found.tables.length) return [title, summaryTiles(own), neverRan(own.found)];
+  return [title, summaryTiles(own), tables(own.found), audit(own), report()];
 }
 
-function figures({ found, audit }) {
+function summaryTiles({ found, audit }) {
   const rows = found.tables.reduce((sum, one) => sum + (one.rows ?? 0), 0);
   return tiles(["Behind the journal", found.behind_ms === null ? "–" : duration(found.behind_ms)],
     ["Role", found.running ? "running" : "not running", found.running ? null : "angarium serve lake"],

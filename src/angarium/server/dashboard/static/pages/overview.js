@@ -77,8 +77,8 @@ function processes() {
 function metricsText(row) {
   return (SHOWN_METRICS[row.role] ?? Object.keys(row.figures).slice(0, 3))
     .filter((name) => row.figures[name] !== undefined)
-    .map((name) => `${name.replaceAll("_", " ")} ${figure(row.figures[name])}`)
+    .map((name) => `${name.replaceAll("_", " ")} ${formatted(row.figures[name])}`)
     .join(" · ");
 }
 
-const figure = (value) => (typeof value === "number" ? count(value) : value);
+const formatted = (value) => (typeof value === "number" ? count(value) : value);

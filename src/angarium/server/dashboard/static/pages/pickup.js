@@ -23,16 +23,16 @@ export function page({ rest, parameters, redraw }) {
 }
 
 function view(own) {
-  const figures = model.facts.pickup;
+  const metrics = model.facts.pickup;
   const open = (event) => {
     const form = new FormData(event.target);
     location.hash = href({ connection_id: form.get("id").trim(), tenant: form.get("tenant").trim() || "default" });
   };
   return [
     heading("Pickup", "Messages go to a live session at once. For an offline recipient they wait in Redis, later in the database."),
-    tiles(["Live sessions", count(figures.sessions)], ["Queues", count(figures.queues), "with messages, now or recently"],
+    tiles(["Live sessions", count(metrics.sessions)], ["Queues", count(metrics.queues), "with messages, now or recently"],
       ["Longest wait", duration(model.modules.pickup.oldestMs)], ["In the database", own.module ? count(own.module.archived) : "–", own.module ? bytes(own.module.archived_bytes) : null],
-      ["Moving to the database", count(figures.moving)], ["Pushes due", count(figures.pushes)]),
+      ["Moving to the database", count(metrics.moving)], ["Pushes due", count(metrics.pushes)]),
     gateways(own),
     card("Find a connection", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Connection", h("input", { name: "id", required: true, placeholder: "Connection id", spellcheck: "false" })),

@@ -22,16 +22,16 @@ export function page({ redraw }) {
 }
 
 function view(own) {
-  const figures = model.facts.routing;
-  const dead = figures.dead_outbound + figures.dead_inbound;
+  const metrics = model.facts.routing;
+  const dead = metrics.dead_outbound + metrics.dead_inbound;
   return [
     heading("Routing", "Each recipient key belongs to one instance, which handles the key's messages in order.",
       button("Rebalance keys", () => rebalance(own))),
-    tiles(["Instances", count(figures.instances), figures.silent ? `${count(figures.silent)} silent` : "all report"],
-      ["Keys", count(figures.keys)], ["Keys with mail", count(figures.keys_with_mail)],
-      ["Without owner", count(figures.unowned), null, figures.unowned ? "bad" : ""],
-      ["To deliver", count(figures.outbound + figures.in_hand), figures.retrying ? `${count(figures.retrying)} to retry` : null],
-      ["Given up", count(dead), figures.dead_inbound ? `${count(figures.dead_inbound)} of them inbound` : null, dead ? "warn" : ""]),
+    tiles(["Instances", count(metrics.instances), metrics.silent ? `${count(metrics.silent)} silent` : "all report"],
+      ["Keys", count(metrics.keys)], ["Keys with mail", count(metrics.keys_with_mail)],
+      ["Without owner", count(metrics.unowned), null, metrics.unowned ? "bad" : ""],
+      ["To deliver", count(metrics.outbound + metrics.in_hand), metrics.retrying ? `${count(metrics.retrying)} to retry` : null],
+      ["Given up", count(dead), metrics.dead_inbound ? `${count(metrics.dead_inbound)} of them inbound` : null, dead ? "warn" : ""]),
     own.instances ? instances(own) : loading(),
     keyCard(own),
     deadDeliveries(own),

@@ -38,13 +38,13 @@ async function load(own) {
 }
 
 function view(own) {
-  const figures = model.facts.transactions;
+  const metrics = model.facts.transactions;
   return [
     heading("Transactions", "Nodes run the steps of pipelines. Each accepted transaction ends exactly once."),
-    tiles(["Queued", count(figures.queued), model.modules.transactions.oldestMs === null ? null : `first waits ${duration(model.modules.transactions.oldestMs)}`],
-      ["Running", count(figures.running)], ["Sleeping", count(figures.sleeping)], ["Webhooks due", count(figures.webhooks)],
-      ["To archive", count(figures.to_archive)],
-      ["Nodes", count(figures.nodes), figures.silent_nodes ? `${count(figures.silent_nodes)} silent` : null, figures.silent_nodes ? "warn" : ""]),
+    tiles(["Queued", count(metrics.queued), model.modules.transactions.oldestMs === null ? null : `first waits ${duration(model.modules.transactions.oldestMs)}`],
+      ["Running", count(metrics.running)], ["Sleeping", count(metrics.sleeping)], ["Webhooks due", count(metrics.webhooks)],
+      ["To archive", count(metrics.to_archive)],
+      ["Nodes", count(metrics.nodes), metrics.silent_nodes ? `${count(metrics.silent_nodes)} silent` : null, metrics.silent_nodes ? "warn" : ""]),
     statistics(own),
     listCard(own),
     webhooks(own),
