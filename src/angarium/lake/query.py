@@ -70,7 +70,7 @@ def ask(
     if not any(lake.open(name) is not None for name in tables):
         raise LakeEmpty(
             f"nothing is in {lake.url} yet; run `angarium lake run --once` once something has "
-            "happened in the rooms, or set ANGARIUM_LAKE_URL"
+            "happened in the modules, or set ANGARIUM_LAKE_URL"
         )
     with connect(lake, tables) as connection:
         return run(connection, sql, parameters)
