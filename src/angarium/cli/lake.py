@@ -289,7 +289,7 @@ def _show_audit(found: Audit) -> None:
         for (module, account), row in sorted(sums.items())
     ]
     if rows:
-        _print_table(["room", "", *(names[place].replace("_", " ") for place in shown)], rows)
+        _print_table(["module", "", *(names[place].replace("_", " ") for place in shown)], rows)
     else:
         print("no message or transaction was accepted in the time that the lake has")
     print(f"{found.events} events, {found.rejects} entries set aside")

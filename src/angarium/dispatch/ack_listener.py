@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from socket import socket
-from typing import cast
 
 from angarium.dispatch import security
+from angarium.dispatch.accepted_connection import AcceptedConnection
 from angarium.dispatch.acknowledgements import AcknowledgementWriter, SendReply
 from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.metrics import DispatcherMetrics
@@ -19,7 +19,6 @@ from angarium.dispatch.protocol import (
     ProtocolViolated,
     RejectionReceived,
     SendBytes,
-    encode_error,
 )
 from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime import log
@@ -89,25 +88,23 @@ class AckListener:
         return AckConnection(self, DispatcherProtocol(bytes_max, token, dials=False))
 
 
-class AckConnection(asyncio.Protocol):
+class AckConnection(AcceptedConnection):
     def __init__(self, listener: AckListener, protocol: DispatcherProtocol) -> None:
+        super().__init__()
         self._listener = listener
         self._protocol = protocol
         self._consumer = "ack port"
-        self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
         if self._listener.is_full:
-            self._transport.abort()
+            self.abort()
             return
         self._listener.connections.add(self)
         if not self._protocol.authenticated:
-            loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(security.HANDSHAKE_S_MAX, self._proof_overdue)
+            self._start_deadline()
             self.write(self._protocol.opening())
-        peer = self._transport.get_extra_info("peername")
+        peer = transport.get_extra_info("peername")
         self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
 
     def data_received(self, data: bytes) -> None:
@@ -133,28 +130,5 @@ class AckConnection(asyncio.Protocol):
         if self._protocol.incomplete:
             self._listener.metrics.frames_cut += 1
 
-    def pause_writing(self) -> None:
-        # Close without a reply: the worker has stopped reading.
-        if self._transport is not None:
-            self._transport.abort()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def _proof_overdue(self) -> None:
-        self._close_with_error(security.proof_overdue())
-
-    def _close_with_error(self, error: FrameInvalid) -> None:
+    def _violated(self, error: FrameInvalid) -> None:
         self._listener.violated(error, self._consumer)
-        self.write(encode_error(error))
-        self.close()
-
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None

@@ -86,7 +86,7 @@ def _throughput(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int)
         "where outcome is not null group by 1, 2 order by 1, 2",
         [step_ms, step_ms, step_ms],
     ).rows
-    about = f"Messages, replies and transactions that ended, per second, by room ({_step(step_ms)})"
+    about = f"Messages, replies and transactions ended per second, by module ({_step(step_ms)})"
     return Section(
         "Throughput", about, line_chart(_filled(rows, step_ms), about, _number, span), True
     )
@@ -166,7 +166,7 @@ def _names(connection: duckdb.DuckDBPyConnection) -> Section:
         "select room || ' · ' || event, count(*) from events group by 1 order by 2 desc, 1 "
         f"limit {ROWS_MAX}",
     ).rows
-    about = "What the journal has told so far, by room and event"
+    about = "What the journal has told so far, by module and event"
     return Section("Events", about, row_bars(_floats(rows), about, _number), True)
 
 
@@ -215,7 +215,7 @@ def _balance(balances: Sequence[Balance]) -> str:
         else f'<p class="verdict bad">Audit of {when} UTC: {wrong} do not fit. '
         "<code>angarium lake audit</code> names them.</p>"
     )
-    head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in ("room", "", *names))
+    head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in ("module", "", *names))
     body = "".join(
         f"<tr><td>{escape(room)}</td><td>{escape(account)}</td>"
         + "".join(_cell(name, row[name]) for name in names)

@@ -82,7 +82,7 @@ _PLACE = _columns(
 _EVENT = _columns(
     ("sequence", "long", "Running number of the event in its partition's journal."),
     ("version", "int", "Version of the journal's schema that wrote it."),
-    ("room", "string", "Room that wrote it."),
+    ("room", "string", "Module that wrote it."),
     ("at_ms", "long", "Redis time of the transition, ms."),
     ("actor", "string", "Process that made the transition."),
     ("event", "string", "What happened."),
@@ -97,7 +97,7 @@ _EVENT = _columns(
 )
 EVENTS = Table(
     "events",
-    "The journal: every event of every room, once.",
+    "The journal: every event of every module, once.",
     (*_PLACE, *_EVENT, Column("date", "date", "Day (UTC) of the transition.")),
     key=("partition", "entry_id", "sequence"),
     partition_by=("date", "room"),
@@ -138,8 +138,8 @@ MESSAGES = Table(
     "One row for each message, request, reply or transaction, put together of each batch's part.",
     _columns(
         ("partition", "int", "Partition of the keyspace."),
-        ("room", "string", "Room."),
-        ("account", "string", "What it is in its room: message, inbound, reply, transaction, …"),
+        ("room", "string", "Module."),
+        ("account", "string", "What it is in its module: message, inbound, reply, transaction, …"),
         ("subject", "string", "Its id."),
         ("key", "string", "Recipient key, conversation, queue, node group or channel."),
         ("owner", "string", "Owner, origin or instance."),
@@ -212,7 +212,7 @@ def _statistics(name: str, interval: str) -> Table:
         f"Counts of events in windows of {interval}, by event time.",
         _columns(
             ("start_s", "long", "Start of the window, s since 1970."),
-            ("room", "string", "Room."),
+            ("room", "string", "Module."),
             ("node_group", "string", "Node group; empty outside transactions."),
             ("pipeline", "string", "Pipeline; empty outside transactions."),
             ("owner", "string", "Owner, or empty."),
@@ -232,11 +232,11 @@ INTERVALS_S: Mapping[str, int] = MappingProxyType(
 )
 AUDIT = Table(
     "audit",
-    "The balance of each window and room, one set of rows for each run of the audit.",
+    "The balance of each window and module, one set of rows for each run of the audit.",
     _columns(
         ("audited_ms", "long", "When the audit ran, ms."),
         ("start_s", "long", "Start of the window, by when a message was accepted."),
-        ("room", "string", "Room."),
+        ("room", "string", "Module."),
         ("account", "string", "What is counted."),
         ("accepted", "long", "Accepted in this window."),
         ("delivered", "long", "Of these, delivered."),
@@ -254,12 +254,12 @@ AUDIT = Table(
 )
 REPLAYS = Table(
     "replays",
-    "What was sent back into the rooms, so that it is not sent twice.",
+    "What was sent back into the modules, so that it is not sent twice.",
     _columns(
         ("replay", "string", "Name of the replay."),
         ("source", "string", "Table it came from."),
         ("id", "string", "Id of the row."),
-        ("sent_as", "string", "Id it has got in the room."),
+        ("sent_as", "string", "Id it has got in the module."),
         ("at_ms", "long", "When, ms by the clock of the process."),
     ),
     key=("replay", "source", "id"),

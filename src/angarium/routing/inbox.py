@@ -77,4 +77,4 @@ class Inbox(InstanceConsumer):
         }
         self._reported = now.handled
         await self._reporter.report(metrics)
-        self.log.info("figures", **metrics)
+        self.log.info("metrics", **metrics)

@@ -249,4 +249,4 @@ class Relay(Service):
         }
         self._reported = self.queued
         await self._reporter.report(metrics)
-        self.log.info("figures", **metrics)
+        self.log.info("metrics", **metrics)

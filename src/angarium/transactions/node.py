@@ -156,7 +156,7 @@ class TransactionNode(Service):
         heartbeat_s = settings.node_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
         self.loop("heartbeat", self._heartbeat, heartbeat_s, until="stop")
         self.loop("deadlines", self._check_deadlines, DEADLINES_S, until="stop")
-        self.loop("figures", self._report, process_report.INTERVAL_S)
+        self.loop("metrics", self._report, process_report.INTERVAL_S)
 
     async def on_stop(self) -> None:
         await self.passes_ended()
@@ -397,5 +397,5 @@ class TransactionNode(Service):
             "lost": metrics.lost,
             **{f"ended_{status}": count for status, count in metrics.ended.items()},
         }
-        self.log.info("figures", **report)
+        self.log.info("metrics", **report)
         await self._reporter.report(report)
