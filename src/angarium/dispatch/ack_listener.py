@@ -10,6 +10,7 @@ from angarium.dispatch import security
 from angarium.dispatch.accepted_connection import AcceptedConnection
 from angarium.dispatch.acknowledgements import AcknowledgementWriter, SendReply
 from angarium.dispatch.errors import FrameInvalid
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import (
     AcknowledgementsReceived,
@@ -64,7 +65,7 @@ class AckListener:
 
     @property
     def is_full(self) -> bool:
-        return len(self.connections) >= self._settings.limits.ack_connections_max
+        return len(self.connections) >= self._settings.limits_of(DispatchLimits).ack_connections_max
 
     def acknowledged(self, ids: Sequence[bytes], consumer: str, send_reply: SendReply) -> None:
         for message_id in ids:
@@ -84,7 +85,7 @@ class AckListener:
 
     def _connection(self) -> AckConnection:
         token = security.token(self._settings)
-        bytes_max = self._settings.limits.frame_bytes_max
+        bytes_max = self._settings.limits_of(DispatchLimits).frame_bytes_max
         return AckConnection(self, DispatcherProtocol(bytes_max, token, dials=False))
 
 

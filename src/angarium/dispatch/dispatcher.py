@@ -19,6 +19,7 @@ from angarium.dispatch import security
 from angarium.dispatch.ack_listener import AckListener
 from angarium.dispatch.acknowledgements import AcknowledgementWriter
 from angarium.dispatch.epochs import EpochRing, PublishedMessage, digest
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.partition_leader import PartitionLeader, partition_of_digest
 from angarium.dispatch.protocol import RejectionReceived
@@ -85,10 +86,10 @@ def _listen(settings: CommonSettings) -> socket.socket:
 class Dispatcher(Service, WorkerConnectionEvents):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("dispatcher", clock=runtime.clock)
-        settings, limits = runtime.settings, runtime.settings.limits
+        settings, limits = runtime.settings, runtime.settings.limits_of(DispatchLimits)
         self._runtime = runtime
         self._dispatch = settings.group(DispatchSettings)
-        self._store = DispatchStore(runtime)
+        self._store = runtime.store(DispatchStore)
         self.metrics = DispatcherMetrics()
         self._ring = EpochRing(limits.ring_messages_max, limits.ring_bytes_max)
         options = WorkerConnectionOptions(

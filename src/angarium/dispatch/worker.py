@@ -78,7 +78,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self._runtime = runtime
         self._handler = handler
         self._is_async = handler.is_async
-        self._store = DispatchStore(runtime)
+        self._store = runtime.store(DispatchStore)
         self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
         self._window = int(handler.options.get("window", settings.worker_window))
         self._caller = Caller(1 if self._is_async else self._concurrency)

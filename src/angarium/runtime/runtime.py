@@ -14,7 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
@@ -33,6 +33,7 @@ from angarium.runtime.transition import Item, Transition
 if TYPE_CHECKING:
     from angarium.runtime.settings import CommonSettings
 
+Store = TypeVar("Store")
 CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 # The server reports the state of the write when this time is over. The connection's own time-out
 # must be longer, or the report would be lost.
@@ -95,6 +96,7 @@ class Runtime:
             for p in range(self.keyspace.partitions)
         ]
         self._batchers: list[Batcher[Any, Any]] = []
+        self._stores: dict[Callable[[Runtime], Any], Any] = {}
         self._unanswered = BytesUnanswered(options.limits)
 
     @property
@@ -139,6 +141,13 @@ class Runtime:
         durability, journal = self.options.redis.durability, self.options.journal_bytes_max
         pairs = ("durability", durability, "journal_bytes_max", journal)
         await self.redis.call("HSET", name, *pairs, key=name)
+
+    def store(self, kind: Callable[[Runtime], Store]) -> Store:
+        """The module's store on this runtime. All callers share it, and so its batches."""
+        found = self._stores.get(kind)
+        if found is None:
+            found = self._stores[kind] = kind(self)
+        return cast(Store, found)
 
     async def run(
         self,

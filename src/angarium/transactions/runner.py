@@ -27,11 +27,11 @@ from angarium.runtime.errors import (
     Overloaded,
     RedisUnavailable,
 )
-from angarium.runtime.limits import Limits
 from angarium.runtime.log import logger
 from angarium.runtime.text import valid_text
 from angarium.runtime.trace import CURRENT_WORK, CurrentWork
 from angarium.transactions.children import children_data, children_outcome
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     Checkpoint,
     TakenTransaction,
@@ -77,7 +77,7 @@ class TransactionRunner:
         handlers: Mapping[str, Handler],
         threads: int,
         clock: Clock,
-        limits: Limits,
+        limits: TransactionsLimits,
         step_timeout_ms: int,
     ) -> None:
         self._store = store

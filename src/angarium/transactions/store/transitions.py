@@ -21,6 +21,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
 from angarium.transactions import keys as transactions_keys
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     PollResult,
     TakenTransaction,
@@ -99,8 +100,9 @@ class TransactionStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._settings = runtime.settings.group(TransactionsSettings)
-        self._data_bytes_max = runtime.settings.limits.transaction_data_bytes_max
-        self._switches_max = runtime.settings.limits.transaction_switches_items_max
+        limits = runtime.settings.limits_of(TransactionsLimits)
+        self._data_bytes_max = limits.transaction_data_bytes_max
+        self._switches_max = limits.transaction_switches_items_max
         self.keys = TransactionKeys(runtime)
         self._archive_ms = self._settings.delay_before_archiving * 1000
         self._timeout_ms = self._settings.transaction_timeout_ms
