@@ -86,7 +86,7 @@ class TransactionRunner:
         self.complete_pipelines = ""
         # With two values that every step needs: whether it is async, and its own time-out.
         self._handlers = {
-            name: (each, each.is_async, each.options.get("timeout_s", 0) * 1000)
+            name: (each, each.is_async, (each.retry.timeout_s or 0) * 1000)
             for name, each in handlers.items()
         }
         self._threads = asyncio.Semaphore(threads)
