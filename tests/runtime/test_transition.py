@@ -11,7 +11,7 @@ from angarium.dispatch import keys
 from angarium.runtime.errors import ScriptFailed
 from angarium.runtime.key import Key
 from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.transition import Transition
+from angarium.runtime.transition import BoundTransition, Transition
 from tests.kit.sample import SampleStore, sample_runtime
 
 
@@ -102,4 +102,4 @@ def test_parameters_other_than_the_declared_ones_are_refused() -> None:
 def test_a_key_needs_a_field_for_its_placeholder(tmp_path: Path) -> None:
     other = Key("words:{queue}", "list", "runtime", "")
     with pytest.raises(ScriptFailed, match="no placeholder that is a field"):
-        declared(item_keys={"list": other}).item_names(Keyspace("", 1))
+        BoundTransition(declared(item_keys={"list": other}), Keyspace("", 1))
