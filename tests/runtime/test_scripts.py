@@ -50,7 +50,7 @@ def test_includes_are_written_in_place(tmp_path: Path) -> None:
 
 
 def test_a_change_of_an_include_changes_the_hash() -> None:
-    assert load_script("angarium.runtime", "ask_grant").sha != ACCEPT_ITEMS.script.sha
+    assert load_script("angarium.runtime", "acquire_lease").sha != ACCEPT_ITEMS.script.sha
     assert len(ACCEPT_ITEMS.script.sha) == 40
 
 
