@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.test_cli import COMMAND, COMMAND_S_MAX, Ended
 from tests.kit.roles import RoleProcess
+from tests.kit.server import ServerProcess
 
 
 def typed(folder: Path, *arguments: str, **extra: str) -> Ended:
@@ -118,3 +119,13 @@ def test_the_folder_of_another_user_is_not_trusted(
     with pytest.raises(PermissionError):
         installation.announcements()
     assert installation.running_homes() == []
+
+
+def test_a_missing_password_of_redis_is_named(tmp_path: Path) -> None:
+    with ServerProcess(config={"requirepass": "secret"}) as server:
+        url = f"redis://127.0.0.1:{server.port}/0"
+        ended = typed(tmp_path, "top", "--once", ANGARIUM_REDIS_URL=url)
+    assert ended.code == 2, ended
+    (line,) = ended.err.splitlines()
+    assert "wants a password, and none is set" in line
+    assert "redis://:PASSWORD@HOST:PORT" in line
