@@ -169,9 +169,10 @@ async def harness(
     **overrides: Any,
 ) -> AsyncIterator[PickupHarness]:
     clock = clock or FakeClock()
+    overrides["database_url"] = database_url
     async with sample_runtime(redis_url, clock=clock, actor=actor, **overrides) as runtime:
         store = runtime.store(PickupStore)
-        archive = await MessageArchive.open(database_url, runtime.settings.prefix)
+        archive = await MessageArchive.of(runtime)
         try:
             persisters = [
                 Persister(store, archive, partition, LEASE_S * 1000)

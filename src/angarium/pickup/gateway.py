@@ -100,9 +100,7 @@ class Gateway(Service):
     async def on_start(self) -> None:
         runtime, settings = self.runtime, self._settings
         await self._require_tokens_if_seen()
-        self._archive = await MessageArchive.open(
-            runtime.settings.database_url, runtime.settings.prefix
-        )
+        self._archive = await MessageArchive.of(runtime)
         self._sender = make_sender(settings)
         self.store = runtime.store(PickupStore)
         queues = PickupQueues(self.store, self._archive)

@@ -6,6 +6,7 @@ transitions; `persister.py` has the order of the steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from angarium.runtime.transition import Transition
 # messages do not wait for it.
 MOVE_MESSAGES_MAX = 250
 MOVE_BYTES_MAX = 1024 * 1024
+SCANNED_KEYS = 500
 
 
 class MoveLimits(NamedTuple):
@@ -107,6 +109,15 @@ WRITE_COUNTS = Transition(
     replies={"written": None, "complete": None},
     one_reply=True,
 )
+RESET = Transition(
+    "angarium.pickup",
+    "reset_archive",
+    keys={"charted": keys.PICKUP_CHARTED},
+    item=QueueToMove,
+    item_keys=keys.QUEUE,
+    replies={"reset": None},
+    one_reply=True,
+)
 RAISE: Transition[Any] = Transition(
     "angarium.pickup",
     "raise_term",
@@ -160,6 +171,19 @@ class MoveStore:
         """Write the number and bytes of each queue's archived messages; `last` completes it."""
         items = [ArchiveCount(*each) for each in counts]
         await self._runtime.call(WRITE_COUNTS, partition, WriteCountsArgs(last), items)
+
+    async def reset_archive(self, partition: int) -> None:
+        """Forget all archived messages of the partition, because their database is lost."""
+        redis, start = self._runtime.redis, self._name(keys.PICKUP_QUEUE, partition, "")
+        pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", start) + "*"
+        cursor = b"0"
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_KEYS)
+            cursor, found = await redis.call(*command, key=start)
+            items = [QueueToMove(each.decode().removeprefix(start)) for each in found]
+            await self._runtime.call(RESET, partition, None, items)
+            if int(cursor) == 0:
+                return
 
     def lease_keys(self, partition: int) -> LeaseKeys:
         return LeaseKeys(
