@@ -19,6 +19,7 @@ import uvloop
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
+from angarium.pickup.message_transitions import SentAtOnce
 from angarium.pickup.store import PickupStore
 from angarium.runtime import keys
 from benchmarks.measure import (
@@ -77,7 +78,7 @@ async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> Bed:
     witness = server.client(decode_responses=True)
     lasting = {"lease_ms": HOUR_MS}
     runtime = await stack.enter_async_context(sample_runtime(server.url, pickup=lasting))
-    store = PickupStore(runtime, send_at_once=True)
+    store = runtime.store(PickupStore)
     await store.moves.write_counts(0, [], last=True)  # the database has no mail
     await store.sessions.renew_gateway(0)
     journal = runtime.keyspace.name(keys.JOURNAL)
@@ -109,8 +110,9 @@ async def _through(bed: Bed) -> None:
         mail = [
             (_queue(next(bed.numbers) * stride % bed.size), uuid.uuid4().hex) for _ in range(BATCH)
         ]
-        added = await asyncio.gather(*(bed.store.add(q, i, "did:x", PAYLOAD) for q, i in mail))
-        assert all(answer[0] == b"sent" for answer in added), added[0]
+        adding = [bed.store.add(q, i, "did:x", PAYLOAD, at_once=True) for q, i in mail]
+        added = await asyncio.gather(*adding)
+        assert all(isinstance(each, SentAtOnce) for each in added), added[0]
         await asyncio.gather(*(bed.store.remove(q, "removed", [i]) for q, i in mail))
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from angarium.pickup import message_transitions, move_store, push_store, session_store
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.client import Delivery, PickupClient
 from angarium.pickup.gateway import Gateway
+from angarium.pickup.message_transitions import ArchivedFirst, PulledMessages
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.persister import Persister
 from angarium.pickup.queues import PickupQueues
@@ -21,7 +23,7 @@ from angarium.pickup.store import PickupStore, TakeLimits
 from angarium.pickup.sweeper import Sweeper
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import status_of
+from angarium.runtime.transition import Transition
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
@@ -32,6 +34,19 @@ SENDING_S = 60
 LEASE_S = 10
 DID, OTHER_DID = "did:example:anna", "did:example:bert"
 QUEUE = "default:c1"
+_WORDS = {
+    fields: word
+    for module in (message_transitions, move_store, push_store, session_store)
+    for each in vars(module).values()
+    if isinstance(each, Transition)
+    for word, fields in each.replies.items()
+    if fields is not None
+}
+
+
+def status_of(reply: Any) -> str:
+    """The word of a reply."""
+    return reply if isinstance(reply, str) else _WORDS[type(reply)]
 
 
 @dataclass
@@ -44,6 +59,7 @@ class PickupHarness:
     queues: PickupQueues
     persisters: list[Persister]
     clock: FakeClock
+    at_once: bool = False
     status: str = ""
     numbers: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -51,7 +67,8 @@ class PickupHarness:
         self, queue: str = QUEUE, did: str = DID, payload: bytes = b'"x"', push: bytes = b""
     ) -> str:
         message_id = f"m{next(self.numbers):06d}{secrets.token_hex(2)}"
-        status = status_of(await self.store.add(queue, message_id, did, payload, push))
+        adding = self.store.add(queue, message_id, did, payload, push, at_once=self.at_once)
+        status = status_of(await adding)
         assert status in ("sent", "here", "elsewhere", "offline"), status
         self.status = status
         return message_id
@@ -70,7 +87,7 @@ class PickupHarness:
             await self.store.sessions.renew_gateway(partition)
         reply = await self.store.sessions.open(queue, session, socket)
         assert status_of(reply) in ("opened", "kept"), reply
-        return str(reply[1].decode())
+        return str(reply.term)
 
     async def pull(self, term: str, queue: str = QUEUE, *, resend: bool = False) -> list[str]:
         """Fetch like a gateway: archived messages first, then Redis, until nothing is pending."""
@@ -79,20 +96,19 @@ class PickupHarness:
         while True:
             reply = await self.store.pull(queue, term, resend=resend, seen=seen)
             resend = False
-            status = status_of(reply)
-            if status == "archived":
-                seen = reply[1].decode()
-                claimed = await self.queues.pull_archived(queue, term, reply[2])
+            if isinstance(reply, ArchivedFirst):
+                seen = reply.moves
+                claimed = await self.queues.pull_archived(queue, term, reply.cleared)
                 found += claimed.messages
                 seen = "" if claimed.messages or claimed.stale else seen
-            elif status == "pulled":
-                found += messages_of(reply[2:])
-                if not reply[1]:
+            elif isinstance(reply, PulledMessages):
+                found += messages_of(reply.messages)
+                if not reply.more:
                     return ids_of(found)
-            elif status == "in_grace":
+            elif reply == "in_grace":
                 return ids_of(found)
             else:
-                assert status == "busy", status
+                assert reply == "busy", reply
 
     async def persist(self) -> int:
         moved = 0
@@ -153,17 +169,19 @@ async def harness(
     **overrides: Any,
 ) -> AsyncIterator[PickupHarness]:
     clock = clock or FakeClock()
+    overrides["database_url"] = database_url
     async with sample_runtime(redis_url, clock=clock, actor=actor, **overrides) as runtime:
-        store = PickupStore(runtime, send_at_once=send_at_once)
-        archive = await MessageArchive.open(database_url, runtime.settings.prefix)
+        store = runtime.store(PickupStore)
+        archive = await MessageArchive.of(runtime)
         try:
             persisters = [
                 Persister(store, archive, partition, LEASE_S * 1000)
                 for partition in store.partitions
             ]
             pickup = PickupHarness(
-                runtime, store, archive, PickupQueues(store, archive), persisters, clock
-            )
+                runtime, store, archive, PickupQueues(store, archive), persisters, clock,
+                at_once=send_at_once,
+            )  # fmt: skip
             await pickup.persist()
             yield pickup
         finally:

@@ -64,7 +64,7 @@ async def test_messages_keep_the_order_in_which_they_were_added(any_redis_url: s
             await adds.add(new_message(message_id=each))
         await adds.add(new_message(message_id=ids[0]))  # a repeat does not change the order
         reply = await store.take("default:anna", "", TakeLimits(100, 10_000))
-        assert [each.decode() for each in reply[3::2]] == ids
+        assert [each.decode() for each in reply.messages[::2]] == ids
 
 
 async def test_a_full_queue_refuses_a_message_and_does_not_remember_its_id(redis_url: str) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from angarium.pickup import keys
 from angarium.pickup.model import StoredMessage, messages_of
+from angarium.pickup.push_store import ClaimedPush
 from angarium.pickup.store import TakeLimits
 from angarium.runtime.errors import LeaseLost
-from angarium.runtime.scripts import status_of
 from tests.pickup.harness import (
     DID,
     GRACE_S,
@@ -24,6 +24,7 @@ from tests.pickup.harness import (
     harness,
     ids_of,
     sqlite,
+    status_of,
     take,
 )
 
@@ -119,12 +120,12 @@ async def test_the_first_archived_message_may_be_larger_than_the_others(
         rows = await pickup.archive.page(QUEUE, "", 0, 10)
 
         async def claim(term: str, *limits: int) -> list[str]:
-            cleared = (await pickup.store.pull(QUEUE, session, resend=False))[2]
+            cleared = (await pickup.store.pull(QUEUE, session, resend=False)).cleared
             reply = await pickup.store.claim_archived(
                 QUEUE, term, rows, TakeLimits(*limits), cleared
             )
-            assert (status_of(reply), reply[1]) == ("claimed", 1)
-            return [each.decode() for each in reply[3:]]
+            assert (status_of(reply), reply.full) == ("claimed", True)
+            return list(reply.ids)
 
         session = await pickup.open()
         assert await claim("", 10, 25, 89) == [], "larger than the taker's limit"
@@ -222,11 +223,11 @@ async def test_a_message_goes_to_a_local_session_at_once_if_no_earlier_one_is_pe
         second = await pickup.add()
         assert pickup.status == "here", "an earlier one is pending"
         assert await pickup.pull(term) == [first, second]
-        reply = await pickup.store.add(QUEUE, "m3", DID, b"1")
+        reply = await pickup.store.add(QUEUE, "m3", DID, b"1", at_once=True)
         assert status_of(reply) == "sent"
-        assert reply[1].decode() == term
-        assert reply[2] > int(term)
-        assert reply[3] == pickup.clock.now_ms()
+        assert reply.term == term
+        assert reply.sequence > int(term)
+        assert reply.received_ms == pickup.clock.now_ms()
         await pickup.add()
         assert pickup.status == "here", "the window is full"
         assert await pickup.queues.remove(QUEUE, [first, second, "m3"]) == 3
@@ -255,12 +256,12 @@ async def test_a_pull_stops_at_the_window(redis_url: str, tmp_path: Path) -> Non
         ids = await pickup.add_many(3)
         term = await pickup.open()
         reply = await pickup.store.pull(QUEUE, term, resend=False)
-        assert ids_of(messages_of(reply[2:])) == ids[:2]
-        assert reply[1] == 1
+        assert ids_of(messages_of(reply.messages)) == ids[:2]
+        assert reply.more
         assert status_of(await pickup.store.pull(QUEUE, term, resend=False)) == "window_full"
         await pickup.queues.remove(QUEUE, ids[:1])
         reply = await pickup.store.pull(QUEUE, term, resend=False)
-        assert ids_of(messages_of(reply[2:])) == ids[2:]
+        assert ids_of(messages_of(reply.messages)) == ids[2:]
 
 
 async def test_a_pull_with_resend_returns_sent_messages_again(
@@ -409,7 +410,7 @@ async def test_rows_read_before_a_deletion_are_read_again(redis_url: str, tmp_pa
         await pickup.queues.remove(QUEUE, ids[:1])
         await pickup.persist()
         assert (
-            status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply[2], rows))
+            status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply.cleared, rows))
             == "again"
         )
         assert await pickup.count() == 1
@@ -481,15 +482,15 @@ async def test_reading_a_session_reports_pending_messages(
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
         term = await pickup.open()
-        assert (await pickup.store.sessions.read(QUEUE))[4] == 0
+        assert not (await pickup.store.sessions.read(QUEUE)).pending
         await pickup.add()
-        assert (await pickup.store.sessions.read(QUEUE))[4] == 1
+        assert (await pickup.store.sessions.read(QUEUE)).pending
         await pickup.archive_all()
         for partition in pickup.store.partitions:
             await pickup.store.sessions.renew_gateway(partition)
-        assert (await pickup.store.sessions.read(QUEUE))[4] == 1
+        assert (await pickup.store.sessions.read(QUEUE)).pending
         await pickup.pull(term)
-        assert (await pickup.store.sessions.read(QUEUE))[4] == 0
+        assert not (await pickup.store.sessions.read(QUEUE)).pending
 
 
 async def test_a_token_gets_one_notification_per_interval(
@@ -499,7 +500,7 @@ async def test_a_token_gets_one_notification_per_interval(
         store, token = pickup.store, "token"
         partition = store.partition_of(QUEUE)
 
-        async def claim() -> list[tuple[str, int, bytes]]:
+        async def claim() -> list[ClaimedPush]:
             return await store.pushes.claim(partition, 30_000, 10)
 
         async def settle(note: bytes, outcome: str, ms: int | None = None, tries: int = 0) -> str:
@@ -583,13 +584,13 @@ async def test_rows_read_before_a_queue_was_deleted_are_not_removed_twice(
         await pickup.persist()
         assert await pickup.store.queue_status(QUEUE) is None, "it has no message"
         assert (
-            status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply[2], rows))
+            status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply.cleared, rows))
             == "again"
         )
         newer = await pickup.add_many(1)
         await pickup.archive_all()
         assert (
-            status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply[2], rows))
+            status_of(await pickup.store.remove_archived(QUEUE, "delivered", reply.cleared, rows))
             == "again"
         )
         assert await pickup.count() == 1
@@ -608,8 +609,9 @@ async def test_rows_deleted_meanwhile_are_not_claimed(any_redis_url: str, tmp_pa
         assert [row[0] for row in rows] == ids
         await pickup.queues.remove(QUEUE, ids[:1])
         await pickup.persist()
+        limits = TakeLimits(10, 1_000)
         claim = pickup.store.claim_archived
-        assert status_of(await claim(QUEUE, term, rows, TakeLimits(10, 1_000), reply[2])) == "again"
+        assert await claim(QUEUE, term, rows, limits, reply.cleared) == "again"
         assert await pickup.pull(term) == ids[1:]
         assert await pickup.count() == 0
 
@@ -627,13 +629,12 @@ async def test_a_persister_of_an_older_term_deletes_nothing(redis_url: str, tmp_
 async def test_a_message_for_a_slow_client_stays_pending(redis_url: str, tmp_path: Path) -> None:
     async with harness(redis_url, sqlite(tmp_path), send_at_once=True) as pickup:
         term = await pickup.open()
-        reply = await pickup.store.add(QUEUE, "m1", DID, b"1", at_once=False)
-        assert status_of(reply) == "here"
-        assert status_of(await pickup.store.add(QUEUE, "m2", DID, b"1")) == "here", (
-            "an earlier one is pending"
-        )
+        assert await pickup.store.add(QUEUE, "m1", DID, b"1", at_once=False) == "here"
+        second = await pickup.store.add(QUEUE, "m2", DID, b"1", at_once=True)
+        assert second == "here", "an earlier one is pending"
         assert await pickup.pull(term) == ["m1", "m2"]
-        assert status_of(await pickup.store.add(QUEUE, "m3", DID, b"1")) == "sent"
+        third = await pickup.store.add(QUEUE, "m3", DID, b"1", at_once=True)
+        assert status_of(third) == "sent"
 
 
 async def test_no_message_goes_at_once_before_the_database_is_counted(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
 from tests.pickup.harness import (
     DID,
@@ -14,6 +13,7 @@ from tests.pickup.harness import (
     QUEUE,
     harness,
     sqlite,
+    status_of,
 )
 
 
@@ -62,7 +62,7 @@ async def test_only_the_matching_session_is_closed(any_redis_url: str, tmp_path:
         assert await close(socket="k1") == "other"
         assert await close(session="s1") == "other"
         reply = await pickup.store.sessions.read(QUEUE)
-        assert [reply[0], reply[1], reply[2].decode()] == [b"live", b"s2", gateway]
+        assert (reply.session, reply.gateway) == ("s2", gateway)
         assert await close(session="s2") == "closed"
         assert await close(session="s2") == "none"
         assert status_of(await pickup.store.sessions.read(QUEUE)) == "offline"
@@ -91,9 +91,7 @@ async def test_sessions_of_a_dead_gateway_end_and_those_of_a_live_one_do_not(
             assert await two.take() == [message_id]
             assert "session_closed" in await one.event_names()
             # The gateway continues: it has a new lease, and its old term gets nothing.
-            assert (
-                await one.store.sessions.renew_gateway(one.store.partition_of(QUEUE)) == "revived"
-            )
+            assert await one.store.sessions.renew_gateway(one.store.partition_of(QUEUE))
             assert status_of(await one.store.pull(QUEUE, term, resend=False)) == "lost"
 
 
@@ -114,7 +112,7 @@ async def test_a_session_is_restored_unless_another_replaced_it(
             reply = await one.store.sessions.open(QUEUE, "s1", "k1", term)
             assert status_of(reply) == "opened"
             await two.open(session="s9", socket="k9")
-            again = await one.store.sessions.open(QUEUE, "s1", "k1", reply[1].decode())
+            again = await one.store.sessions.open(QUEUE, "s1", "k1", reply.term)
             assert status_of(again) == "taken"
 
 
@@ -138,7 +136,7 @@ async def test_an_older_request_does_not_replace_a_newer_session(
             await two.open(session="s9", socket="k9")
             assert await ask("k1", asked_ms) == "late"
             reply = await one.store.sessions.read(QUEUE)
-            assert [reply[0], reply[1]] == [b"live", b"s9"]
+            assert reply.session == "s9"
             assert "session_replaced" not in await one.event_names()
             await clock.advance(1)
             for _ in range(2):
@@ -158,9 +156,9 @@ async def test_a_gateway_that_ends_is_forgotten_with_its_last_session(
 ) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         await pickup.open()
-        assert await pickup.store.sessions.renew_gateway(0) == "renewed"
+        assert not await pickup.store.sessions.renew_gateway(0)
         assert await pickup.store.sessions.forget_gateway(0, pickup.store.gateway) == "kept"
-        assert await pickup.store.sessions.renew_gateway(0, end=True) == "ended"
+        await pickup.store.sessions.end_gateway(0)
         assert await pickup.store.sessions.forget_gateway(0, pickup.store.gateway) == "kept"
         await pickup.sweep()
         assert (await pickup.store.due_work(0, 10)).dead_gateways == []

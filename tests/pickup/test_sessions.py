@@ -10,7 +10,6 @@ import pytest
 
 from angarium.pickup.gateway import Gateway
 from angarium.pickup.live_session import LiveSession
-from angarium.runtime.scripts import status_of
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
 from tests.pickup.harness import DID, OTHER_DID, connected, gateway, sqlite, url_of
@@ -25,7 +24,7 @@ def session_of(service: Gateway) -> LiveSession:
 
 
 async def is_offline(service: Gateway, queue: str = QUEUE) -> bool:
-    return status_of(await service.store.sessions.read(queue)) == "offline"
+    return bool(await service.store.sessions.read(queue) == "offline")
 
 
 async def test_a_session_closed_at_another_gateway_stays_closed(
@@ -75,7 +74,7 @@ async def test_a_session_restored_for_a_disconnected_client_is_closed(
         sessions = service.rpc.sessions
         session = session_of(service)
         closing = service.store.sessions.close(QUEUE, gateway=service.store.gateway)
-        assert status_of(await closing) == "closed"
+        assert await closing == "closed"
         sessions.forget(QUEUE)
         await sessions.restore(session)
         assert await is_offline(service)
@@ -109,7 +108,7 @@ async def test_a_fetch_restores_a_session_that_was_closed_during_a_pause_of_its_
         await client.add_live_session("c1", "s1")
         # Another gateway does the same when the lease of this one has run out.
         closing = service.store.sessions.close(QUEUE, gateway=service.store.gateway)
-        assert status_of(await closing) == "closed"
+        assert await closing == "closed"
         message = await client.add_message("c1", [DID], 1)
         service.rpc.sessions.wake(QUEUE)
         await inbox.has(message)

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 )
 
 from angarium.pickup.model import StoredMessage
-from angarium.runtime.scripts import status_of
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.pickup.harness import (
@@ -148,9 +147,10 @@ class Pickup(RuleBasedStateMachine):
         self.session = (gateway, term)
 
     @rule(gateway=GATEWAYS)
-    def open_and_pull(self, gateway: int) -> None:
+    def open_pull_and_add(self, gateway: int) -> None:
         self.open(gateway)
         self.pull()
+        self._add(gateway, DID)
 
     @rule()
     def pull(self) -> None:
@@ -170,7 +170,7 @@ class Pickup(RuleBasedStateMachine):
             return
         gateway, term = self.old_terms[which % len(self.old_terms)]
         reply = self.do(self.harnesses[gateway].store.pull(QUEUE, term, resend=True))
-        assert status_of(reply) == "lost"
+        assert reply == "lost"
 
     @rule(late=st.booleans())
     def close(self, late: bool) -> None:
@@ -181,9 +181,9 @@ class Pickup(RuleBasedStateMachine):
         store = self.harnesses[gateway].store
         closing = store.sessions.close(QUEUE, gateway=store.gateway, socket=socket)
         if late:
-            assert status_of(self.do(_awaited(closing))) == "other"
+            assert self.do(_awaited(closing)) == "other"
         else:
-            assert status_of(self.do(_awaited(closing))) == "closed"
+            assert self.do(_awaited(closing)) == "closed"
             self._end_session()
 
     def _end_session(self) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage
-from angarium.pickup.inspection import COUNT_S_MIN, Inspection
 from angarium.pickup.model import StoredMessage
 from angarium.pickup.queues import COUNT_WAIT_S
-from angarium.pickup.store import PickupStore
+from angarium.pickup.service import COUNT_S_MIN, PickupService
 from angarium.routing import keys as routing_keys
 from angarium.routing.outbound_store import REVIVE_ONE_OUTBOUND, OutboundStore
 from angarium.runtime import keys as runtime_keys
@@ -128,13 +127,13 @@ async def test_the_database_is_not_counted_at_each_call(redis_url: str, tmp_path
             f"sqlite:///{tmp_path}/pickup.db", runtime.settings.prefix
         )
         try:
-            inspection = Inspection(PickupStore(runtime), archive)
-            assert (await inspection.overview()).archived == 0
+            pickup = PickupService(runtime, archive=archive)
+            assert (await pickup.overview()).archived == 0
             message = StoredMessage("m1", 1, 1, "did:x", b"{}")
             await archive.store(0, 1, {"default:anna": [message]})
-            assert (await inspection.overview()).archived == 0
+            assert (await pickup.overview()).archived == 0
             await clock.advance(COUNT_S_MIN)
-            found = await inspection.overview()
+            found = await pickup.overview()
             assert found.archived == 1
             assert found.archived_bytes > 0
         finally:

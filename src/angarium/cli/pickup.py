@@ -10,7 +10,7 @@ import typer
 from angarium.cli.output import Json, print_json, print_table, run
 
 if TYPE_CHECKING:
-    from angarium.pickup.inspection import ConnectionQueue, Inspection, PickupOverview
+    from angarium.pickup.service import ConnectionQueue, PickupOverview, PickupService
 
 Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the connection.")]
 T = TypeVar("T")
@@ -22,6 +22,7 @@ def pickup_commands() -> typer.Typer:
     )
     commands.command()(show)
     commands.command()(drain)
+    commands.command("adopt-database")(adopt_database)
     return commands
 
 
@@ -34,10 +35,10 @@ def show(
 ) -> int:
     """Show a connection's queue, or the state of the module."""
     if connection is None:
-        overview: PickupOverview = _run(lambda inspection: inspection.overview())
+        overview: PickupOverview = _run(lambda pickup: pickup.overview())
         print_json(overview) if as_json else _print_overview(overview)
         return 0
-    found: ConnectionQueue = _run(lambda inspection: inspection.show(tenant, connection))
+    found: ConnectionQueue = _run(lambda pickup: pickup.show(tenant, connection))
     if as_json:
         print_json(found)
         return 0
@@ -65,7 +66,7 @@ def drain(
     if not yes:
         whose = f" for {recipient}" if recipient else ""
         typer.confirm(f"Remove all messages of {connection}{whose} permanently?", abort=True)
-    removed: int = _run(lambda inspection: inspection.drain(tenant, connection, recipient))
+    removed: int = _run(lambda pickup: pickup.drain(tenant, connection, recipient))
     if as_json:
         print_json({"removed": removed})
     else:
@@ -73,16 +74,36 @@ def drain(
     return 0
 
 
-def _run(ask: Callable[[Inspection], Awaitable[T]]) -> T:
+def adopt_database(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Use the configured database in place of the recorded one, which is lost. Stop every gateway
+    first. Messages that only the lost database had are given up."""
+    if not yes:
+        typer.confirm("Give up the messages that only the former database has?", abort=True)
+    place: str = _run(lambda pickup: pickup.adopt_database())
+    if as_json:
+        print_json({"database": place})
+    else:
+        print(f"the database of this installation is {place}")
+    return 0
+
+
+def _run(ask: Callable[[PickupService], Awaitable[T]]) -> T:
     return run(_asked(ask))
 
 
-async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
+async def _asked(ask: Callable[[PickupService], Awaitable[T]]) -> T:
     from angarium.cli.runtime import open_runtime
-    from angarium.pickup.inspection import inspection
+    from angarium.pickup.service import PickupService
 
-    async with open_runtime() as runtime, inspection(runtime) as module:
-        return await ask(module)
+    async with open_runtime() as runtime:
+        pickup = PickupService(runtime)
+        try:
+            return await ask(pickup)
+        finally:
+            await pickup.close()
 
 
 def _print_overview(overview: PickupOverview) -> None:

@@ -189,6 +189,10 @@ class Presence:
         database = await Database.open(self._runtime.settings.database_url)
         try:
             async with database.connect() as connection:
+                if not await connection.run_sync(
+                    lambda each: sa.inspect(each).has_table(table.name)
+                ):
+                    return found  # pickup has never used this database
                 for start in range(0, len(ids), PORTION):
                     some = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + PORTION]))
                     found |= set((await connection.scalars(some)).all())

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from angarium.pickup.model import StoredMessage
 from angarium.runtime.database import Database, insert_once
+from angarium.runtime.database_identity import open_database
 from angarium.runtime.errors import LeaseLost
+from angarium.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -73,8 +75,16 @@ class MessageArchive:
         self._message, self._recipient, self._persister = _tables()
 
     @classmethod
+    async def of(cls, runtime: Runtime) -> MessageArchive:
+        """In the installation's database; any other is refused."""
+        return await cls._migrated(await open_database(runtime), runtime.settings.prefix)
+
+    @classmethod
     async def open(cls, url: str, prefix: str) -> MessageArchive:
-        database = await Database.open(url)
+        return await cls._migrated(await Database.open(url), prefix)
+
+    @classmethod
+    async def _migrated(cls, database: Database, prefix: str) -> MessageArchive:
         try:
             await database.migrate("pickup", VERSIONS)
         except BaseException:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from angarium.pickup import keys
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.limits import PickupLimits
+from angarium.pickup.message_transitions import MessageToAddOnce
 from angarium.pickup.model import (
     DEFAULT_TENANT,
     DERIVED_ID_PREFIX,
@@ -26,13 +26,10 @@ from angarium.pickup.model import (
 )
 from angarium.pickup.payload import check_payload
 from angarium.pickup.push import PushScheduler
-from angarium.pickup.queue_keys import QueueKeys
 from angarium.pickup.settings import PickupSettings
+from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import LimitExceeded
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script
-
-ADD = load_script("angarium.pickup", "add_deduplicated")
 
 
 class PickupAddress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -75,24 +72,13 @@ class DeduplicatedAdd:
     def __init__(self, runtime: Runtime, remembered_ms: int = REMEMBERED_MS) -> None:
         """A repeat within `remembered_ms` adds nothing."""
         settings, limits = runtime.settings, runtime.settings.limits_of(PickupLimits)
-        self._keys = QueueKeys(runtime)
+        self._store = runtime.store(PickupStore)
+        self._remembered_ms = remembered_ms
         self._payload_bytes_max = limits.frame_bytes_max
         self._payload_levels_max = limits.pickup_payload_levels_max
         self._id_bytes_max = limits.id_bytes_max
         # The script schedules the notification with the message; the gateways send it.
         self._pushes = PushScheduler(settings.group(PickupSettings))
-        self._adds = runtime.batched(
-            ADD,
-            self._keys.of_partition(
-                keys.PICKUP_GATEWAYS, keys.PICKUP_AGES, keys.PICKUP_PUSHES_DUE, keys.PICKUP_PUSHES
-            ),
-            (
-                limits.pickup_queue_messages_max,
-                limits.pickup_queue_bytes_max,
-                self._keys.hint_channel,
-                remembered_ms,
-            ),
-        )
 
     async def add(self, message: NewMessage) -> str:
         """'live' | 'offline' | 'duplicate' (still there) | 'removed' (added and removed before)."""
@@ -102,13 +88,13 @@ class DeduplicatedAdd:
         if size > self._payload_bytes_max:
             raise LimitExceeded("frame_bytes_max", size, self._payload_bytes_max)
         check_payload(message.payload, self._payload_levels_max)
-        partition = self._keys.partition_of(queue)
-        once = self._keys.name(keys.PICKUP_ONCE, partition, message.message_id)
         dids = " ".join(recipients or [message.connection_id])
-        push = self._push_of(message)
-        args = (queue, message.message_id, dids, message.payload, message.stands_for, push)
-        item = ((*self._keys.of(queue), once), args)
-        status: str = (await self._adds.submit(partition, item, queue, size)).decode()
+        status: str = await self._store.add_deduplicated(
+            MessageToAddOnce(
+                queue, message.message_id, dids, message.payload, message.stands_for,
+                self._push_of(message), self._remembered_ms,
+            )
+        )  # fmt: skip
         if status == "queue_full":
             raise QueueFull("the connection's queue is full")
         return status

@@ -36,7 +36,6 @@ from angarium.pickup.rpc_handler import RpcHandler
 from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
 from angarium.pickup.sweeper import Sweeper
-from angarium.redis.options import Durability
 from angarium.runtime.application import Angarium
 from angarium.runtime.common_settings import AccessMode
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
@@ -101,14 +100,9 @@ class Gateway(Service):
     async def on_start(self) -> None:
         runtime, settings = self.runtime, self._settings
         await self._require_tokens_if_seen()
-        self._archive = await MessageArchive.open(
-            runtime.settings.database_url, runtime.settings.prefix
-        )
+        self._archive = await MessageArchive.of(runtime)
         self._sender = make_sender(settings)
-        # Replies of one connection arrive in order. With durability beyond `memory` the calls use
-        # several connections, and only a fetch knows the order.
-        in_order = runtime.settings.durability is Durability.MEMORY
-        self.store = PickupStore(runtime, send_at_once=in_order)
+        self.store = runtime.store(PickupStore)
         queues = PickupQueues(self.store, self._archive)
         self.pushes = PushWorker(self.store, settings, self._sender)
         self.rpc = RpcHandler(self.store, queues, self.pushes, self._access, self._spawn)
@@ -163,7 +157,7 @@ class Gateway(Service):
         for persister in self._persisters:
             await persister.release()
         for partition in self.store.partitions:
-            await self.store.sessions.renew_gateway(partition, end=True)
+            await self.store.sessions.end_gateway(partition)
         await self._reporter.withdraw()
 
     async def on_close(self) -> None:
@@ -257,9 +251,7 @@ class Gateway(Service):
                 raise result
 
     async def _renew_partition(self, partition: int) -> None:
-        if await self.store.sessions.renew_gateway(partition) == "revived" and len(
-            self.rpc.sessions
-        ):
+        if await self.store.sessions.renew_gateway(partition) and len(self.rpc.sessions):
             self.log.warning("lease_had_run_out", partition=partition)
             await self.rpc.sessions.restore_partition(partition)
 

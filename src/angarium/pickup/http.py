@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.pickup.archive import MessageArchive
-from angarium.pickup.inspection import ConnectionQueue, Inspection, PickupOverview
 from angarium.pickup.model import DEFAULT_TENANT
-from angarium.pickup.store import PickupStore
+from angarium.pickup.service import ConnectionQueue, PickupOverview, PickupService
 from angarium.runtime.application import Angarium
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
@@ -27,47 +23,32 @@ class DrainResult(msgspec.Struct, frozen=True):
     removed: int
 
 
-class _InspectionService(Service):
-    """Opens the database at the first request and closes it when the API stops."""
+class _ClosingService(Service):
+    """Closes the database when the API stops."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, pickup: PickupService) -> None:
         super().__init__("pickup-api", clock=runtime.clock)
-        self._runtime = runtime
-        self._archive: MessageArchive | None = None
-        self._inspection: Inspection | None = None
-        self._opening = asyncio.Lock()
-
-    async def inspection(self) -> Inspection:
-        async with self._opening:
-            if self._inspection is None:
-                settings = self._runtime.settings
-                self._archive = await MessageArchive.open(settings.database_url, settings.prefix)
-                self._inspection = Inspection(self._runtime.store(PickupStore), self._archive)
-            return self._inspection
+        self._pickup = pickup
 
     async def on_close(self) -> None:
-        archive, self._archive, self._inspection = self._archive, None, None
-        if archive is not None:
-            await archive.close()
+        await self._pickup.close()
 
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
-    service = _InspectionService(runtime)
+    pickup = PickupService(runtime)
 
     async def overview(_: Request) -> Response:
-        return reply(await (await service.inspection()).overview())
+        return reply(await pickup.overview())
 
     async def show(request: Request) -> Response:
         tenant = request.query_params.get("tenant", DEFAULT_TENANT)
-        inspection = await service.inspection()
-        return reply(await inspection.show(tenant, request.path_params["connection"]))
+        return reply(await pickup.show(tenant, request.path_params["connection"]))
 
     async def drain(request: Request) -> Response:
         query = request.query_params
         tenant, recipient = query.get("tenant", DEFAULT_TENANT), query.get("recipient", "")
-        inspection = await service.inspection()
-        connection = request.path_params["connection"]
-        return reply(DrainResult(await inspection.drain(tenant, connection, recipient)))
+        removed = await pickup.drain(tenant, request.path_params["connection"], recipient)
+        return reply(DrainResult(removed))
 
     path = "/v1/pickup/connections/{connection:path}"
     return HttpApi(
@@ -90,5 +71,5 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
                 scope="write", tenant=by_query("tenant"),
             ),
         ),
-        service=service,
+        service=_ClosingService(runtime, pickup),
     )  # fmt: skip

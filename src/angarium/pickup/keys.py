@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from angarium.runtime.key import Key, Scope
 
 PICKUP_QUEUE = Key(
@@ -116,5 +119,17 @@ PICKUP_HINTS = Key(
     meaning="Tells a gateway which of its queues have messages, and which sessions were replaced",
     scope=Scope.KEYSPACE,
 )
+
+QUEUE: Mapping[str, Key] = MappingProxyType(
+    {
+        "meta": PICKUP_QUEUE,
+        "messages": PICKUP_MESSAGES,
+        "pending": PICKUP_PENDING,
+        "sending": PICKUP_SENDING,
+        "recipients": PICKUP_RECIPIENTS,
+        "removed": PICKUP_BURIED,
+    }
+)
+"""The keys of one queue, by the names that scripts use."""
 
 KEYS: tuple[Key, ...] = tuple(value for value in globals().values() if isinstance(value, Key))

@@ -17,12 +17,13 @@ from typing import Any
 from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.delivery_notifier import DeliveryNotifier
 from angarium.pickup.live_session import LiveSession
+from angarium.pickup.message_transitions import ArchivedFirst, PulledMessages, SentAtOnce
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.queues import PickupQueues
+from angarium.pickup.session_store import SessionKept, SessionOpened, SessionStatus
 from angarium.pickup.store import PickupStore
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, NotDurable, OutcomeUnknown, RedisUnavailable
-from angarium.runtime.scripts import status_of
 
 # After a fault: short for users, long enough not to overload a server that has just started.
 RETRY_S = 0.25
@@ -78,51 +79,50 @@ class LiveSessions:
                 del self._opening[queue]
         if opened is None:
             return None
-        status, term = opened
         if not client.open:
             await self._close_in_redis(queue, socket=client.id)
             return None
         before = self._by_queue.get(queue)
-        if before is not None and before.client is client and before.term == term:
+        if before is not None and before.client is client and before.term == opened.term:
             return before
         self.forget(queue)
-        session = LiveSession(queue, session_id, client, term)
+        session = LiveSession(queue, session_id, client, opened.term)
         # The reply to the first opening was lost, and possibly messages sent since.
-        session.resend = status == "kept"
+        session.resend = isinstance(opened, SessionKept)
         self._by_queue[queue] = session
         client.sessions[queue] = session
         return session
 
     async def _open(
         self, client: ClientSocket, queue: str, session_id: str
-    ) -> tuple[str, str] | None:
-        """Status and term. While Redis was unavailable or this process was stopped, the client may
+    ) -> SessionOpened | None:
+        """While Redis was unavailable or this process was stopped, the client may
         have opened a session at another gateway. A session that began after the request is replaced
         only if the client is still connected here."""
         sessions, partition = self._store.sessions, self._store.partition_of(queue)
         asked_ms: int | str = sessions.asked_ms(partition)
         while True:
             reply = await sessions.open(queue, session_id, client.id, asked_ms=asked_ms)
-            match status_of(reply):
-                case "late":
-                    await asyncio.sleep(DISCONNECT_S)
-                    if not client.open:
-                        return None
-                    asked_ms = ""
-                case "no_lease":
-                    await sessions.renew_gateway(partition)
-                case status:
-                    return status, reply[1].decode()
+            if isinstance(reply, SessionOpened):
+                return reply
+            if reply == "no_lease":
+                await sessions.renew_gateway(partition)
+            else:  # late
+                await asyncio.sleep(DISCONNECT_S)
+                if not client.open:
+                    return None
+                asked_ms = ""
 
     async def close(self, client: ClientSocket, queue: str, session_id: str) -> bool:
         """Close the session with this id, or the client's own session if the id is empty."""
         if session_id:
             found = await self._store.sessions.read(queue)
-            gateway = found[2].decode() if status_of(found) == "live" else self._store.gateway
+            live = isinstance(found, SessionStatus)
+            gateway = found.gateway if live else self._store.gateway
             closing = self._store.sessions.close(queue, gateway=gateway, session=session_id)
         else:
             closing = self._close_in_redis(queue, socket=client.id)
-        closed = status_of(await closing) == "closed"
+        closed: bool = await closing == "closed"
         session = self._by_queue.get(queue)
         if closed and session is not None and session.id == (session_id or session.id):
             self.forget(queue)
@@ -188,11 +188,11 @@ class LiveSessions:
 
     async def _close_unknown(self, queue: str) -> None:
         reply = await self._store.sessions.read(queue)
-        if status_of(reply) != "live" or reply[2].decode() != self._store.gateway:
+        if not isinstance(reply, SessionStatus) or reply.gateway != self._store.gateway:
             return
         if queue not in self._opening and queue not in self._by_queue:
             self._log.warning("orphan_closed", queue=queue)
-            await self._close_term(queue, reply[3].decode())
+            await self._close_term(queue, reply.term)
 
     # Messages
 
@@ -206,18 +206,16 @@ class LiveSessions:
         else:
             self._request_fetch(session)
 
-    def message_sent(
-        self, queue: str, message: StoredMessage, term: bytes, sequence: int, received_ms: int
-    ) -> None:
+    def message_sent(self, queue: str, message: StoredMessage, sent: SentAtOnce) -> None:
         """Redis gave an added message to the session at once, because no older one was pending."""
         session = self._by_queue.get(queue)
         if session is None:
             self._handle_unknown(queue)  # the next session gets the message
             return
-        if session.term != term.decode():
+        if session.term != sent.term:
             self.resend(queue)
             return
-        message = message._replace(sequence=sequence, received_ms=received_ms)
+        message = message._replace(sequence=sent.sequence, received_ms=sent.received_ms)
         if session.fetching:
             # The fetch may return older or newer messages, so they are sorted together.
             session.sent_during_fetch.append(message)
@@ -289,18 +287,17 @@ class LiveSessions:
             self._fetch_failed(session, error)
             return
         reply = future.result()
-        status = reply[0]
-        if status == b"pulled":
-            self._deliver(session, messages_of(reply[2:]))
-            self._end_fetch(session, more=bool(reply[1]))
-        elif status == b"archived":
-            session.seen_moves = reply[1].decode()
-            self._spawn(self._fetch_archived(session, reply[2]))
-        elif status == b"busy":
+        if isinstance(reply, PulledMessages):
+            self._deliver(session, messages_of(reply.messages))
+            self._end_fetch(session, more=reply.more)
+        elif isinstance(reply, ArchivedFirst):
+            session.seen_moves = reply.moves
+            self._spawn(self._fetch_archived(session, reply.cleared))
+        elif reply == "busy":
             self._fetch(session)
-        elif status == b"lost":
+        elif reply == "lost":
             self._term_lost(session)
-        elif status == b"not_counted":
+        elif reply == "not_counted":
             self._loop.call_later(RETRY_S, self._end_fetch, session, True)
         else:
             # The window is full, or messages of an earlier session are in their grace period. An
@@ -326,7 +323,7 @@ class LiveSessions:
         finally:
             self._end_fetch(session, more=False)
 
-    async def _fetch_archived(self, session: LiveSession, cleared: bytes) -> None:
+    async def _fetch_archived(self, session: LiveSession, cleared: str) -> None:
         try:
             claimed = await self._queues.pull_archived(session.queue, session.term, cleared)
         except Exception as error:
@@ -384,10 +381,10 @@ class LiveSessions:
         for session, reply in zip(found, replies, strict=True):
             if self._by_queue.get(session.queue) is not session:
                 continue
-            if status_of(reply) != "live" or reply[3].decode() != session.term:
+            if not isinstance(reply, SessionStatus) or reply.term != session.term:
                 # Another session replaced it, or a restore is under way: Redis decides.
                 await self.restore(session)
-            elif reply[4]:
+            elif reply.pending:
                 self.wake(session.queue)
 
     async def restore_partition(self, partition: int) -> None:
@@ -410,14 +407,14 @@ class LiveSessions:
             )
         finally:
             session.restoring = False
-        status = status_of(reply)
+        opened = isinstance(reply, SessionOpened)
         if self._by_queue.get(session.queue) is not session:
-            if status in ("opened", "kept") and session.queue not in self._by_queue:
+            if opened and session.queue not in self._by_queue:
                 # The client disconnected during the restore.
-                await self._close_term(session.queue, reply[1].decode())
+                await self._close_term(session.queue, reply.term)
             return
-        if status == "taken":
+        if reply == "taken":
             self.ended_elsewhere(session.queue, session.term)
-        elif status in ("opened", "kept"):
-            session.term = reply[1].decode()
+        elif opened:
+            session.term = reply.term
             self.wake(session.queue)

@@ -6,95 +6,191 @@ transitions; `persister.py` has the order of the steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from angarium.pickup import keys
 from angarium.pickup.model import StoredMessage, messages_of
-from angarium.pickup.queue_keys import QueueKeys
 from angarium.pickup.settings import PickupSettings
 from angarium.runtime.lease import LeaseKeys
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.transition import Transition
 
-BEGIN, FINISH, CLEAR, WRITE_COUNTS, RAISE = (
-    load_script("angarium.pickup", name)
-    for name in (
-        "begin_move", "finish_move", "clear_removed", "write_archive_counts", "raise_term",
-    )
-)  # fmt: skip
 # One step of the move is one transaction of the database, and short enough in Redis that other
 # messages do not wait for it.
 MOVE_MESSAGES_MAX = 250
 MOVE_BYTES_MAX = 1024 * 1024
+SCANNED_KEYS = 500
+
+
+class MoveLimits(NamedTuple):
+    threshold_ms: int
+    messages_max: int
+    bytes_max: int
+
+
+class QueueToMove(NamedTuple):
+    queue: str
+
+
+class MovedRows(NamedTuple):
+    """`ids` are divided by spaces."""
+
+    queue: str
+    ids: str
+
+
+class ClearArgs(NamedTuple):
+    queue: str
+
+
+class DeletedRow(NamedTuple):
+    id: str
+
+
+class WriteCountsArgs(NamedTuple):
+    last: bool
+
+
+class ArchiveCount(NamedTuple):
+    queue: str
+    archived: int
+    archived_bytes: int
+
+
+class RaiseArgs(NamedTuple):
+    term: int
+
+
+class MarkedMessages(NamedTuple):
+    messages: list[bytes]
+
+
+class MovedMessages(NamedTuple):
+    moved: int
+
+
+BEGIN = Transition(
+    "angarium.pickup",
+    "begin_move",
+    keys={"moving": keys.PICKUP_MOVING},
+    args=MoveLimits,
+    item=QueueToMove,
+    item_keys=keys.QUEUE,
+    replies={"marked": MarkedMessages},
+)
+FINISH = Transition(
+    "angarium.pickup",
+    "finish_move",
+    keys={
+        "moving": keys.PICKUP_MOVING, "ages": keys.PICKUP_AGES, "charted": keys.PICKUP_CHARTED
+    },
+    item=MovedRows,
+    item_keys=keys.QUEUE,
+    replies={"moved": MovedMessages, "not_counted": None},
+)  # fmt: skip
+CLEAR = Transition(
+    "angarium.pickup",
+    "clear_removed",
+    keys={"burials": keys.PICKUP_BURIALS, **keys.QUEUE},
+    args=ClearArgs,
+    item=DeletedRow,
+    replies={"cleared": None},
+    one_reply=True,
+)
+WRITE_COUNTS = Transition(
+    "angarium.pickup",
+    "write_archive_counts",
+    keys={"charted": keys.PICKUP_CHARTED},
+    args=WriteCountsArgs,
+    item=ArchiveCount,
+    item_keys={"meta": keys.PICKUP_QUEUE},
+    replies={"written": None, "complete": None},
+    one_reply=True,
+)
+RESET = Transition(
+    "angarium.pickup",
+    "reset_archive",
+    keys={"charted": keys.PICKUP_CHARTED},
+    item=QueueToMove,
+    item_keys=keys.QUEUE,
+    replies={"reset": None},
+    one_reply=True,
+)
+RAISE: Transition[Any] = Transition(
+    "angarium.pickup",
+    "raise_term",
+    keys={"term": keys.PICKUP_PERSISTER_TERM},
+    args=RaiseArgs,
+    replies={"raised": None, "greater": None},
+)
 
 
 class MoveStore:
-    def __init__(self, runtime: Runtime, names: QueueKeys) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._keys = names
-        self._threshold_ms = runtime.settings.group(PickupSettings).threshold_timestamp
+        self._name = runtime.keyspace.name
+        self._partition_of = runtime.keyspace.partition_of
+        threshold_ms = runtime.settings.group(PickupSettings).threshold_timestamp
+        self._limits = MoveLimits(threshold_ms, MOVE_MESSAGES_MAX, MOVE_BYTES_MAX)
 
     async def begin(
         self, partition: int, queues: Sequence[str]
     ) -> Mapping[str, list[StoredMessage]]:
         """Messages to store in the database, by queue."""
-        names = [self._keys.name(keys.PICKUP_MOVING, partition), *self._keys.of_all(queues)]
-        limits = (self._threshold_ms, MOVE_MESSAGES_MAX, MOVE_BYTES_MAX)
-        args: list[Any] = [*limits, len(queues), *queues]
-        reply = await self._runtime.run(BEGIN, partition, names, args)
-        return {
-            queue: messages_of(found) for queue, found in zip(queues, reply, strict=True) if found
-        }
+        items = [QueueToMove(each) for each in queues]
+        marked = await self._runtime.call(BEGIN, partition, self._limits, items)
+        found = zip(queues, marked, strict=True)
+        return {queue: messages_of(each.messages) for queue, each in found if each.messages}
 
     async def finish(self, partition: int, moved: Mapping[str, Sequence[str]]) -> int | None:
         """How many messages left Redis; None if the archived messages are not counted yet."""
-        shared = self._keys.of_partition(keys.PICKUP_MOVING, keys.PICKUP_AGES, keys.PICKUP_CHARTED)(
-            partition
-        )
-        names = [*shared, *self._keys.of_all(moved)]
-        args: list[Any] = [self._threshold_ms, len(moved)]
-        for queue, ids in moved.items():
-            args += [queue, " ".join(ids)]
-        reply = await self._runtime.run(FINISH, partition, names, args)
-        if any(status_of(each) == "not_counted" for each in reply):
-            return None
-        return sum(int(each[1]) for each in reply)
+        items = [MovedRows(queue, " ".join(ids)) for queue, ids in moved.items()]
+        replies = await self._runtime.call(FINISH, partition, None, items)
+        return None if "not_counted" in replies else sum(each.moved for each in replies)
 
     async def removed_rows(self, queue: str, count_max: int) -> list[str]:
         """Some ids of removed messages whose rows are still in the database."""
-        name = self._keys.name(keys.PICKUP_BURIED, self._keys.partition_of(queue), queue)
+        name = self._name(keys.PICKUP_BURIED, self._partition_of(queue), queue)
         reply = await self._runtime.redis.call("SRANDMEMBER", name, count_max, key=name)
         return [each.decode() for each in reply]
 
     async def clear_removed(self, queue: str, ids: Sequence[str]) -> None:
         """Forget removed messages whose rows are deleted."""
-        await self._keys.run(CLEAR, queue, (keys.PICKUP_BURIALS,), [queue, *ids])
+        items = [DeletedRow(each) for each in ids]
+        await self._runtime.call(CLEAR, self._partition_of(queue), ClearArgs(queue), items)
 
     async def counts_written(self, partition: int) -> bool:
-        name = self._keys.name(keys.PICKUP_CHARTED, partition)
+        name = self._name(keys.PICKUP_CHARTED, partition)
         return bool(await self._runtime.redis.call("EXISTS", name, key=name))
 
     async def write_counts(
         self, partition: int, counts: Sequence[tuple[str, int, int]], *, last: bool
     ) -> None:
         """Write the number and bytes of each queue's archived messages; `last` completes it."""
-        names = [
-            self._keys.name(keys.PICKUP_CHARTED, partition),
-            *self._keys.of_all(queue for queue, _, _ in counts),
-        ]
-        args: list[Any] = [1 if last else 0, len(counts)]
-        for _, count, size in counts:
-            args += [count, size]
-        await self._runtime.run(WRITE_COUNTS, partition, names, args)
+        items = [ArchiveCount(*each) for each in counts]
+        await self._runtime.call(WRITE_COUNTS, partition, WriteCountsArgs(last), items)
+
+    async def reset_archive(self, partition: int) -> None:
+        """Forget all archived messages of the partition, because their database is lost."""
+        redis, start = self._runtime.redis, self._name(keys.PICKUP_QUEUE, partition, "")
+        pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", start) + "*"
+        cursor = b"0"
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_KEYS)
+            cursor, found = await redis.call(*command, key=start)
+            items = [QueueToMove(each.decode().removeprefix(start)) for each in found]
+            await self._runtime.call(RESET, partition, None, items)
+            if int(cursor) == 0:
+                return
 
     def lease_keys(self, partition: int) -> LeaseKeys:
         return LeaseKeys(
             partition,
-            self._keys.name(keys.PICKUP_PERSISTER_LOCK, partition),
-            self._keys.name(keys.PICKUP_PERSISTER_TERM, partition),
+            self._name(keys.PICKUP_PERSISTER_LOCK, partition),
+            self._name(keys.PICKUP_PERSISTER_TERM, partition),
         )
 
     async def raise_term(self, partition: int, term: int) -> None:
-        names = [self._keys.name(keys.PICKUP_PERSISTER_TERM, partition)]
-        await self._runtime.run(RAISE, partition, names, [term])
+        await self._runtime.call(RAISE, partition, RaiseArgs(term))

@@ -2,45 +2,92 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from angarium.pickup import keys
-from angarium.pickup.queue_keys import QueueKeys
 from angarium.pickup.settings import PickupSettings
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.transition import Transition
 
-CLAIM, GRANT, SETTLE = (
-    load_script("angarium.pickup", name) for name in ("claim_pushes", "grant_push", "settle_push")
+
+class ClaimPushesArgs(NamedTuple):
+    claim_ms: int
+    pushes_max: int
+
+
+class GrantArgs(NamedTuple):
+    token: str
+    interval_ms: int
+
+
+class SettleArgs(NamedTuple):
+    token: str
+    push: bytes
+    message_id: str
+    outcome: str
+    delay_ms: int
+    tries: int
+
+
+class ClaimedPush(NamedTuple):
+    """`token` is hashed; `tries` were made before."""
+
+    token: str
+    tries: int
+    push: bytes
+
+
+class ClaimedPushes(NamedTuple):
+    pushes: list[ClaimedPush]
+
+
+class PushWaits(NamedTuple):
+    remaining_ms: int
+
+
+_PUSHES = {"pushes_due": keys.PICKUP_PUSHES_DUE, "pushes": keys.PICKUP_PUSHES}
+CLAIM: Transition[Any] = Transition(
+    "angarium.pickup",
+    "claim_pushes",
+    keys=_PUSHES,
+    args=ClaimPushesArgs,
+    replies={"claimed": ClaimedPushes},
+)
+GRANT: Transition[Any] = Transition(
+    "angarium.pickup",
+    "grant_push",
+    keys={"pushed": keys.PICKUP_PUSHED},
+    args=GrantArgs,
+    replies={"granted": None, "wait": PushWaits},
+)
+SETTLE: Transition[Any] = Transition(
+    "angarium.pickup",
+    "settle_push",
+    keys=_PUSHES,
+    args=SettleArgs,
+    replies={"settled": None, "later": None, "newer": None},
 )
 
 
 class PushStore:
-    def __init__(self, runtime: Runtime, names: QueueKeys) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._keys = names
-        self._push_keys = names.of_partition(keys.PICKUP_PUSHES_DUE, keys.PICKUP_PUSHES)
         self._interval_ms = runtime.settings.group(PickupSettings).push_interval_ms
 
-    async def claim(
-        self, partition: int, claim_ms: int, count_max: int
-    ) -> list[tuple[str, int, bytes]]:
-        """Hashed token, earlier tries and encoded push of notifications that are due."""
-        names = self._push_keys(partition)
-        args = [claim_ms, count_max]
-        reply = await self._runtime.run(CLAIM, partition, names, args, durable=False)
-        return [
-            (reply[at].decode(), int(reply[at + 1]), reply[at + 2])
-            for at in range(0, len(reply), 3)
-        ]
+    async def claim(self, partition: int, claim_ms: int, pushes_max: int) -> list[ClaimedPush]:
+        """Notifications that are due."""
+        args = ClaimPushesArgs(claim_ms, pushes_max)
+        found: list[ClaimedPush] = (
+            await self._runtime.call(CLAIM, partition, args, durable=False)
+        ).pushes
+        return found
 
     async def grant(self, token: str) -> int:
         """0 if the token may get a notification now, else the milliseconds until it may."""
-        partition = self._keys.partition_of(token)
-        names = [self._keys.name(keys.PICKUP_PUSHED, partition)]
-        args: list[Any] = [token, self._interval_ms]
-        reply = await self._runtime.run(GRANT, partition, names, args, durable=False)
-        return 0 if status_of(reply) == "granted" else max(1, int(reply[1]))
+        partition = self._runtime.keyspace.partition_of(token)
+        args = GrantArgs(token, self._interval_ms)
+        reply = await self._runtime.call(GRANT, partition, args, durable=False)
+        return max(1, reply.remaining_ms) if isinstance(reply, PushWaits) else 0
 
     async def settle(
         self,
@@ -53,7 +100,5 @@ class PushStore:
         tries: int = 0,
     ) -> str:
         delay_ms = self._interval_ms if retry_ms is None else retry_ms
-        args: list[Any] = [token, push, message_id, outcome, delay_ms, tries]
-        return status_of(
-            await self._runtime.run(SETTLE, partition, self._push_keys(partition), args)
-        )
+        args = SettleArgs(token, push, message_id, outcome, delay_ms, tries)
+        return str(await self._runtime.call(SETTLE, partition, args))

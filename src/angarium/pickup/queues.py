@@ -14,6 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from angarium.pickup.archive import MessageArchive
+from angarium.pickup.message_transitions import (
+    ArchivedFirst,
+    ClaimedRows,
+    CountedInRedis,
+    RemovedMessages,
+    RemovedRows,
+    TakenNow,
+)
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.store import (
     PULL_BYTES_MAX,
@@ -22,7 +30,6 @@ from angarium.pickup.store import (
     TakeLimits,
 )
 from angarium.runtime.errors import AngariumError, DatabaseUnavailable
-from angarium.runtime.scripts import status_of
 
 # After Redis lost its data, a reader waits this long for the persister to count the database.
 COUNT_WAIT_S = 10.0
@@ -43,7 +50,7 @@ class ClaimedMessages:
     messages: list[StoredMessage]
     full: bool
     stale: bool
-    due: dict[str, bytes]
+    due: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,10 @@ class TakenMessages:
 
     messages: list[StoredMessage]
     more: bool
-    due: dict[str, bytes]
+    due: dict[str, str]
 
     def with_more(
-        self, messages: list[StoredMessage], more: bool, due: dict[str, bytes]
+        self, messages: list[StoredMessage], more: bool, due: dict[str, str]
     ) -> TakenMessages:
         return TakenMessages(self.messages + messages, more, self.due | due)
 
@@ -74,12 +81,11 @@ class PickupQueues:
             left = _left_of(limits, taken.messages)
             try:
                 reply = await self._store.take(queue, did, left, seen)
-                status = status_of(reply)
-                if status == "not_counted":
+                if reply == "not_counted":
                     await self._wait_for_counts(queue)
-                elif status == "archived":
-                    claimed = await self._claim(queue, "", did, left, reply[2])
-                    seen = "" if claimed.stale else reply[1].decode()
+                elif isinstance(reply, ArchivedFirst):
+                    claimed = await self._claim(queue, "", did, left, reply.cleared)
+                    seen = "" if claimed.stale else reply.moves
                     taken = taken.with_more(claimed.messages, claimed.full, claimed.due)
                     if claimed.full:
                         break
@@ -87,26 +93,26 @@ class PickupQueues:
                 if not taken.messages:
                     raise
                 break  # the answer has the messages that were taken before
-            if status == "taken":
-                found = messages_of(reply[3:])
-                due = dict.fromkeys((each.id for each in found), reply[2])
-                return taken.with_more(found, bool(reply[1]), due)
+            if isinstance(reply, TakenNow):
+                found = messages_of(reply.messages)
+                due = dict.fromkeys((each.id for each in found), reply.due_ms)
+                return taken.with_more(found, reply.more, due)
         return taken
 
-    async def give_back(self, queue: str, due: Mapping[str, bytes]) -> None:
+    async def give_back(self, queue: str, due: Mapping[str, str]) -> None:
         """Make taken messages pending again whose answer did not reach the client."""
         await self._store.give_back(queue, due)
 
-    async def pull_archived(self, queue: str, term: str, cleared: bytes) -> ClaimedMessages:
+    async def pull_archived(self, queue: str, term: str, cleared: str) -> ClaimedMessages:
         """Archived messages for a live session; at least one, if there is one."""
         limits = TakeLimits(PULL_MESSAGES_MAX, PULL_BYTES_MAX)
         return await self._claim(queue, term, "", limits, cleared)
 
     async def _claim(
-        self, queue: str, term: str, did: str, limits: TakeLimits, cleared: bytes
+        self, queue: str, term: str, did: str, limits: TakeLimits, cleared: str
     ) -> ClaimedMessages:
         """Archived messages for a session, or for a taker if `term` is empty."""
-        due: dict[str, bytes] = {}
+        due: dict[str, str] = {}
         try:
             status = await self._claim_rows(queue, term, did, limits, cleared, due)
             if status == "lost":
@@ -128,8 +134,8 @@ class PickupQueues:
         term: str,
         did: str,
         limits: TakeLimits,
-        cleared: bytes,
-        due: dict[str, bytes],
+        cleared: str,
+        due: dict[str, str],
     ) -> str:
         """Claim page by page into `due`; returns 'full', 'lost', 'again', or 'all' at the end."""
         after = 0
@@ -139,28 +145,25 @@ class PickupQueues:
                 break
             after = rows[-1][1]
             reply = await self._store.claim_archived(queue, term, rows, limits, cleared)
-            status = status_of(reply)
-            if status != "claimed":
-                return status
-            ids = [each.decode() for each in reply[3:]]
-            due.update(dict.fromkeys(ids, reply[2]))
-            if reply[1]:
+            if not isinstance(reply, ClaimedRows):
+                return str(reply)
+            due.update(dict.fromkeys(reply.ids, reply.due_ms))
+            if reply.full:
                 return "full"
             sizes = {row[0]: row[2] for row in rows}
-            limits = _reduced(limits, len(ids), sum(sizes[each] for each in ids))
+            limits = _reduced(limits, len(reply.ids), sum(sizes[each] for each in reply.ids))
         return "all"
 
     async def count(self, queue: str, did: str) -> int:
         while True:
             reply = await self._store.count(queue, did)
-            status = status_of(reply)
-            if status == "not_counted":
+            if reply == "not_counted":
                 await self._wait_for_counts(queue)
-            elif status == "archived":
-                without = {each.decode() for each in reply[2:]}
-                return int(reply[1]) + await self._archive.count(queue, did, without)
+            elif isinstance(reply, CountedInRedis):
+                without = set(reply.without)
+                return reply.pending + await self._archive.count(queue, did, without)
             else:
-                return int(reply[1])
+                return int(reply.pending)
 
     async def remove(self, queue: str, ids: Sequence[str], event: str = DELIVERED) -> int:
         """Remove exactly these messages from both stores; returns how many existed."""
@@ -171,19 +174,17 @@ class PickupQueues:
         """Complete a removal whose first reply from Redis is `reply`."""
         removed = 0
         while True:
-            if status_of(reply) == "not_counted":
+            if not isinstance(reply, RemovedMessages):
                 await self._wait_for_counts(queue)
             else:
-                removed += int(reply[1])
-                ids = [each.decode() for each in reply[3:]]
-                if not ids:
-                    return removed
-                rows = await self._archive.sizes(queue, ids)
+                removed += reply.removed
+                ids = reply.missing
+                rows = await self._archive.sizes(queue, ids) if ids else []
                 if not rows:
                     return removed
-                archived = await self._store.remove_archived(queue, event, reply[2], rows)
-                if status_of(archived) == "removed":
-                    return removed + int(archived[1])
+                archived = await self._store.remove_archived(queue, event, reply.cleared, rows)
+                if isinstance(archived, RemovedRows):
+                    return removed + archived.removed
             reply = await self._store.remove(queue, event, ids)
 
     async def remove_all(self, queue: str, did: str, event: str = CANCELLED) -> int:
@@ -191,14 +192,14 @@ class PickupQueues:
         removed = 0
         while True:
             reply = await self._store.list_ids(queue, did, 1_000)
-            if status_of(reply) == "not_counted":
+            if reply == "not_counted":
                 await self._wait_for_counts(queue)
-                continue
-            ids = [each.decode() for each in reply[3:]]
-            if not ids:
-                archived = int(reply[2])
-                return removed + (await self._remove_rows(queue, did, event) if archived else 0)
-            removed += await self.remove(queue, ids, event)
+            elif reply.ids:
+                removed += await self.remove(queue, reply.ids, event)
+            elif reply.archived:
+                return removed + await self._remove_rows(queue, did, event)
+            else:
+                return removed
 
     async def _remove_rows(self, queue: str, did: str, event: str) -> int:
         removed = after = 0

@@ -32,15 +32,17 @@ from angarium.pickup.errors import (
 from angarium.pickup.jsonrpc import Call, Refusal, parse
 from angarium.pickup.limits import PickupLimits
 from angarium.pickup.live_sessions import LiveSessions
+from angarium.pickup.message_transitions import RemovedMessages, SentAtOnce
 from angarium.pickup.model import StoredMessage, connection_of, queue_name
 from angarium.pickup.push import PushWorker
 from angarium.pickup.queues import DELIVERED, PickupQueues
+from angarium.pickup.session_store import SessionStatus
 from angarium.pickup.store import PickupStore
 from angarium.pickup.take_handler import TakeHandler, fetch_bytes
+from angarium.redis.options import Durability
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, OutcomeUnknown
 from angarium.runtime.ids import time_ordered_id
-from angarium.runtime.scripts import status_of
 
 TRUE, FALSE = b"true", b"false"
 Handler = Callable[[ClientSocket, bytes, RpcAnswer], None]
@@ -81,6 +83,9 @@ class RpcHandler:
             self._limits.pickup_client_request_bytes_max,
             self._limits.pickup_gateway_request_bytes_max,
         )
+        # Replies of one connection arrive in order. With durability beyond `memory` the calls use
+        # several connections, and only a fetch knows the order.
+        self._in_order = store.runtime.options.redis.durability is Durability.MEMORY
         self.quiet = False
         self.added = self.removed = self.refused = 0
         self._handlers: dict[str, Handler] = {
@@ -196,7 +201,7 @@ class RpcHandler:
         dids, payload = " ".join(add.dids), bytes(add.payload)
         message = StoredMessage(message_id, 0, 0, dids, payload)
         began_ns = 0 if self._tracing is None else time.time_ns()
-        at_once = not self.sessions.is_slow(queue)
+        at_once = self._in_order and not self.sessions.is_slow(queue)
         future = self._store.add(queue, message_id, dids, payload, push, at_once=at_once)
         future.add_done_callback(partial(self._added, answer, queue, message, began_ns))
 
@@ -218,8 +223,8 @@ class RpcHandler:
             else:
                 self._fail(answer, error)
             return
-        status = future.result()
-        if status == b"queue_full":
+        reply = future.result()
+        if reply == "queue_full":
             self._fail(answer, QueueFull("the connection's queue is full"))
             return
         self.added += 1
@@ -227,9 +232,9 @@ class RpcHandler:
         if self._tracing is not None:
             values = {"angarium.id": message.id, "angarium.connection_id": connection_of(queue)}
             self._tracing.started(message.id, "pickup add", began_ns, values)
-        if isinstance(status, list):
-            self.sessions.message_sent(queue, message, *status[1:])
-        elif status == b"here":
+        if isinstance(reply, SentAtOnce):
+            self.sessions.message_sent(queue, message, reply)
+        elif reply == "here":
             self.sessions.wake(queue)
 
     async def _confirm(
@@ -269,8 +274,8 @@ class RpcHandler:
             self._fail(answer, error)
             return
         reply = future.result()
-        if len(reply) == 3:
-            self._answer_removal(answer, queue, int(reply[1]), ids)
+        if isinstance(reply, RemovedMessages) and not reply.missing:
+            self._answer_removal(answer, queue, reply.removed, ids)
         else:
             self._spawn(self._finish_removal(answer, queue, ids, reply))
 
@@ -340,7 +345,7 @@ class RpcHandler:
     async def _get_session(self, client: ClientSocket, params: bytes, answer: RpcAnswer) -> None:
         read = methods.read(methods.ConnectionParams, params, self._limits)
         reply = await self._store.sessions.read(queue_name(client.tenant, read.connection))
-        answer.result(TRUE if status_of(reply) == "live" else FALSE)
+        answer.result(TRUE if isinstance(reply, SessionStatus) else FALSE)
 
     # Ping and events
 

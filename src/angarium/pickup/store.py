@@ -14,22 +14,50 @@ from typing import Any, NamedTuple
 
 from angarium.pickup import keys
 from angarium.pickup.limits import PickupLimits
+from angarium.pickup.message_transitions import (
+    ADD,
+    ADD_DEDUPLICATED,
+    CLAIM,
+    COUNT,
+    FIND,
+    LIST,
+    LIST_DUE,
+    PULL,
+    RELEASE,
+    REMOVE,
+    REMOVE_ARCHIVED,
+    RETURN,
+    SHOW,
+    TAKE,
+    AddLimits,
+    ArchivedRow,
+    ClaimArgs,
+    DueArgs,
+    DueWork,
+    ListArgs,
+    MessagesToRemove,
+    MessageToAdd,
+    MessageToAddOnce,
+    MessageToFind,
+    PullLimits,
+    QueueArgs,
+    QueueToCount,
+    QueueToPull,
+    QueueToRelease,
+    QueueToTake,
+    ReleaseArgs,
+    RemoveArchivedArgs,
+    RemoveArgs,
+    ReturnArgs,
+    RowToRemove,
+    TakeArgs,
+    TakenMessage,
+)
 from angarium.pickup.move_store import MoveStore
 from angarium.pickup.push_store import PushStore
-from angarium.pickup.queue_keys import QueueKeys
 from angarium.pickup.session_store import SessionStore
 from angarium.pickup.settings import PickupSettings
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
-
-ADD, FIND, PULL, TAKE, CLAIM, REMOVE, REMOVE_ARCHIVED, COUNT, LIST, DUE, RELEASE, SHOW, RETURN = (
-    load_script("angarium.pickup", name)
-    for name in (
-        "add_messages", "find_messages", "pull_messages", "take_messages", "claim_archived",
-        "remove_messages", "remove_archived", "count_messages", "list_messages", "list_due",
-        "release_messages", "show_queue", "return_messages",
-    )
-)  # fmt: skip
 
 # One notification of a live session; the rest comes with the next notification.
 PULL_MESSAGES_MAX = 100
@@ -49,16 +77,6 @@ class TakeLimits(NamedTuple):
     messages: int
     bytes: int
     first_bytes: int = ANY_BYTES
-
-
-@dataclass(frozen=True)
-class DueWork:
-    """What the periodic work of a partition has to do now."""
-
-    dead_gateways: Sequence[str]
-    to_release: Sequence[str]
-    to_archive: Sequence[str]
-    with_removed_rows: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -93,57 +111,36 @@ class PickupTotals:
 
 
 class PickupStore:
-    def __init__(self, runtime: Runtime, *, send_at_once: bool = False) -> None:
-        """`send_at_once`: an added message may go to a session of this gateway in the same call
-        (add_messages.lua). The caller has to see replies in the order of the calls."""
+    def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.gateway = runtime.actor
         self.partitions = range(runtime.settings.partitions)
-        self._keys = names = QueueKeys(runtime)
-        self.partition_of = names.partition_of
-        self.hint_channel = names.hint_channel
-        self.sessions = SessionStore(runtime, names)
-        self.pushes = PushStore(runtime, names)
-        self.moves = MoveStore(runtime, names)
-        settings, limits = (
-            runtime.settings.group(PickupSettings),
-            runtime.settings.limits_of(PickupLimits),
-        )
+        self.partition_of = runtime.keyspace.partition_of
+        # The name of a gateway completes the name of its channel.
+        self.hint_channel = runtime.keyspace.global_name(keys.PICKUP_HINTS, "")
+        self.sessions = SessionStore(runtime, self.hint_channel)
+        self.pushes = PushStore(runtime)
+        self.moves = MoveStore(runtime)
+        settings = runtime.settings.group(PickupSettings)
+        limits: PickupLimits = runtime.settings.limits_of(PickupLimits)
         self._threshold_ms = settings.threshold_timestamp
         self._sending_ms = settings.sending_ms
         window = limits.pickup_sending_messages_max
-        shared = names.of_partition
-        self._adds = runtime.batched(
-            ADD,
-            shared(
-                keys.PICKUP_GATEWAYS,
-                keys.PICKUP_AGES,
-                keys.PICKUP_CHARTED,
-                keys.PICKUP_PUSHES_DUE,
-                keys.PICKUP_PUSHES,
-            ),
-            (
-                limits.pickup_queue_messages_max,
-                limits.pickup_queue_bytes_max,
-                self.hint_channel,
-                window if send_at_once else 0,
-            ),
+        add_limits = AddLimits(
+            limits.pickup_queue_messages_max,
+            limits.pickup_queue_bytes_max,
+            window,
+            self.hint_channel,
         )
-        self._pulls = runtime.batched(
-            PULL,
-            shared(keys.PICKUP_CHARTED),
-            (PULL_MESSAGES_MAX, PULL_BYTES_MAX, window, CALL_BYTES_MAX),
+        self._adds = runtime.batch(ADD, add_limits)
+        self._deduplicated_adds = runtime.batch(ADD_DEDUPLICATED, add_limits)
+        self._pulls = runtime.batch(
+            PULL, PullLimits(PULL_MESSAGES_MAX, PULL_BYTES_MAX, window, CALL_BYTES_MAX)
         )
-        self._takes = runtime.batched(
-            TAKE, shared(keys.PICKUP_CHARTED, keys.PICKUP_DUE), (self._sending_ms, CALL_BYTES_MAX)
-        )
-        self._removes = runtime.batched(
-            REMOVE,
-            shared(keys.PICKUP_MOVING, keys.PICKUP_BURIALS, keys.PICKUP_CHARTED),
-            (self.hint_channel,),
-        )
-        self._counts = runtime.batched(COUNT, shared(keys.PICKUP_CHARTED, keys.PICKUP_MOVING))
-        self._finds = runtime.batched(FIND, lambda _: ())
+        self._takes = runtime.batch(TAKE, TakeArgs(self._sending_ms, CALL_BYTES_MAX))
+        self._removes = runtime.batch(REMOVE, RemoveArgs(self.hint_channel))
+        self._counts = runtime.batch(COUNT)
+        self._finds = runtime.batch(FIND)
 
     # Messages
 
@@ -155,30 +152,36 @@ class PickupStore:
         payload: bytes,
         push: bytes = b"",
         *,
-        at_once: bool = True,
+        at_once: bool = False,
     ) -> asyncio.Future[Any]:
-        """b"here", b"elsewhere", b"offline", b"queue_full", or [b"sent", term, sequence, ms].
+        """'here', 'elsewhere', 'offline', 'queue_full', or SentAtOnce.
 
         `push` is a hashed token, a space and an encoded push; it is scheduled if the recipient is
-        offline. Without `at_once` the message stays pending, because its session's client is slow.
+        offline. `at_once`: the message may go to a session of this gateway in the same call. The
+        caller then has to see replies in the order of the calls.
         """
-        args = (queue, message_id, dids, payload, push, 1 if at_once else 0)
-        item = (self._keys.of(queue), args)
+        item = MessageToAdd(queue, message_id, dids, payload, push, at_once)
         return self._adds.submit(self.partition_of(queue), item, queue, len(payload))
+
+    def add_deduplicated(self, message: MessageToAddOnce) -> asyncio.Future[Any]:
+        """'live', 'offline', 'queue_full', 'duplicate' or 'removed'."""
+        queue = message.queue
+        return self._deduplicated_adds.submit(
+            self.partition_of(queue), message, queue, len(message.payload)
+        )
 
     async def exists(self, queue: str, message_id: str) -> bool:
         """Whether Redis holds the message."""
-        item = (self._keys.of(queue), (message_id,))
-        reply = await self._finds.submit(self.partition_of(queue), item)
-        return status_of(reply) == "found"
+        item = MessageToFind(queue, message_id)
+        return bool(await self._finds.submit(self.partition_of(queue), item) == "found")
 
     def pull(self, queue: str, term: str, *, resend: bool, seen: str = "") -> asyncio.Future[Any]:
         """Messages for a live session; `resend`: also those that it was sent before."""
-        item = (self._keys.of(queue), (queue, term, 1 if resend else 0, seen))
+        item = QueueToPull(queue, term, resend, seen)
         return self._pulls.submit(self.partition_of(queue), item, None, 0, REPLY_BYTES_ESTIMATE)
 
     def take(self, queue: str, did: str, limits: TakeLimits, seen: str = "") -> asyncio.Future[Any]:
-        item = (self._keys.of(queue), (queue, did, *limits, seen))
+        item = QueueToTake(queue, did, *limits, seen)
         estimate = REPLY_BYTES_ESTIMATE * 8
         return self._takes.submit(self.partition_of(queue), item, queue, 0, estimate)
 
@@ -188,75 +191,76 @@ class PickupStore:
         term: str,
         rows: Iterable[tuple[str, int, int]],
         limits: TakeLimits,
-        cleared: bytes,
+        cleared: str,
     ) -> Any:
         """Give archived messages (id, sequence, bytes) to a session, or to a taker if no term."""
-        fields = [field for row in rows for field in row]
-        args = [queue, term, self._sending_ms, *limits, cleared, *fields]
-        return await self._keys.run(CLAIM, queue, (keys.PICKUP_DUE,), args)
+        args = ClaimArgs(queue, term, self._sending_ms, *limits, cleared)
+        items = [ArchivedRow(*each) for each in rows]
+        return await self.runtime.call(CLAIM, self.partition_of(queue), args, items)
 
-    async def give_back(self, queue: str, due: Mapping[str, bytes]) -> int:
+    async def give_back(self, queue: str, due: Mapping[str, str]) -> int:
         """Make taken messages pending again; `due` is the time that the take named for each id."""
-        fields = [field for pair in due.items() for field in pair]
-        args = [queue, self.hint_channel, *fields]
-        return int((await self._keys.run(RETURN, queue, (keys.PICKUP_GATEWAYS,), args))[1])
+        args, items = (
+            ReturnArgs(queue, self.hint_channel),
+            list(map(TakenMessage._make, due.items())),
+        )
+        reply = await self.runtime.call(RETURN, self.partition_of(queue), args, items)
+        return int(reply.returned)
 
     def remove(self, queue: str, event: str, ids: Iterable[str]) -> asyncio.Future[Any]:
+        """RemovedMessages, or 'not_counted'."""
         listed = " ".join(ids)
-        item = (self._keys.of(queue), (queue, event, listed))
+        item = MessagesToRemove(queue, event, listed)
         return self._removes.submit(self.partition_of(queue), item, queue, len(listed))
 
     async def remove_archived(
-        self, queue: str, event: str, cleared: bytes, rows: Iterable[tuple[str, int]]
+        self, queue: str, event: str, cleared: str, rows: Iterable[tuple[str, int]]
     ) -> Any:
         """Remove archived messages (id, bytes); the persister deletes their rows later."""
-        fields = [field for row in rows for field in row]
-        args = [queue, event, cleared, self.hint_channel, *fields]
-        return await self._keys.run(REMOVE_ARCHIVED, queue, (keys.PICKUP_BURIALS,), args)
+        args = RemoveArchivedArgs(queue, event, cleared, self.hint_channel)
+        items = [RowToRemove(*each) for each in rows]
+        return await self.runtime.call(REMOVE_ARCHIVED, self.partition_of(queue), args, items)
 
     def count(self, queue: str, did: str) -> asyncio.Future[Any]:
-        item = (self._keys.of(queue), (queue, did))
-        return self._counts.submit(self.partition_of(queue), item, queue)
+        return self._counts.submit(self.partition_of(queue), QueueToCount(queue, did), queue)
 
     async def list_ids(self, queue: str, did: str, ids_max: int) -> Any:
-        return await self._keys.run(LIST, queue, (keys.PICKUP_CHARTED,), [did, ids_max])
+        args = ListArgs(queue, did, ids_max)
+        return await self.runtime.call(LIST, self.partition_of(queue), args)
 
     # Periodic work
 
-    async def due_work(self, partition: int, count_max: int) -> DueWork:
-        names = self._keys.of_partition(
-            keys.PICKUP_GATEWAYS, keys.PICKUP_DUE, keys.PICKUP_AGES, keys.PICKUP_BURIALS
-        )(partition)
-        reply = await self.runtime.run(DUE, partition, names, [self._threshold_ms, count_max])
-        return DueWork(*([each.decode() for each in part] for part in reply))
+    async def due_work(self, partition: int, names_max: int) -> DueWork:
+        args = DueArgs(self._threshold_ms, names_max)
+        found: DueWork = await self.runtime.call(LIST_DUE, partition, args)
+        return found
 
     async def release(self, partition: int, queues: Sequence[str]) -> int:
         """Make sent messages pending again whose time is over; how many there were."""
-        shared = self._keys.of_partition(keys.PICKUP_GATEWAYS, keys.PICKUP_DUE)(partition)
-        names = [*shared, *self._keys.of_all(queues)]
-        args: list[Any] = [RELEASE_MESSAGES_MAX, self.hint_channel, len(queues), *queues]
-        reply = await self.runtime.run(RELEASE, partition, names, args)
-        return sum(int(each[1]) for each in reply)
+        args = ReleaseArgs(RELEASE_MESSAGES_MAX, self.hint_channel)
+        items = [QueueToRelease(each) for each in queues]
+        replies = await self.runtime.call(RELEASE, partition, args, items)
+        return sum(each.released for each in replies)
 
     # Reports
 
     async def queue_status(self, queue: str) -> PickupQueueStatus | None:
         """None: the queue has no messages and no session."""
-        reply = await self._keys.run(SHOW, queue, (keys.PICKUP_GATEWAYS,), [])
-        pending, sending, _, oldest, live, *fields = reply
+        found = await self.runtime.call(SHOW, self.partition_of(queue), QueueArgs(queue))
+        fields = found.meta
         if not fields:
             return None
         meta = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
         archived, sent_archived = int(meta.get("archived", 0)), int(meta.get("held", 0))
         return PickupQueueStatus(
-            pending=int(pending) + archived - sent_archived,
-            sending=int(sending),
+            pending=found.pending + archived - sent_archived,
+            sending=found.sending,
             archived=archived,
             bytes=int(meta.get("bytes", 0)),
-            live=bool(live),
+            live=found.live,
             session=_text(meta.get("session")),
             gateway=_text(meta.get("gateway")),
-            oldest_ms=int(float(oldest)) // 1000 if oldest else None,
+            oldest_ms=int(float(found.oldest)) // 1000 if found.oldest else None,
         )
 
     async def totals(self) -> PickupTotals:
@@ -264,9 +268,11 @@ class PickupStore:
         sessions: dict[str, int] = {}
         dead: set[str] = set()
         for partition in self.partitions:
-            names = self._keys.of_partition(
+            name = self.runtime.keyspace.name
+            shared = (
                 keys.PICKUP_GATEWAYS, keys.PICKUP_AGES, keys.PICKUP_MOVING, keys.PICKUP_PUSHES_DUE
-            )(partition)
+            )  # fmt: skip
+            names = [name(key, partition) for key in shared]
             commands = [("ZRANGE", names[0], 0, -1), ("ZCARD", names[1]), ("HLEN", names[2])]
             found = await self.runtime.redis.execute(
                 [*commands, ("ZCARD", names[3])], key=names[0], repeatable=True
@@ -274,8 +280,8 @@ class PickupStore:
             queues, moving, pushes = queues + found[1], moving + found[2], pushes + found[3]
             dead |= set((await self.due_work(partition, 1_000)).dead_gateways)
             for gateway in (each.decode() for each in found[0]):
-                name = self._keys.name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
-                count = await self.runtime.redis.call("SCARD", name, key=name)
+                listed = name(keys.PICKUP_GATEWAY_SESSIONS, partition, gateway)
+                count = await self.runtime.redis.call("SCARD", listed, key=listed)
                 sessions[gateway] = sessions.get(gateway, 0) + int(count)
         gateways = [
             GatewayStatus(each, sessions[each], each not in dead) for each in sorted(sessions)

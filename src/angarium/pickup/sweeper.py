@@ -10,7 +10,6 @@ import asyncio
 from dataclasses import dataclass
 
 from angarium.pickup.store import PickupStore
-from angarium.runtime.scripts import status_of
 
 QUEUES_PER_PASS = 200
 SESSIONS_PER_PASS = 500
@@ -48,4 +47,4 @@ class Sweeper:
             await sessions.forget_gateway(self._partition, gateway)
             return 0
         closing = [sessions.close(each, gateway=gateway, dead=True) for each in queues]
-        return [status_of(each) for each in await asyncio.gather(*closing)].count("closed")
+        return (await asyncio.gather(*closing)).count("closed")

@@ -49,7 +49,7 @@ class _TakeProgress:
     encoded: list[bytes] = field(default_factory=list)
     size: int = 0
     payload_bytes: int = 0
-    due: dict[str, bytes] = field(default_factory=dict)
+    due: dict[str, str] = field(default_factory=dict)
 
     def next_limits(self, fetch: int) -> TakeLimits:
         left = self.bytes_max - self.payload_bytes
@@ -180,7 +180,7 @@ class TakeHandler:
                 return
             progress.reserved += missing
 
-    def _written(self, queue: str, due: Mapping[str, bytes], delete: bool, ok: bool) -> None:
+    def _written(self, queue: str, due: Mapping[str, str], delete: bool, ok: bool) -> None:
         if due and (delete or not ok):
             settle = self._delete(queue, list(due)) if ok else self._give_back(queue, due)
             self._spawn(settle)
@@ -191,7 +191,7 @@ class TakeHandler:
         except AngariumError as error:
             self._log.warning("taken_not_removed", queue=queue, error=repr(error))
 
-    async def _give_back(self, queue: str, due: Mapping[str, bytes]) -> None:
+    async def _give_back(self, queue: str, due: Mapping[str, str]) -> None:
         try:
             await self._queues.give_back(queue, due)
         except AngariumError as error:

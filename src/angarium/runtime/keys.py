@@ -8,7 +8,7 @@ LAYOUT = Key(
     "angarium:layout",
     "hash",
     meaning="Layout of this keyspace (`layout_version`, `partitions`, `prefix`) and settings of "
-    "the roles (`durability`, `journal_bytes_max`)",
+    "the roles (`durability`, `journal_bytes_max`); id and place of the `database`",
     scope=Scope.KEYSPACE,
 )
 KEYSPACES = Key(

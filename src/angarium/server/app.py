@@ -28,6 +28,8 @@ API = Role("api", "angarium.server.http")
 CONNECTED_ROLES: Mapping[str, str] = MappingProxyType(
     {"conversations": "angarium.server.reply_to_pickup"}
 )
+# The roles that use the database, and refuse to start with another one than the installation's.
+DATABASE_ROLES = frozenset({API.name, "gateway", "archiver"})
 # Each file has `build(runtime, app)`, which returns the service, and `check(settings, app)`, which
 # refuses invalid settings before Redis is used. Roles start in this order.
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -70,14 +72,18 @@ async def compose(
 
     if app is None:
         app = application_of(settings)
+    names = checked(names)
     modules = [
-        importlib.import_module(CONNECTED_ROLES.get(name, ROLES[name].path))
-        for name in checked(names)
+        importlib.import_module(CONNECTED_ROLES.get(name, ROLES[name].path)) for name in names
     ]
     for module in modules:
         module.check(settings, app)
     async with Runtime.open(settings) as runtime:
         await runtime.record_options()
+        if not DATABASE_ROLES.isdisjoint(names):
+            from angarium.runtime.database_identity import check_database
+
+            await check_database(runtime, records=names != (API.name,))
         bound = app if isinstance(app, Angarium) else None
         if bound is not None:
             bound.bind(runtime)

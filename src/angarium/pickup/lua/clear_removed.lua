@@ -1,19 +1,21 @@
 #!lua
 -- Guarantee: removed messages are forgotten after their rows are deleted. 'cleared' changes, so
 -- callers that read the rows before read them again.
--- KEYS: 3 burials; then the six of the queue
--- ARGV: 4 queue, then ids whose rows are deleted
--- Returns: {'cleared'}
 -- Events: none, the removal added the event
 -- Repeats: safe
 -- include: transition
 -- include: queue
-local queue = queue_at(4)
-for at = 5, #ARGV do call('SREM', queue.removed, ARGV[at]) end
-if call('EXISTS', queue.meta) == 1 then
-  call('HSET', queue.meta, 'cleared', digits(now_ms) .. '-' .. digits(field(queue, 'moves'))
-    .. '-' .. ARGV[#ARGV])
+local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
+  removed_key)
+local last
+each_item(function(id)
+  call('SREM', keys.removed, id)
+  last = id
+end)
+if call('EXISTS', keys.meta) == 1 then
+  call('HSET', keys.meta, 'cleared', digits(now_ms) .. '-' .. digits(field(keys, 'moves'))
+    .. '-' .. last)
 end
-if call('EXISTS', queue.removed) == 0 then call('SREM', KEYS[3], ARGV[4]) end
-delete_if_unused(queue)
-return { 'cleared' }
+if call('EXISTS', keys.removed) == 0 then call('SREM', burials_key, queue) end
+delete_if_unused(keys)
+return reply.cleared

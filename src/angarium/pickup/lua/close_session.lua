@@ -1,58 +1,48 @@
 #!lua
--- Guarantee: only the session that matches ends; a late call can't end a newer one. Messages that it
--- was sent and did not acknowledge are pending again after the grace period. If it was at another
--- gateway, that gateway gets a hint, and can't restore the session even if the hint is lost.
--- KEYS: 3 gateways, 4 due; per item the six of its queue and the sessions of its gateway
--- ARGV: 4 grace_ms, 5 hint channel without the gateway, 6 number of items; per item: queue,
--- gateway, and the conditions: socket or '', session or '', term or '', '1' if the gateway must be
--- dead
--- Returns: per item 'closed' | 'other' (another session is open) | 'none'
+-- Guarantee: only the session that matches ends; a late call can't end a newer one ('other'). An
+-- empty socket, session or term matches any; dead: its gateway's lease must have run out. Messages
+-- that it was sent and did not acknowledge are pending again after the grace period. If it was at
+-- another gateway, that gateway gets a hint, and can't restore the session even if the hint is lost.
 -- Events: session_closed (module pickup)
 -- Repeats: safe, the second call answers 'none'
 -- include: transition
 -- include: queue
-local due_ms, known = now_ms + tonumber(ARGV[4]), {}
+local due_ms, known = now_ms + grace_ms, {}
 
 -- The gateway learns that its session ended: remove it from the gateway's list.
-local function unlist(queue, sessions_key, name, ended, term)
-  call('SREM', sessions_key, name)
+local function unlist(keys, sessions_key, queue, ended, term)
+  call('SREM', sessions_key, queue)
   if ended and (term == '' or term == ended) then
-    call('HDEL', queue.meta, 'ended')
-    delete_if_unused(queue)
+    call('HDEL', keys.meta, 'ended')
+    delete_if_unused(keys)
   end
 end
 
-local function close(first, name, gateway, socket, session, term, dead)
-  local queue = queue_at(first)
-  local meta = call('HMGET', queue.meta, 'session', 'gateway', 'socket', 'term', 'ended')
+local replies = each_item(function(queue, gateway, socket, session, term, dead,
+  meta_key, messages_key, pending_key, sending_key,
+  recipients_key, removed_key, sessions_key)
+  local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
+    removed_key)
+  local meta = call('HMGET', keys.meta, 'session', 'gateway', 'socket', 'term', 'ended')
   local matches = meta[2] == gateway and (socket == '' or meta[3] == socket)
     and (session == '' or meta[1] == session) and (term == '' or meta[4] == term)
-  if matches and dead == '1' and alive(KEYS[3], gateway, known) then return 'other' end
+  local informed = actor == gateway or dead
+  if matches and dead and alive(gateways_key, gateway, known) then return reply.other end
   if not matches then
-    local informed = actor == gateway or dead == '1'
-    if meta[2] ~= gateway and informed then
-      unlist(queue, KEYS[first + 6], name, meta[5], term)
-    end
-    return meta[2] and 'other' or 'none'
+    if meta[2] ~= gateway and informed then unlist(keys, sessions_key, queue, meta[5], term) end
+    return meta[2] and reply.other or reply.none
   end
-  call('HDEL', queue.meta, 'session', 'gateway', 'socket', 'term')
-  if actor == gateway or dead == '1' then
-    call('SREM', KEYS[first + 6], name)
+  call('HDEL', keys.meta, 'session', 'gateway', 'socket', 'term')
+  if informed then
+    call('SREM', sessions_key, queue)
   else
-    call('HSET', queue.meta, 'ended', meta[4])
-    call('PUBLISH', ARGV[5] .. gateway, 'replaced\n' .. meta[4] .. ' ' .. name)
+    call('HSET', keys.meta, 'ended', meta[4])
+    call('PUBLISH', hint_channel .. gateway, 'replaced\n' .. meta[4] .. ' ' .. queue)
   end
-  begin_grace(queue, KEYS[4], name, due_ms)
-  note('session_closed', meta[1], { k = name, n = gateway })
-  delete_if_unused(queue)
-  return 'closed'
-end
-
-local statuses = {}
-for item = 1, tonumber(ARGV[6]) do
-  local at = 7 + (item - 1) * 6
-  statuses[item] = close(5 + (item - 1) * (QUEUE_KEYS + 1), ARGV[at], ARGV[at + 1], ARGV[at + 2],
-    ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
-end
+  begin_grace(keys, due_key, queue, due_ms)
+  note('session_closed', meta[1], { k = queue, n = gateway })
+  delete_if_unused(keys)
+  return reply.closed
+end)
 journal_append('pickup')
-return statuses
+return replies

@@ -1,39 +1,34 @@
 #!lua flags=no-writes
--- Guarantee: counts the pending messages of a queue, all or those of one recipient.
--- KEYS: 3 charted, 4 moving; per item the six of its queue
--- ARGV: 4 number of items; per item: queue, recipient DID or ''
--- Returns: per item {'counted', pending} | {'archived', pending in Redis, id, …} for one recipient:
--- the caller adds the rows of the database except these ids, which are sent, removed or moving |
--- {'not_counted'}
+-- Guarantee: counts the pending messages of a queue, all or those of one recipient. 'archived', for
+-- one recipient: the caller adds the rows of the database, except the ids of messages that are sent,
+-- removed or moving.
 -- Events: none
 -- Repeats: safe
 -- include: transition
 -- include: queue
-local counted = call('EXISTS', KEYS[3]) == 1
+local counted = call('EXISTS', charted_key) == 1
 
-local function count(queue, name, did)
-  if not counted then return { 'not_counted' } end
-  local archived, held = field(queue, 'archived'), field(queue, 'held')
-  if did == '' then
-    return { 'counted', call('ZCARD', queue.pending) + archived - held }
-  end
-  local pending = call('ZLEXCOUNT', queue.recipients, '[' .. did .. ' ', '(' .. did .. '!')
-  if archived <= held then return { 'counted', pending } end
-  local reply = { 'archived', pending }
-  for _, id in ipairs(call('ZRANGE', queue.sending, 0, -1)) do reply[#reply + 1] = id end
-  for _, id in ipairs(call('SMEMBERS', queue.removed)) do reply[#reply + 1] = id end
-  if field(queue, 'moving') > 0 then
-    local moving = call('HGETALL', KEYS[4])
+-- The ids of messages with rows that are not pending in the database.
+local function not_pending(keys, queue)
+  local ids = call('ZRANGE', keys.sending, 0, -1)
+  for _, id in ipairs(call('SMEMBERS', keys.removed)) do ids[#ids + 1] = id end
+  if field(keys, 'moving') > 0 then
+    local moving = call('HGETALL', moving_key)
     for i = 1, #moving, 2 do
-      if moving[i + 1] == name then reply[#reply + 1] = moving[i] end
+      if moving[i + 1] == queue then ids[#ids + 1] = moving[i] end
     end
   end
-  return reply
+  return ids
 end
 
-local replies = {}
-for item = 1, tonumber(ARGV[4]) do
-  replies[item] = count(queue_at(5 + (item - 1) * QUEUE_KEYS), ARGV[3 + 2 * item],
-    ARGV[4 + 2 * item])
-end
-return replies
+return each_item(function(queue, did, meta_key, messages_key, pending_key, sending_key,
+  recipients_key, removed_key)
+  if not counted then return reply.not_counted end
+  local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
+    removed_key)
+  local archived, held = field(keys, 'archived'), field(keys, 'held')
+  if did == '' then return reply.counted(call('ZCARD', keys.pending) + archived - held) end
+  local pending = call('ZLEXCOUNT', keys.recipients, '[' .. did .. ' ', '(' .. did .. '!')
+  if archived <= held then return reply.counted(pending) end
+  return reply.archived(pending, not_pending(keys, queue))
+end)

@@ -1,32 +1,28 @@
 #!lua flags=no-writes
 -- Guarantee: lists the ids of a recipient's messages in Redis, in any state.
--- KEYS: 3 charted; then the six of the queue
--- ARGV: 4 recipient DID or '' for all, 5 ids_max
--- Returns: {'listed', 'cleared' of the queue, archived, id, …} | {'not_counted'}
 -- Events: none
 -- Repeats: safe
 -- include: transition
 -- include: queue
-local queue, did, ids_max = queue_at(4), ARGV[4], tonumber(ARGV[5])
-if call('EXISTS', KEYS[3]) == 0 then return { 'not_counted' } end
-local reply = { 'listed', call('HGET', queue.meta, 'cleared') or '', field(queue, 'archived') }
+local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
+  removed_key)
+if call('EXISTS', charted_key) == 0 then return reply.not_counted end
+local ids = {}
 if did == '' then
-  for _, id in ipairs(call('ZRANGE', queue.pending, 0, ids_max - 1)) do
-    reply[#reply + 1] = id
-  end
+  ids = call('ZRANGE', keys.pending, 0, ids_max - 1)
 else
-  local members = call('ZRANGEBYLEX', queue.recipients, '[' .. did .. ' ',
+  local members = call('ZRANGEBYLEX', keys.recipients, '[' .. did .. ' ',
     '(' .. did .. '!', 'LIMIT', 0, ids_max)
-  for _, member in ipairs(members) do reply[#reply + 1] = string.match(member, '(%S+)$') end
+  for i, member in ipairs(members) do ids[i] = string.match(member, '(%S+)$') end
 end
-for _, id in ipairs(call('ZRANGE', queue.sending, 0, -1)) do
-  if #reply - 3 >= ids_max then break end
-  local record = call('HGET', queue.messages, id)
+for _, id in ipairs(call('ZRANGE', keys.sending, 0, -1)) do
+  if #ids >= ids_max then break end
+  local record = call('HGET', keys.messages, id)
   if record then
     local _, _, dids = header_of(record)
     if did == '' or string.find(' ' .. dids .. ' ', ' ' .. did .. ' ', 1, true) then
-      reply[#reply + 1] = id
+      ids[#ids + 1] = id
     end
   end
 end
-return reply
+return reply.listed(field(keys, 'archived'), ids)

@@ -1,66 +1,56 @@
 #!lua
 -- Guarantee: each named message in Redis is removed, in any state. If it was moving, the persister
 -- deletes its row later. When the last message of an earlier session is acknowledged, the gateway of
--- the current session gets a hint.
--- KEYS: 3 moving, 4 burials, 5 charted; per item the six of its queue
--- ARGV: 4 hint channel without the gateway, 5 number of items; per item: queue, the event to note,
--- ids divided by spaces
--- Returns: per item {'removed', count, 'cleared' of the queue, id, …} (the ids that the database may
--- have) | {'not_counted'}
+-- the current session gets a hint. The reply has the ids that the database may have.
 -- Events: delivered, cancelled (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue
-local counted = call('EXISTS', KEYS[5]) == 1
+local counted = call('EXISTS', charted_key) == 1
 
-local function remove_from_state(queue, id)
-  if call('ZREM', queue.sending, id) == 1 then return end
-  local sequence, _, dids = header_of(call('HGET', queue.messages, id))
-  call('ZREM', queue.pending, id)
-  index(queue, 'ZREM', id, sequence, dids)
+local function remove_from_state(keys, id)
+  if call('ZREM', keys.sending, id) == 1 then return end
+  local sequence, _, dids = header_of(call('HGET', keys.messages, id))
+  call('ZREM', keys.pending, id)
+  index(keys, 'ZREM', id, sequence, dids)
 end
 
-local function remove(queue, name, event, ids)
-  if not counted then return { 'not_counted' } end
-  local meta = call('HMGET', queue.meta, 'stored', 'bytes', 'archived', 'moving', 'cleared',
+local replies = each_item(function(queue, event, ids, meta_key, messages_key, pending_key, sending_key,
+  recipients_key, removed_key)
+  if not counted then return reply.not_counted end
+  local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
+    removed_key)
+  local meta = call('HMGET', keys.meta, 'stored', 'bytes', 'archived', 'moving', 'cleared',
     'grace', 'gateway')
   local archived, moving = tonumber(meta[3]) or 0, tonumber(meta[4]) or 0
-  local reply, removed, bytes, was_moving = { 'removed', 0, meta[5] or '' }, 0, 0, 0
+  local missing, removed, bytes, was_moving = {}, 0, 0, 0
   for id in string.gmatch(ids, '%S+') do
-    local size = call('HSTRLEN', queue.messages, id)
+    local size = call('HSTRLEN', keys.messages, id)
     if size > 0 then
-      remove_from_state(queue, id)
-      call('HDEL', queue.messages, id)
+      remove_from_state(keys, id)
+      call('HDEL', keys.messages, id)
       removed, bytes = removed + 1, bytes + size
-      if moving > 0 and call('HDEL', KEYS[3], id) == 1 then
+      if moving > 0 and call('HDEL', moving_key, id) == 1 then
         was_moving = was_moving + 1
-        call('SADD', queue.removed, id)
-        call('SADD', KEYS[4], name)
+        call('SADD', keys.removed, id)
+        call('SADD', burials_key, queue)
       end
-      note_message(event, id, name)
+      note_message(event, id, queue)
     elseif archived > 0 then
-      reply[#reply + 1] = id
+      missing[#missing + 1] = id
     end
   end
   if removed > 0 then
     local stored = (tonumber(meta[1]) or 0) - removed
-    call('HSET', queue.meta, 'stored', stored, 'bytes', tonumber(meta[2]) - bytes)
-    if was_moving > 0 then call('HINCRBY', queue.meta, 'moving', -was_moving) end
+    call('HSET', keys.meta, 'stored', stored, 'bytes', tonumber(meta[2]) - bytes)
+    if was_moving > 0 then call('HINCRBY', keys.meta, 'moving', -was_moving) end
     -- The queue keeps its age: a next message usually follows soon. The persister deletes the age.
-    if stored == 0 and archived == 0 and not meta[7] then delete_if_unused(queue) end
+    if stored == 0 and archived == 0 and not meta[7] then delete_if_unused(keys) end
+    if meta[6] and meta[7] and not in_grace(keys, meta[6]) then
+      call('PUBLISH', hint_channel .. meta[7], 'mail\n' .. queue)
+    end
   end
-  if removed > 0 and meta[6] and meta[7] and not in_grace(queue, meta[6]) then
-    call('PUBLISH', ARGV[4] .. meta[7], 'mail\n' .. name)
-  end
-  reply[2] = removed
-  return reply
-end
-
-local replies = {}
-for item = 1, tonumber(ARGV[5]) do
-  local at = 6 + (item - 1) * 3
-  local queue = queue_at(6 + (item - 1) * QUEUE_KEYS)
-  replies[item] = remove(queue, ARGV[at], ARGV[at + 1], ARGV[at + 2])
-end
+  return reply.removed(removed, meta[5] or '', missing)
+end)
 journal_append('pickup')
 return replies

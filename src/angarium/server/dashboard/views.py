@@ -94,14 +94,13 @@ class ModuleViews:
     """The lists of routing, conversations and pickup."""
 
     def __init__(self, runtime: Runtime) -> None:
-        settings = runtime.settings
-        self._partitions = settings.partitions
+        self._runtime = runtime
+        self._partitions = runtime.settings.partitions
         self._keys = RoutingListing(runtime)
         self._routing = runtime.store(routing_store)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupListing(runtime)
         self._queues = runtime.store(PickupStore)
-        self._database = (settings.database_url, settings.prefix)
         self._archive: MessageArchive | None = None
 
     def operations(self) -> list[Operation]:
@@ -200,7 +199,7 @@ class ModuleViews:
     async def _archived_queues(self, after: str, limit: int) -> QueuesPage:
         """Queues whose messages are all in the database, by name."""
         if self._archive is None:
-            self._archive = await MessageArchive.open(*self._database)
+            self._archive = await MessageArchive.of(self._runtime)
         names = await self._archive.queues(after, limit)
         by_partition: dict[int, list[str]] = {}
         for name in names:
