@@ -17,8 +17,7 @@ from angarium.conversations.views import SendersView, view_senders
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.role_settings import routing_store
+from angarium.routing.service import RoutingService
 from angarium.runtime.journal import Journal
 from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
@@ -69,8 +68,7 @@ class OverviewSampler:
         self._runtime = runtime
         self._partitions = range(settings.partitions)
         self._dispatch = runtime.store(DispatchStore)
-        self._routing = runtime.store(routing_store)
-        self._routing_lengths = RoutingListing(runtime)
+        self._routing = runtime.store(RoutingService)
         self._conversations = ConversationQueries(runtime)
         self._pickup = runtime.store(PickupStore)
         self._pickup_ages = PickupListing(runtime)
@@ -146,7 +144,7 @@ class OverviewSampler:
         )  # fmt: skip
 
     async def _routing_metrics(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
-        lengths = await self._routing_lengths.lengths()
+        lengths = await self._routing.lengths()
         instances, unowned = await self._routing.instances()
         facts = {
             **asdict(lengths),
