@@ -18,6 +18,7 @@ from angarium.routing import keys
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import RoutingStore, StoredDeadLetter
 from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.key import Key
 from angarium.runtime.limits import MIB
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
@@ -55,20 +56,19 @@ class DropItem(NamedTuple):
     entry: bytes
 
 
-_LISTS = {"inbound": keys.INBOUND_DEAD, "outbound": keys.OUTBOUND_DEAD}
-_EVENTS = {"inbound": "dead_dropped", "outbound": "outbound_dead_dropped"}
-PAGE_DEAD_LETTERS: dict[str, Transition[Any]] = {
-    kind: Transition(
+_LISTS: dict[Kind, Key] = {"inbound": keys.INBOUND_DEAD, "outbound": keys.OUTBOUND_DEAD}
+PAGE_DEAD_INBOUND, PAGE_DEAD_OUTBOUND = (
+    Transition[Any](
         "angarium.routing",
         "page_dead_letters",
         {"dead": key},
         args=PageArgs,
         replies={"page": RawPage},
     )
-    for kind, key in _LISTS.items()
-}
-DROP_DEAD_LETTERS = {
-    kind: Transition(
+    for key in _LISTS.values()
+)
+DROP_DEAD_INBOUND, DROP_DEAD_OUTBOUND = (
+    Transition(
         "angarium.routing",
         "drop_dead_letters",
         {"dead": key},
@@ -76,8 +76,8 @@ DROP_DEAD_LETTERS = {
         item=DropItem,
         replies={"dropped": None, "unknown": None},
     )
-    for kind, key in _LISTS.items()
-}
+    for key in _LISTS.values()
+)
 
 
 class DeadMessage(msgspec.Struct, frozen=True):
@@ -113,6 +113,10 @@ class RoutingDeadLetters:
         self._store = store
         self._outbound = outbound
         self._kind = kind
+        inbound = kind == "inbound"
+        self._page = PAGE_DEAD_INBOUND if inbound else PAGE_DEAD_OUTBOUND
+        self._drop = DROP_DEAD_INBOUND if inbound else DROP_DEAD_OUTBOUND
+        self._drop_args = DropArgs("dead_dropped" if inbound else "outbound_dead_dropped")
 
     async def page(
         self, limit: int = PAGE_LETTERS_MAX, after: str | None = None
@@ -189,15 +193,14 @@ class RoutingDeadLetters:
             DropItem(each.dead.id, each.dead.recip_key, each.dead.reason, each.raw)
             for each in found
         ]
-        statuses: list[str] = await self._runtime.call(
-            DROP_DEAD_LETTERS[self._kind], partition, DropArgs(_EVENTS[self._kind]), items
-        )
+        call = self._runtime.call
+        statuses: list[str] = await call(self._drop, partition, self._drop_args, items)
         return statuses
 
     async def _chunk(self, partition: int, start: int, after_id: str) -> list[FoundLetter]:
         args = PageArgs(start, after_id, PAGE_LETTERS_MAX, PAGE_BYTES_MAX, LOOKED_BACK_MAX)
         page: RawPage
-        page = await self._runtime.call(PAGE_DEAD_LETTERS[self._kind], partition, args)
+        page = await self._runtime.call(self._page, partition, args)
         found = []
         for at, raw in enumerate(page.entries, page.start + 1):
             dead = read_dead_letter(raw)
