@@ -24,6 +24,7 @@ from tests.kit.server import ServerProcess
 from angarium.routing import keys
 from angarium.routing.items import encode_outbound, id_of, new_outbound
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
+from angarium.routing.transitions import TakenMessages
 from benchmarks import measure
 from benchmarks.measure import Round, table
 from benchmarks.routing_load import Counter, envelope, open_sink, post_all, request
@@ -248,9 +249,9 @@ def _through(store: RoutingStore, size: int, used: int) -> Run:
             while (claim := await store.claim("one", 0, BATCH)) and claim.fresh:
                 taken = await store.take("one", 0, claim.fresh, BATCH)
                 done = [
-                    FinishedKey(key, [(id_of(item), "") for item in found])
+                    FinishedKey(key, [(id_of(item), "") for item in found.messages])
                     for key, found in zip(claim.fresh, taken, strict=True)
-                    if isinstance(found, list)
+                    if isinstance(found, TakenMessages)
                 ]
                 await store.finish("one", 0, done)
 

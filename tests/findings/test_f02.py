@@ -125,13 +125,13 @@ async def test_the_plugin_waits_for_the_disk_at_durability_local(told_by: str) -
             assert not pushing.done()
             witness.config_set("appendfsync", "always")
             witness.set("any", "write")
-            assert await pushing == b"queued"
+            assert await pushing == "queued"
 
 
 async def test_the_plugin_follows_sentinels_to_the_next_primary() -> None:
     with SentinelProcess() as group:
         async with plugin(group.url, "f2:") as link:
-            assert await push(link) == b"queued"
+            assert await push(link) == "queued"
             group.failover()
             store = await link.routing()
             assert await store.touch("instance")

@@ -30,9 +30,9 @@ from angarium.pickup.limits import PickupLimits
 from angarium.pickup.payload import check_payload
 from angarium.redis.url import parse_redis_url
 from angarium.routing import items
+from angarium.routing.dead_letters import read_dead_letter
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.http import DeadInbound, read_dead_letter
 from angarium.routing.http1 import HttpRequestReader, HttpRequestRefused
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.http_api import decode
@@ -114,7 +114,7 @@ def routing_items(data: bytes) -> None:
         outbound, _ = items.decode_outbound(data)
         items.outbound_id(outbound)
         items.decode_outbound(items.encode_outbound(items.with_failure(outbound)))
-    msgspec.json.encode(read_dead_letter(data, DeadInbound))
+    msgspec.json.encode(read_dead_letter(data))
 
 
 def json_rpc(data: bytes) -> None:

@@ -14,7 +14,7 @@ from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.harness import events, routing
+from tests.routing.harness import events, routing, take
 
 pytestmark = pytest.mark.timeout(900)  # the first run installs the agent
 DEADLINE_S = 60.0
@@ -143,8 +143,8 @@ async def test_a_mediator_writes_into_the_lists_of_its_recipients(
                 return claim is not None and key in [*claim.again, *claim.fresh]
 
             await eventually(queued, DEADLINE_S)
-            (items,) = await store.take("somebody", 0, [key], 1)
-            item = json.loads(items[0])
+            (raw,) = await take(store, "somebody", key, 1)
+            item = json.loads(raw)
             packed = json.loads(base64.urlsafe_b64decode(item["payload"]))
             assert set(item) == {"id", "payload"}
             assert "ciphertext" in packed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections import defaultdict
 from typing import Any
 
@@ -21,12 +20,12 @@ from hypothesis.stateful import (
 
 from angarium.routing import keys
 from angarium.routing.items import decode_inbound, id_of
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.store import FinishedKey, RoutingStore, StoredDeadLetter
+from angarium.routing.store import FinishedKey, RoutingStore
+from angarium.routing.transitions import TakenMessages
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
-from tests.routing.harness import STALE_MS, events, routing
+from tests.routing.harness import STALE_MS, dead_inbound, events, routing, take
 
 pytestmark = pytest.mark.timeout(rounds(120, 1_800))
 UIDS = st.sampled_from(["u1", "u2", "u3"])
@@ -73,7 +72,7 @@ class Routing(RuleBasedStateMachine):
     def message(self, key: str, count: int) -> None:
         payloads = [f"{key}-{next(self.names)}".encode() for _ in range(count)]
 
-        async def send() -> list[bytes]:
+        async def send() -> list[str]:
             calls = [self.store.process_payload_recip_key(key, each) for each in payloads]
             return list(await asyncio.gather(*calls))
 
@@ -82,7 +81,7 @@ class Routing(RuleBasedStateMachine):
         # In several partitions one may have lost its last instance; what is kept is found later.
         known, _ = self.do(self.store.instances())
         if known and self.store.partitions == 1:
-            assert set(statuses) == {b"queued"}
+            assert set(statuses) == {"queued"}
 
     @rule(uid=UIDS, again=st.booleans())
     def take(self, uid: str, again: bool) -> None:
@@ -95,10 +94,10 @@ class Routing(RuleBasedStateMachine):
             if not wanted:
                 continue
             taken = self.do(self.store.take(uid, partition, wanted, 2))
-            for key, items in zip(wanted, taken, strict=True):
-                assert isinstance(items, list), "what was just claimed is owned"
-                self.in_hand[uid][key] = items
-                self.handled[key] += [self._text(key, item) for item in items]
+            for key, found in zip(wanted, taken, strict=True):
+                assert isinstance(found, TakenMessages), "what was just claimed is owned"
+                self.in_hand[uid][key] = found.messages
+                self.handled[key] += [self._text(key, item) for item in found.messages]
 
     def _pick(self, which: int) -> tuple[str, str] | None:
         """An instance that has taken messages, and their key."""
@@ -159,10 +158,8 @@ class Routing(RuleBasedStateMachine):
         self.do(self._revive())
 
     async def _revive(self) -> None:
-        raw = await RoutingListing(self.runtime).dead_inbound(1_000)
-        read = [(json.loads(each), each) for each in raw]
-        letters = [StoredDeadLetter(each["id"], each["recip_key"], raw) for each, raw in read]
-        assert {*await self.store.revive(letters)} <= {"queued", "kept"}
+        letters = dead_inbound(self.runtime, self.store)
+        assert {*await letters.retry_all()} <= {"queued", "kept"}
         for key, texts in self.dead.items():
             self.sent[key] += texts
         self.dead.clear()
@@ -280,8 +277,7 @@ class Routing(RuleBasedStateMachine):
                 claim = await self.store.claim("u1", partition, 10, again=True)
                 assert claim is not None
                 for key in [*claim.again, *claim.fresh]:
-                    (items,) = await self.store.take("u1", partition, [key], 10)
-                    assert isinstance(items, list)
+                    items = await take(self.store, "u1", key, 10)
                     texts = [self._text(key, item) for item in items]
                     self.handled[key] += texts
                     self.finished[key] += texts

@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from angarium.routing import keys
+from angarium.routing.dead_letters import DeadMessage, RoutingDeadLetters
 from angarium.routing.items import id_of
+from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
+from angarium.routing.transitions import TakenMessages
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
@@ -54,13 +57,19 @@ def envelope(
 
 async def post(store: RoutingStore, key: str, *payloads: bytes) -> list[str]:
     return [
-        (await store.process_payload_recip_key(key, payload)).decode()
-        for payload in payloads or (b"x",)
+        str(await store.process_payload_recip_key(key, payload)) for payload in payloads or (b"x",)
     ]
 
 
 async def owner(store: RoutingStore, key: str) -> str | None:
     return (await store.show(key)).uid
+
+
+async def take(store: RoutingStore, uid: str, key: str, messages_max: int = 5) -> list[bytes]:
+    partition = store.partition_of(key)
+    (taken,) = await store.take(uid, partition, [key], messages_max)
+    assert isinstance(taken, TakenMessages)
+    return taken.messages
 
 
 async def handle_all(store: RoutingStore, uid: str, key: str) -> list[bytes]:
@@ -69,11 +78,19 @@ async def handle_all(store: RoutingStore, uid: str, key: str) -> list[bytes]:
     claim = await store.claim(uid, partition, 100, again=True)
     assert claim is not None
     assert key in [*claim.again, *claim.fresh]
-    (items,) = await store.take(uid, partition, [key], 1_000)
-    assert isinstance(items, list)
+    items = await take(store, uid, key, 1_000)
     done = FinishedKey(key, [(id_of(item), "") for item in items])
     assert await store.finish(uid, partition, [done]) == ["finished"]
     return items
+
+
+def dead_inbound(runtime: Runtime, store: RoutingStore) -> RoutingDeadLetters:
+    return RoutingDeadLetters(runtime, store, OutboundStore(runtime, "native"), "inbound")
+
+
+async def dead_outbound(runtime: Runtime, outbound: OutboundStore) -> list[DeadMessage]:
+    store = RoutingStore(runtime, RoutingRules())
+    return (await RoutingDeadLetters(runtime, store, outbound, "outbound").page()).letters
 
 
 async def counts(runtime: Runtime) -> dict[str, int]:

@@ -15,14 +15,13 @@ from angarium.routing import keys
 from angarium.routing.consumer import ConsumerOptions, Handle, InstanceConsumer
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import InboundMessage, decode_response, encode_inbound
-from angarium.routing.listing_store import RoutingListing
 from angarium.routing.store import RoutingRules, RoutingStore, StoredDeadLetter
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
 from angarium.runtime.limits import MIB
 from angarium.runtime.runtime import Runtime, RuntimeOptions
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
-from tests.routing.harness import counts, events, owner, post, routing, subjects
+from tests.routing.harness import counts, dead_inbound, events, owner, post, routing, subjects
 
 DEADLINE_S = 40.0
 
@@ -97,20 +96,20 @@ async def test_revived_dead_letters_are_handled_after_the_handler_was_repaired(
 ) -> None:
     async with routing(redis_url, layout=layout) as (runtime, store):
         take = RecordingHandler({b"poison": 2, b"venom": 2})
-        listing = RoutingListing(runtime)
+        listing = dead_inbound(runtime, store)
         async with running(store, take, attempts_max=2) as consumer:
             await post(store, "k", b"poison", b"1", b"venom")
             await eventually(lambda: consumer.metrics.dead == 2, DEADLINE_S)
             await eventually(lambda: settled(runtime), DEADLINE_S)
-            raw = await listing.dead_inbound(10)
-            letters = [StoredDeadLetter(json.loads(each)["id"], "k", each) for each in raw]
+            found = [each async for each in listing.walk()]
+            letters = [StoredDeadLetter(each.dead.id, "k", each.raw) for each in found]
             # Two operators at once, and one more after them.
             both = await asyncio.gather(store.revive(letters), store.revive(letters))
             assert sorted(map(tuple, both)) == [("queued", "queued"), ("unknown", "unknown")]
             assert await store.revive(letters) == ["unknown", "unknown"]
             await eventually(lambda: take.got == [b"1", b"poison", b"venom"], DEADLINE_S)
             await eventually(lambda: settled(runtime), DEADLINE_S)
-        assert await listing.dead_inbound(10) == []
+        assert (await listing.page()).letters == []
         names = [event.event for event in await events(runtime)]
         assert (names.count("accepted"), names.count("handled"), names.count("dead")) == (5, 3, 2)
 

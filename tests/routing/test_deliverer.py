@@ -18,7 +18,7 @@ from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.routing.harness import events
+from tests.routing.harness import dead_outbound, events
 from tests.routing.test_roles import sink
 
 DEADLINE_S = 40.0
@@ -61,8 +61,8 @@ async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_u
             await clock.advance(0.5)
         await eventually(partial(attempts, 6), DEADLINE_S)
         assert len(came) == 6
-        (dead,) = await store.dead_letters(10)
-        assert json.loads(dead)["reason"] == "answered 500"
+        (dead,) = await dead_outbound(runtime, store)
+        assert dead.reason == "answered 500"
         names = [event.event for event in await events(runtime)]
         assert names == ["outbound_accepted", *["outbound_retried"] * 5, "outbound_dead"]
         found = await events(runtime, "outbound_retried")
@@ -87,9 +87,9 @@ async def test_messages_leased_by_a_dead_deliverer_are_delivered_by_another(redi
         def end(lease: Any) -> Settlement:
             return Settlement(lease, "delivered", "id", "http://example.org", 1, b"")
 
-        assert await store.settle(end(first[0])) == b"gone", "the first one comes too late"
-        assert await store.settle(end(again[0])) == b"settled"
-        assert await store.settle(end(again[0])) == b"gone", "a lease ends once"
+        assert await store.settle(end(first[0])) == "gone", "the first one comes too late"
+        assert await store.settle(end(again[0])) == "settled"
+        assert await store.settle(end(again[0])) == "gone", "a lease ends once"
 
 
 async def test_a_lease_is_longer_than_a_delivery_may_take(redis_url: str) -> None:
@@ -115,7 +115,7 @@ async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> N
             Settlement(lease, "retried", "id", "u", 1, lease.item, foreign=True, delay_ms=5_000)
             for lease in leases
         ]
-        assert await asyncio.gather(*map(store.settle, ends)) == [b"settled"] * 3
+        assert await asyncio.gather(*map(store.settle, ends)) == ["settled"] * 3
         clock.jump(5_000)
         again = await store.take(0, 10)
         assert len(again) == 3

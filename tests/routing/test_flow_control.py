@@ -158,7 +158,7 @@ async def test_new_messages_retries_and_expired_leases_are_bounded_in_bytes(
         assert len(again) == 2
         for lease in again:
             end = Settlement(lease, "retried", "n", "u", 1, lease.item, delay_ms=1)
-            assert await store.settle(end) == b"settled"
+            assert await store.settle(end) == "settled"
         clock.jump(LEASE_MS // 2)
         assert len(await store.take(0, 100, 1)) == 1
         assert len(await store.take(0, 100, 1)) == 1

@@ -19,7 +19,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.harness import envelope, events, routing
+from tests.routing.harness import dead_outbound, envelope, events, routing
 
 DEADLINE_S = 40.0
 APP = ["--app", "tests.routing.app:app"]
@@ -159,7 +159,7 @@ async def test_the_deliverer_uses_http_and_websocket_and_makes_unreadable_items_
                 return True
 
             await eventually(all_ended, DEADLINE_S)
-            assert len(await store.dead_letters(10)) == 5
+            assert len(await dead_outbound(runtime, store)) == 5
             assert role.alive
             assert role.terminate() == 0
         assert len(await events(runtime, "outbound_accepted")) == 8
@@ -191,7 +191,8 @@ async def test_failures_are_retried_and_private_addresses_are_refused(redis_url:
             await store.push(f"{url}/private", b"x", {})
 
             async def refused() -> bool:
-                return any(b"not a public address" in each for each in await store.dead_letters(10))
+                found = await dead_outbound(runtime, store)
+                return any("not a public address" in each.reason for each in found)
 
             await eventually(refused, DEADLINE_S)
             assert came == []

@@ -11,10 +11,9 @@ from angarium.pickup.model import StoredMessage
 from angarium.pickup.queues import COUNT_WAIT_S
 from angarium.pickup.service import COUNT_S_MIN, PickupService
 from angarium.routing import keys as routing_keys
-from angarium.routing.outbound_store import REVIVE_ONE_OUTBOUND, OutboundStore
+from angarium.routing.outbound_store import OutboundStore
 from angarium.runtime import keys as runtime_keys
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
 from tests.server.harness import running_api
@@ -61,21 +60,9 @@ async def test_one_dead_delivery_is_retried_and_the_others_stay(
         assert b'"e":"outbound_accepted","s":"m1"' in found[0][1][-1]
 
 
-async def test_the_script_reads_only_the_oldest_dead_letters(redis_url: str) -> None:
-    async with sample_runtime(redis_url) as runtime:
-        await _add_dead_letters(runtime)
-        names = [
-            runtime.keyspace.name(key)
-            for key in (routing_keys.OUTBOUND, routing_keys.OUTBOUND_DEAD)
-        ]
-        for most, wanted in ((1, "unknown"), (2, "revived"), (2, "unknown")):
-            reply = await runtime.run(REVIVE_ONE_OUTBOUND, 0, names, ("wake", 0, "m2", most))
-            assert status_of(reply) == wanted
-
-
 async def test_dead_inbound_messages_are_listed(redis_url: str, no_settings: object) -> None:
     async with running_api(redis_url) as (runtime, call):
-        assert await call("GET", "/v1/routing/dead-inbound") == (200, {"letters": []})
+        assert await call("GET", "/v1/routing/dead-inbound") == (200, {"letters": [], "next": None})
         await _add_dead_letters(runtime)
         status, found = await call("GET", "/v1/routing/dead-inbound")
         (dead_letter,) = found["letters"]

@@ -10,7 +10,8 @@ import typer
 from angarium.cli.output import Json, print_json, print_table, run, seconds
 
 if TYPE_CHECKING:
-    from angarium.routing.store import KeyState, RoutingInstance, RoutingStore
+    from angarium.routing.service import RoutingService
+    from angarium.routing.store import KeyState, RoutingInstance
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def show(
     as_json: Json = False,
 ) -> int:
     """Show the owner of a recipient key and its pending messages."""
-    found: KeyState = _run(lambda store: store.show(recip_key))
+    found: KeyState = _run(lambda service: service.show(recip_key))
     if as_json:
         print_json(found)
     else:
@@ -49,7 +50,7 @@ def show(
 
 def instances(as_json: Json = False) -> int:
     """List the instances with their keys and their last heartbeat."""
-    found: tuple[list[RoutingInstance], int] = _run(lambda store: store.instances())
+    found: tuple[list[RoutingInstance], int] = _run(lambda service: service.instances())
     listed, unowned = found
     if as_json:
         print_json({"instances": listed, "keys_without_owner": unowned})
@@ -72,7 +73,7 @@ def instances(as_json: Json = False) -> int:
 
 def rebalance(as_json: Json = False) -> int:
     """Move keys without mail from instances that own many to those that own few."""
-    moved: int = _run(lambda store: store.rebalance())
+    moved: int = _run(lambda service: service.rebalance())
     if as_json:
         print_json({"moved": moved})
     else:
@@ -80,13 +81,13 @@ def rebalance(as_json: Json = False) -> int:
     return 0
 
 
-def _run(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
+def _run(ask: Callable[[RoutingService], Awaitable[T]]) -> T:
     return run(_asked(ask))
 
 
-async def _asked(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
+async def _asked(ask: Callable[[RoutingService], Awaitable[T]]) -> T:
     from angarium.cli.runtime import open_runtime
-    from angarium.routing.role_settings import routing_store
+    from angarium.routing.service import RoutingService
 
     async with open_runtime() as runtime:
-        return await ask(runtime.store(routing_store))
+        return await ask(runtime.store(RoutingService))

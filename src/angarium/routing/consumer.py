@@ -239,8 +239,8 @@ class InstanceConsumer(Service):
             elif isinstance(found, str):
                 self._claimed.discard(key)  # another instance owns it
                 self.metrics.released += 1
-            elif found:
-                self._batches.put_nowait(_KeyBatch(number, key, found))
+            elif found.messages:
+                self._batches.put_nowait(_KeyBatch(number, key, found.messages))
             else:
                 partition.finished.append(FinishedKey(key, ()))
                 self._finishing.wake()

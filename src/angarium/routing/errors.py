@@ -4,10 +4,11 @@ InputInvalid
 ├── EnvelopeInvalid      not a DIDComm envelope, or an envelope without a recipient
 └── ItemInvalid          an item of a queue can't be read
 NotFound
-└── RecipientUnknown     no message for this recipient key has ever arrived
+└── RecipientUnknown     nothing is known of this recipient key
 AngariumError
 └── HandlerCancelled     a handler raised CancelledError, and nobody had cancelled it
 Conflict
+├── InstanceLive         a live instance is not removed
 └── InstancesFull        no number is left for another instance
 """
 
@@ -30,6 +31,10 @@ class HandlerCancelled(AngariumError):
 
 class RecipientUnknown(NotFound):
     code = "recipient_unknown"
+
+
+class InstanceLive(Conflict):
+    code = "instance_live"
 
 
 class InstancesFull(Conflict):

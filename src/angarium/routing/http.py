@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.routing.envelope import decode_base64url
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.outbound_store import OutboundStore
-from angarium.routing.role_settings import routing_store
-from angarium.routing.settings import RoutingSettings
-from angarium.routing.store import KeyState, RoutingInstance, StoredDeadLetter
+from angarium.routing.dead_letters import (
+    PAGE_LETTERS_MAX,
+    DeadMessage,
+    DeadMessagePage,
+    RoutingDeadLetters,
+)
+from angarium.routing.service import RoutingService
+from angarium.routing.store import KeyState, RoutingInstance
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import (
     TRACE,
     HttpApi,
@@ -26,12 +26,7 @@ from angarium.runtime.http_api import (
     reply,
     traceparent_of,
 )
-from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import TRACEPARENT
-
-# A page of dead letters; each may be as large as a message.
-DEAD_LETTERS_MAX = 100
 
 
 class InstanceList(msgspec.Struct, frozen=True):
@@ -47,28 +42,8 @@ class ReviveResult(msgspec.Struct, frozen=True):
     revived: int
 
 
-class DeadDelivery(msgspec.Struct, frozen=True):
-    reason: str
-    message: str
-    at_ms: float
-    id: str = ""
-
-
-DeadLetterKind = TypeVar("DeadLetterKind", bound=DeadDelivery)
-
-
-class DeadDeliveryList(msgspec.Struct, frozen=True):
-    letters: list[DeadDelivery]
-
-
-class DeadInbound(DeadDelivery, frozen=True):
-    """A message that no instance could handle; `message` is the item from its list."""
-
-    recip_key: str = ""
-
-
-class DeadInboundList(msgspec.Struct, frozen=True):
-    letters: list[DeadInbound]
+class DropResult(msgspec.Struct, frozen=True):
+    dropped: int
 
 
 class RevivedDeadLetter(msgspec.Struct, frozen=True):
@@ -90,90 +65,74 @@ class QueuedDelivery(msgspec.Struct, frozen=True):
 
 class RoutingHttpApi:
     def __init__(self, runtime: Runtime) -> None:
-        settings = runtime.settings
-        self._limits = settings.limits
-        self._allow_private = settings.allow_private_addresses
-        self._store = runtime.store(routing_store)
-        self._outbound = OutboundStore(runtime, settings.group(RoutingSettings).layout.value)
-        self._listing = RoutingListing(runtime)
+        self._body_bytes_max = runtime.settings.limits.http_body_bytes_max
+        self.service = runtime.store(RoutingService)
 
     async def show(self, request: Request) -> Response:
-        return reply(await self._store.show(request.path_params["recip_key"]))
+        return reply(await self.service.show(request.path_params["recip_key"]))
 
     async def instances(self, _: Request) -> Response:
-        return reply(InstanceList(*await self._store.instances()))
+        return reply(InstanceList(*await self.service.instances()))
 
     async def rebalance(self, _: Request) -> Response:
-        return reply(RebalanceResult(await self._store.rebalance()))
+        return reply(RebalanceResult(await self.service.rebalance()))
 
     async def deliver(self, request: Request) -> Response:
-        body = await read_bytes(request, self._limits.http_body_bytes_max)
+        body = await read_bytes(request, self._body_bytes_max)
         wanted = decode(body, NewDelivery)
-        check_url(wanted.url, allow_private=self._allow_private)
-        try:
-            payload = decode_base64url(wanted.payload)
-        except ValueError as error:
-            raise InputInvalid(f"`payload` is not base64url: {error}") from None
-        headers, trace = wanted.headers, traceparent_of(request)
-        if trace and TRACEPARENT not in {name.lower() for name in headers}:
-            headers = {TRACEPARENT: trace, **headers}
-        await self._outbound.push(wanted.url, payload, headers)
+        trace = traceparent_of(request)
+        await self.service.deliver(wanted.url, wanted.payload, wanted.headers, trace)
         return reply(QueuedDelivery("queued"), 202)
 
-    async def dead_deliveries(self, _: Request) -> Response:
-        found = await self._outbound.dead_letters(DEAD_LETTERS_MAX)
-        return reply(DeadDeliveryList([read_dead_letter(each, DeadDelivery) for each in found]))
 
-    async def dead_inbound(self, _: Request) -> Response:
-        found = await self._listing.dead_inbound(DEAD_LETTERS_MAX)
-        return reply(DeadInboundList([read_dead_letter(each, DeadInbound) for each in found]))
+class DeadLettersHttpApi:
+    """The operations on the dead letters of one kind."""
 
-    async def revive_inbound(self, request: Request) -> Response:
+    def __init__(self, letters: RoutingDeadLetters) -> None:
+        self._letters = letters
+
+    async def list(self, request: Request) -> Response:
+        limit = _limit(request.query_params.get("limit", str(PAGE_LETTERS_MAX)))
+        return reply(await self._letters.page(limit, request.query_params.get("after")))
+
+    async def show(self, request: Request) -> Response:
+        return reply((await self._letters.find(request.path_params["id"])).dead)
+
+    async def retry(self, request: Request) -> Response:
         id: str = request.path_params["id"]
-        found = [each for each in await self._stored_dead_inbound() if each.id == id]
-        status = (await self._store.revive(found[:1]) or ["unknown"])[0]
-        if status == "unknown":
-            raise NotFound(f"there is no dead message {id!r} among the oldest {DEAD_LETTERS_MAX}")
-        if status == "unreadable":
-            raise Conflict("the message can't be read, so it can't be handled either")
-        return reply(RevivedDeadLetter(id, status))
+        return reply(RevivedDeadLetter(id, await self._letters.retry(id)))
 
-    async def revive_all_inbound(self, _: Request) -> Response:
-        statuses = await self._store.revive(await self._stored_dead_inbound())
-        return reply(ReviveResult(sum(each in ("queued", "kept") for each in statuses)))
+    async def retry_all(self, request: Request) -> Response:
+        statuses = await self._letters.retry_all(request.query_params.get("reason"))
+        return reply(ReviveResult(sum(statuses[each] for each in ("queued", "kept", "revived"))))
 
-    async def _stored_dead_inbound(self) -> list[StoredDeadLetter]:
-        found = []
-        for raw in await self._listing.dead_inbound(DEAD_LETTERS_MAX):
-            dead = read_dead_letter(raw, DeadInbound)
-            found.append(StoredDeadLetter(dead.id, dead.recip_key, raw))
-        return found
+    async def drop(self, request: Request) -> Response:
+        await self._letters.drop(request.path_params["id"])
+        return Response(status_code=204)
 
-    async def revive_delivery(self, request: Request) -> Response:
-        id: str = request.path_params["id"]
-        status = await self._outbound.revive_one(id, DEAD_LETTERS_MAX)
-        if status == "unknown":
-            raise NotFound(f"there is no dead delivery {id!r} among the oldest {DEAD_LETTERS_MAX}")
-        if status == "unreadable":
-            raise Conflict("the message can't be read, so it can't be delivered either")
-        return reply(RevivedDeadLetter(id, status))
-
-    async def revive_all_deliveries(self, _: Request) -> Response:
-        return reply(ReviveResult(await self._outbound.revive(DEAD_LETTERS_MAX)))
-
-
-def read_dead_letter(raw: bytes, kind: type[DeadLetterKind]) -> DeadLetterKind:
-    """An entry of another program is shown as it is; it must not make a page unreadable."""
-    text = raw.decode(errors="replace")
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return kind(reason="this letter can't be read", message=text, at_ms=0)
+    async def drop_all(self, request: Request) -> Response:
+        statuses = await self._letters.drop_all(request.query_params.get("reason"))
+        return reply(DropResult(statuses["dropped"]))
 
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     api = RoutingHttpApi(runtime)
-    return HttpApi("routing", (*_key_operations(api), *_delivery_operations(api)))
+    outbound = DeadLettersHttpApi(api.service.dead_outbound)
+    inbound = DeadLettersHttpApi(api.service.dead_inbound)
+    return HttpApi(
+        "routing",
+        (
+            *_key_operations(api),
+            *_dead_operations(outbound, "/v1/routing/dead", "delivery", "deliveries"),
+            *_dead_operations(inbound, "/v1/routing/dead-inbound", "inbound", "inbound"),
+        ),
+    )
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= PAGE_LETTERS_MAX:
+        raise InputInvalid(f"`limit` must be a whole number from 1 to {PAGE_LETTERS_MAX}")
+    return int(text)
 
 
 def _key_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
@@ -205,12 +164,6 @@ def _key_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
             answers={200: RebalanceResult},
             scope="write",
         ),
-    )
-
-
-def _delivery_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
-    dead_id = Parameter("id", "path", {"type": "string", "minLength": 1}, "From the list.")
-    return (
         Operation(
             "POST",
             "/v1/routing/deliveries",
@@ -222,58 +175,47 @@ def _delivery_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
             parameters=[TRACE],
             scope="write",
         ),
-        Operation(
-            "GET",
-            "/v1/routing/dead",
-            "list_dead_deliveries",
-            "The oldest messages that could not be delivered, with the reasons",
-            api.dead_deliveries,
-            answers={200: DeadDeliveryList},
-        ),
-        Operation(
-            "GET",
-            "/v1/routing/dead-inbound",
-            "list_dead_inbound",
-            "The oldest messages that no instance could handle, with the reasons",
-            api.dead_inbound,
-            answers={200: DeadInboundList},
-        ),
-        Operation(
-            "POST",
-            "/v1/routing/dead-inbound/{id}/revive",
-            "revive_dead_inbound",
-            "Queue one message that no instance could handle again",
-            api.revive_inbound,
-            answers={200: RevivedDeadLetter},
-            parameters=(dead_id,),
-            scope="write",
-        ),
-        Operation(
-            "POST",
-            "/v1/routing/dead-inbound/revive",
-            "revive_all_dead_inbound",
-            "Queue messages that no instance could handle again",
-            api.revive_all_inbound,
-            answers={200: ReviveResult},
-            scope="write",
-        ),
-        Operation(
-            "POST",
-            "/v1/routing/dead/{id}/revive",
-            "revive_dead_delivery",
-            "Queue one dead delivery again",
-            api.revive_delivery,
-            answers={200: RevivedDeadLetter},
-            parameters=(dead_id,),
-            scope="write",
-        ),
-        Operation(
-            "POST",
-            "/v1/routing/dead/revive",
-            "revive_dead_deliveries",
-            "Queue dead deliveries again, the oldest first",
-            api.revive_all_deliveries,
-            answers={200: ReviveResult},
-            scope="write",
-        ),
     )
+
+
+def _dead_operations(
+    api: DeadLettersHttpApi, path: str, one: str, many: str
+) -> tuple[Operation, ...]:
+    id = Parameter("id", "path", {"type": "string", "minLength": 1}, "From the list.")
+    numbers = {"type": "integer", "minimum": 1, "maximum": PAGE_LETTERS_MAX}
+    paged = (
+        Parameter("limit", schema={**numbers, "default": PAGE_LETTERS_MAX}),
+        Parameter("after", description="`next` of the previous page."),
+    )
+    reason = Parameter("reason", description="Only letters whose reason begins so.")
+    what = "a message that no instance could handle" if one == "inbound" else "a dead delivery"
+    return (
+        Operation(
+            "GET", path, f"list_dead_{many}",
+            f"List what became {what}, oldest first, with the reasons; pages end at 1 MiB",
+            api.list, answers={200: DeadMessagePage}, parameters=paged,
+        ),
+        Operation(
+            "GET", path + "/{id}", f"show_dead_{one}", f"Show {what}",
+            api.show, answers={200: DeadMessage}, parameters=(id,),
+        ),
+        Operation(
+            "POST", path + "/{id}/revive", f"revive_dead_{one}", f"Queue {what} again",
+            api.retry, answers={200: RevivedDeadLetter}, parameters=(id,), scope="write",
+        ),
+        Operation(
+            "POST", path + "/revive",
+            "revive_all_dead_inbound" if one == "inbound" else "revive_dead_deliveries",
+            "Queue all of them again, or all of a reason, the oldest first",
+            api.retry_all, answers={200: ReviveResult}, parameters=(reason,), scope="write",
+        ),
+        Operation(
+            "DELETE", path + "/{id}", f"drop_dead_{one}", f"Remove {what} for good",
+            api.drop, answers={204: None}, parameters=(id,), scope="admin",
+        ),
+        Operation(
+            "DELETE", path, f"drop_dead_{many}" if one != many else "drop_all_dead_inbound",
+            "Remove all of them for good, or all of a reason",
+            api.drop_all, answers={200: DropResult}, parameters=(reason,), scope="admin",
+        ),
+    )  # fmt: skip

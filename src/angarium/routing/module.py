@@ -26,7 +26,9 @@ ROUTING = Module(
             paused="outbound_retried",
             retried="outbound_retried",
         ),
-        *other_events("assigned reassigned registered retired removed"),
+        *other_events(
+            "assigned reassigned registered retired removed dead_dropped outbound_dead_dropped"
+        ),
     ),
     roles=(
         Role("relay", "angarium.routing.relay"),

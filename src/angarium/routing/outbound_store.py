@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from angarium.redis.connection import Argument
 from angarium.redis.subscription import Subscription
 from angarium.routing import keys
 from angarium.routing.items import OutboundItem, encode_outbound, new_outbound, outbound_id
@@ -19,16 +18,103 @@ from angarium.runtime.headers import check_headers
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.limits import MIB
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.trace import TRACEPARENT, read_traceparent
+from angarium.runtime.transition import Transition
 from angarium.runtime.urls import redacted
 
 _PACKAGE = "angarium.routing"
-PUSH_OUTBOUND = load_script(_PACKAGE, "push_outbound")
-TAKE_OUTBOUND = load_script(_PACKAGE, "take_outbound")
-SETTLE_OUTBOUND = load_script(_PACKAGE, "settle_outbound")
-REVIVE_OUTBOUND = load_script(_PACKAGE, "revive_outbound")
-REVIVE_ONE_OUTBOUND = load_script(_PACKAGE, "revive_one_outbound")
+_WAKE = {"wake": keys.OUTBOUND_WAKE}
+
+
+class PushArgs(NamedTuple):
+    layout_name: str
+    partition: int
+
+
+class PushItem(NamedTuple):
+    message_id: str
+    url: str
+    message: bytes
+
+
+class TakeOutboundArgs(NamedTuple):
+    messages_max: int
+    lease_ms: int
+    bytes_max: int
+
+
+class LeasedRow(NamedTuple):
+    lease: bytes
+    message: bytes
+
+
+class LeasedRows(NamedTuple):
+    rows: list[LeasedRow]
+
+
+class SettleItem(NamedTuple):
+    lease: bytes
+    outcome: str
+    foreign: bool
+    message_id: str
+    url: str
+    attempt: int
+    message: bytes
+    delay_ms: int
+    reason: str
+
+
+class PartitionArgs(NamedTuple):
+    partition: int
+
+
+class DeadOutboundItem(NamedTuple):
+    message_id: str
+    entry: bytes
+
+
+PUSH_OUTBOUND = Transition(
+    _PACKAGE,
+    "push_outbound",
+    {"outbound": keys.OUTBOUND},
+    _WAKE,
+    args=PushArgs,
+    item=PushItem,
+    replies={"queued": None},
+)
+TAKE_OUTBOUND: Transition[Any] = Transition(
+    _PACKAGE,
+    "take_outbound",
+    {
+        "outbound": keys.OUTBOUND,
+        "retries": keys.OUTBOUND_RETRY,
+        "taken": keys.OUTBOUND_TAKEN,
+        "leases": keys.OUTBOUND_LOANS,
+    },
+    args=TakeOutboundArgs,
+    replies={"taken": LeasedRows},
+)
+SETTLE_OUTBOUND = Transition(
+    _PACKAGE,
+    "settle_outbound",
+    {
+        "retries": keys.OUTBOUND_RETRY,
+        "taken": keys.OUTBOUND_TAKEN,
+        "leases": keys.OUTBOUND_LOANS,
+        "dead": keys.OUTBOUND_DEAD,
+    },
+    item=SettleItem,
+    replies={"settled": None, "gone": None},
+)
+REVIVE_OUTBOUND = Transition(
+    _PACKAGE,
+    "revive_outbound",
+    {"outbound": keys.OUTBOUND, "dead": keys.OUTBOUND_DEAD},
+    _WAKE,
+    args=PartitionArgs,
+    item=DeadOutboundItem,
+    replies={"revived": None, "unknown": None, "unreadable": None},
+)
 
 # Longer than a delivery takes: a WebSocket may use its time-out twice, and a message may wait for
 # its host before.
@@ -68,15 +154,9 @@ class OutboundStore:
         self._lease_ms = max(LEASE_MS, LEASE_TIMEOUTS * delivery_timeout_ms)
         self._acapy = layout == ACAPY
         self.partitions = runtime.keyspace.partitions
-        self._wake = runtime.keyspace.global_name(keys.OUTBOUND_WAKE)
-        name = runtime.keyspace.name
-        self._push = [
-            runtime.batched(
-                PUSH_OUTBOUND, lambda p: [name(keys.OUTBOUND, p)], (layout, self._wake, number)
-            )
-            for number in range(self.partitions)
-        ]
-        self._settle = runtime.batched(SETTLE_OUTBOUND, self._settle_keys)
+        numbers = range(self.partitions)
+        self._push = [runtime.batch(PUSH_OUTBOUND, PushArgs(layout, each)) for each in numbers]
+        self._settle = runtime.batch(SETTLE_OUTBOUND)
 
     def push(self, url: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Any]:
         """Queue a message for delivery; the future gives `queued`. Raises HeaderRefused at once."""
@@ -85,7 +165,7 @@ class OutboundStore:
         item = new_outbound(url, payload, headers, message_id)
         encoded = encode_outbound(item)
         partition = self._runtime.keyspace.partition_of(outbound_id(item))
-        entry = ((), (message_id, url_for_display(url), encoded))
+        entry = PushItem(message_id, url_for_display(url), encoded)
         queued = self._push[partition].submit(partition, entry, None, len(encoded))
         if self._runtime.tracing is not None:
             carried = read_traceparent(headers.get(TRACEPARENT))
@@ -96,24 +176,16 @@ class OutboundStore:
         self, partition: int, messages_max: int, bytes_max: int = TAKE_BYTES_MAX
     ) -> list[DeliveryLease]:
         """Lease due messages. The last one may exceed `bytes_max`."""
-        name = self._runtime.keyspace.name
-        names = [
-            name(keys.OUTBOUND, partition),
-            name(keys.OUTBOUND_RETRY, partition),
-            name(keys.OUTBOUND_TAKEN, partition),
-            name(keys.OUTBOUND_LOANS, partition),
-        ]
-        args = (messages_max, self._lease_ms, bytes_max)
-        reply = await self._runtime.run(TAKE_OUTBOUND, partition, names, args)
-        return [
-            DeliveryLease(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)
-        ]
+        args = TakeOutboundArgs(messages_max, self._lease_ms, bytes_max)
+        reply = await self._runtime.call(TAKE_OUTBOUND, partition, args)
+        return [DeliveryLease(partition, row.lease, row.message) for row in reply.rows]
 
     def settle(self, end: Settlement) -> asyncio.Future[Any]:
         """The future gives `settled`, or `gone` when the lease had expired and is taken."""
-        args: tuple[Argument, ...] = (
+        item = SettleItem(
             end.lease.number,
-            end.outcome + ("+" if end.foreign else ""),
+            end.outcome,
+            end.foreign,
             end.name,
             url_for_display(end.url),
             end.attempt,
@@ -121,57 +193,18 @@ class OutboundStore:
             end.delay_ms,
             end.reason,
         )
-        return self._settle.submit(end.lease.partition, ((), args), None, len(end.message))
+        return self._settle.submit(end.lease.partition, item, None, len(end.message))
 
-    async def dead_letters(self, messages_max: int) -> list[bytes]:
-        """The oldest dead letters of each partition, as stored in Redis."""
-        found: list[bytes] = []
-        for partition in range(self.partitions):
-            name = self._runtime.keyspace.name(keys.OUTBOUND_DEAD, partition)
-            found += await self._runtime.redis.call("LRANGE", name, 0, messages_max - 1, key=name)
-        return found[:messages_max]
-
-    async def revive(self, messages_max: int) -> int:
-        """Queue dead letters again; returns how many."""
-        revived = 0
-        for partition in range(self.partitions):
-            names = [
-                self._runtime.keyspace.name(key, partition)
-                for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
-            ]
-            args = (self._wake, partition, messages_max - revived)
-            reply = await self._runtime.run(REVIVE_OUTBOUND, partition, names, args)
-            revived += int(reply[1])
-        return revived
-
-    async def revive_one(self, message_id: str, messages_max: int) -> str:
-        """Returns 'revived', 'unknown' or 'unreadable'. Searches the oldest of each partition."""
-        status = "unknown"
-        for partition in range(self.partitions):
-            names = [
-                self._runtime.keyspace.name(key, partition)
-                for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
-            ]
-            args = (self._wake, partition, message_id, messages_max)
-            reply = await self._runtime.run(REVIVE_ONE_OUTBOUND, partition, names, args)
-            status = status_of(reply)
-            if status != "unknown":
-                break
-        return status
+    async def revive(self, partition: int, letters: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Queue dead letters again: for each `revived`, `unknown` or `unreadable`."""
+        items = [DeadOutboundItem(*each) for each in letters]
+        args = PartitionArgs(partition)
+        found: list[str]
+        found = await self._runtime.call(REVIVE_OUTBOUND, partition, args, items)
+        return found
 
     def hints(self) -> Subscription:
-        return self._runtime.redis.subscribe(self._wake)
-
-    def _settle_keys(self, partition: int) -> Sequence[str]:
-        return [
-            self._runtime.keyspace.name(key, partition)
-            for key in (
-                keys.OUTBOUND_RETRY,
-                keys.OUTBOUND_TAKEN,
-                keys.OUTBOUND_LOANS,
-                keys.OUTBOUND_DEAD,
-            )
-        ]
+        return self._runtime.redis.subscribe(self._runtime.keyspace.global_name(keys.OUTBOUND_WAKE))
 
 
 def url_for_display(url: str) -> str:

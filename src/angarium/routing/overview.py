@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
 
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.role_settings import routing_store
+from angarium.routing.service import RoutingService
 from angarium.runtime.overview import ModuleSample, Notice, count_of
 from angarium.runtime.runtime import Runtime
 
 
 class RoutingSampler:
     def __init__(self, runtime: Runtime) -> None:
-        self._store = runtime.store(routing_store)
-        self._listing = RoutingListing(runtime)
+        self._routing = runtime.store(RoutingService)
 
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
-        lengths = await self._listing.lengths()
-        instances, unowned = await self._store.instances()
+        lengths = await self._routing.lengths()
+        instances, unowned = await self._routing.instances()
         facts = {
             **asdict(lengths),
             "instances": len(instances),

@@ -25,7 +25,7 @@ from angarium.dispatch.message_ids import is_message_id
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
-from angarium.routing.role_settings import routing_store
+from angarium.routing.service import RoutingService
 from angarium.runtime import keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
@@ -107,7 +107,7 @@ class Search:
         self._entries_max = settings.limits.search_entries_max
         self._dispatch = runtime.store(DispatchStore)
         self._dead_letters = DispatchDeadLetters(self._dispatch)
-        self._routing = runtime.store(routing_store)
+        self._routing = runtime.store(RoutingService)
         self._conversations = ConversationQueries(runtime)
         self._pickup = runtime.store(PickupStore)
         self._transactions = Transactions(runtime)

@@ -1,16 +1,12 @@
 #!lua
 -- Guarantee: only the owner of a key removes messages from its list, only those it names and in their
 -- order; the count changes with them. Other messages stay, and the key can be claimed again.
--- KEYS: 3 counts, 4 dead letters, 5 owners, 6 last access, 7 mail; per item: list
--- ARGV: 4 layout, 5 uid, 6 number of items; per item: key, n, then n times message id and the reason
--- of its dead letter, or '' for a handled message
--- Returns: per item 'finished' | 'more' (messages are left) | 'not_owner'
 -- Events: handled, dead; before them accepted, for a message of a published relay
 -- Repeats: safe, idempotent by message id
 -- include: transition
-local acapy, uid = ARGV[4] == 'acapy', ARGV[5]
+local acapy = layout_name == 'acapy'
 local BAND, tick = 2 ^ 39, math.floor(now_ms / 10)
-local number = tonumber(string.match(redis.call('HGET', KEYS[6], uid) or '', '^%d+:(%d+)'))
+local number = tonumber(string.match(redis.call('HGET', access_key, uid) or '', '^%d+:(%d+)'))
 local quoted_uid = cjson.encode(uid)
 local emptied, ready = {}, {}
 
@@ -23,10 +19,10 @@ local function is_foreign(message) return acapy and string.sub(message, 1, 12) ~
 
 local function finish(key, quoted_key, message, id, reason)
   if is_foreign(message) then note('accepted', id, { k = key, o = uid, d = 'foreign' }) end
-  if reason == '' then
+  if not reason then
     note_row('{"e":"handled","s":"' .. id .. '","o":' .. quoted_uid .. ',"k":' .. quoted_key .. '}')
   else
-    redis.call('RPUSH', KEYS[4], cjson.encode({ id = id, recip_key = key, reason = reason,
+    redis.call('RPUSH', dead_key, cjson.encode({ id = id, recip_key = key, reason = reason,
       message = message, at_ms = now_ms }))
     note('dead', id, { k = key, o = uid, d = reason })
   end
@@ -34,13 +30,13 @@ end
 
 -- Removes the named messages that are at the head of the list. Messages that an earlier, equal call
 -- finished are not there. Pops first and puts back the rest, which is rarely needed.
-local function remove(key, list, n, place)
-  local heads = n > 0 and redis.call('LPOP', list, n) or {}
+local function remove(key, list, number_of_ids, ids, reasons)
+  local heads = number_of_ids > 0 and redis.call('LPOP', list, number_of_ids) or {}
   local quoted_key, taken = cjson.encode(key), 0
-  for i = 1, n do
-    local id, head = ARGV[place + 2 * i], heads[taken + 1]
+  for id in string.gmatch(ids, '[^,]+') do
+    local head = heads[taken + 1]
     if head and id_of(head) == id then
-      finish(key, quoted_key, head, id, ARGV[place + 2 * i + 1])
+      finish(key, quoted_key, head, id, reasons[id])
       taken = taken + 1
     end
   end
@@ -49,53 +45,46 @@ local function remove(key, list, n, place)
 end
 
 local function settle(key, list, left)
-  if acapy then return redis.call('LLEN', list) > 0 and 'more' or 'finished' end
+  if acapy then return redis.call('LLEN', list) > 0 and reply.more or reply.finished end
   if left == 0 then
     emptied[#emptied + 1] = key
-    return 'finished'
+    return reply.finished
   end
   local band = number and 2 * number
-    or 2 * math.floor((tonumber(redis.call('ZSCORE', KEYS[7], key)) or 0) / BAND / 2)
+    or 2 * math.floor((tonumber(redis.call('ZSCORE', mail_key, key)) or 0) / BAND / 2)
   ready[#ready + 1] = band * BAND + tick
   ready[#ready + 1] = key
-  return 'more'
+  return reply.more
 end
 
-local items, places, wanted, place = tonumber(ARGV[6]), {}, {}, 7
-for item = 1, items do
-  places[item], wanted[item] = place, ARGV[place]
-  place = place + 2 + 2 * tonumber(ARGV[place + 1])
-end
 local owners = {}
-for start = 1, items, 1000 do
-  local last = math.min(items, start + 999)
-  for _, owner in ipairs(redis.call('HMGET', KEYS[5], unpack(wanted, start, last))) do
+local wanted = each_item(function(recip_key, number_of_ids, ids, dead, list_key) return recip_key end)
+for start = 1, item_count, 1000 do
+  local last = math.min(item_count, start + 999)
+  for _, owner in ipairs(redis.call('HMGET', owners_key, unpack(wanted, start, last))) do
     owners[#owners + 1] = owner
   end
 end
 
-local replies = {}
-for item = 1, items do
-  place = places[item]
-  local key, n, list = ARGV[place], tonumber(ARGV[place + 1]), KEYS[7 + item]
-  if owners[item] ~= uid then
-    replies[item] = 'not_owner'
-  else
-    local removed, field = remove(key, list, n, place), uid .. '_' .. key
-    local left = redis.call('HINCRBY', KEYS[3], field, -removed)
-    -- If somebody deleted the list, the count would never reach 0.
-    if left < 0 or (left > 0 and not acapy and redis.call('EXISTS', list) == 0) then
-      redis.call('HSET', KEYS[3], field, 0)
-      left = 0
-    end
-    replies[item] = settle(key, list, left)
+local at = 0
+local replies = each_item(function(recip_key, number_of_ids, ids, dead, list_key)
+  at = at + 1
+  if owners[at] ~= uid then return reply.not_owner end
+  local removed = remove(recip_key, list_key, number_of_ids, ids, dead == '' and {} or cjson.decode(dead))
+  local field = uid .. '_' .. recip_key
+  local left = redis.call('HINCRBY', counts_key, field, -removed)
+  -- If somebody deleted the list, the count would never reach 0.
+  if left < 0 or (left > 0 and not acapy and redis.call('EXISTS', list_key) == 0) then
+    redis.call('HSET', counts_key, field, 0)
+    left = 0
   end
-end
+  return settle(recip_key, list_key, left)
+end)
 for start = 1, #emptied, 1000 do
-  redis.call('ZREM', KEYS[7], unpack(emptied, start, math.min(start + 999, #emptied)))
+  redis.call('ZREM', mail_key, unpack(emptied, start, math.min(start + 999, #emptied)))
 end
 for start = 1, #ready, 2000 do
-  redis.call('ZADD', KEYS[7], unpack(ready, start, math.min(start + 1999, #ready)))
+  redis.call('ZADD', mail_key, unpack(ready, start, math.min(start + 1999, #ready)))
 end
 journal_append('routing')
 return replies

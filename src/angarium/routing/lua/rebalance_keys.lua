@@ -1,9 +1,6 @@
 #!lua
 -- Guarantee: moves keys without messages from live instances that own more than their share to those
 -- that own less. A key with messages stays, so its order is not at risk.
--- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
--- ARGV: 4-8 as in include/layout_native
--- Returns: {'rebalanced', keys moved, 1 when another call may move more}
 -- Events: reassigned
 -- Repeats: safe
 -- include: transition
@@ -27,7 +24,7 @@ local function smallest()
 end
 
 local function keys_of(uid)
-  if ARGV[4] == 'acapy' then return layout.some_keys(uid) end
+  if layout_name == 'acapy' then return layout.some_keys(uid) end
   -- Enough to find some without messages, within what one call may read.
   local number = layout.number(uid)
   local mail = redis.call('ZCOUNT', mail_key, exactly(band(number, READY)),
@@ -48,4 +45,4 @@ for _, from in ipairs(live) do
   end
 end
 write_changes()
-return { 'rebalanced', moved, moved >= moves_max and 1 or 0 }
+return reply.rebalanced(moved, moved >= moves_max and 1 or 0)

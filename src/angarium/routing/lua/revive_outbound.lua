@@ -1,27 +1,23 @@
 #!lua
--- Guarantee: queues readable dead letters again, oldest first, with no retries counted.
--- KEYS: 3 outbound list, 4 dead letters
--- ARGV: 4 wake channel, 5 partition, 6 dead letters at most
--- Returns: {'revived', number}
+-- Guarantee: queues a readable dead letter again with no retries counted, or changes nothing.
 -- Events: outbound_accepted for each
--- Repeats: no, a second call revives others
+-- Repeats: safe, a second call returns unknown
 -- include: transition
-local revived = 0
-for _ = 1, math.min(tonumber(ARGV[6]), redis.call('LLEN', KEYS[4])) do
-  local entry = redis.call('LPOP', KEYS[4])
+local function message_in(entry)
   local good, found = pcall(cjson.decode, entry)
   local message = good and type(found) == 'table' and found.message
-  local readable = type(message) == 'string' and pcall(cjson.decode, message)
-  if readable then
-    message = string.gsub(message, '"retries":%s*%d+', '"retries":0')
-    redis.call('RPUSH', KEYS[3], message)
-    -- settle_outbound writes the event for an item without an id, as the first time.
-    if string.find(message, '^{"id":') then note('outbound_accepted', found.id, { d = 'revived' }) end
-    revived = revived + 1
-  else
-    redis.call('RPUSH', KEYS[4], entry)
-  end
+  return type(message) == 'string' and pcall(cjson.decode, message) and message or nil
 end
-redis.call('PUBLISH', ARGV[4], ARGV[5])
+
+local replies = each_item(function(message_id, entry)
+  local message = message_in(entry)
+  if not message then return reply.unreadable end
+  if redis.call('LREM', dead_key, 1, entry) == 0 then return reply.unknown end
+  redis.call('RPUSH', outbound_key, (string.gsub(message, '"retries":%s*%d+', '"retries":0')))
+  -- settle_outbound writes the event for an item without an id, as the first time.
+  if string.find(message, '^{"id":') then note('outbound_accepted', message_id, { d = 'revived' }) end
+  return reply.revived
+end)
+redis.call('PUBLISH', wake_channel, partition)
 journal_append('routing')
-return { 'revived', revived }
+return replies

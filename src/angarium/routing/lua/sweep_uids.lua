@@ -2,9 +2,6 @@
 -- Guarantee: assigns keys with messages and without an owner, moves the keys of stale instances, and
 -- removes silent instances without keys. It assigns at most moves_max keys, moves at most moves_max of
 -- one instance, and goes to no further instance once moves_max have moved.
--- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
--- ARGV: 4-8 as in include/layout_native
--- Returns: {'swept', keys assigned, keys moved, 1 if there is more to do, number of instances}
 -- Events: assigned, reassigned, removed
 -- Repeats: safe
 -- include: transition
@@ -34,10 +31,10 @@ for _, uid in ipairs(layout.uids()) do
     local count, left = reassign_uid(uid)
     moved = moved + count
     if left then more = 1 end
-  elseif ARGV[4] == 'native' and is_silent(uid) and layout.size(uid) == 0 then
+  elseif layout_name == 'native' and is_silent(uid) and layout.size(uid) == 0 then
     layout.remove(uid)
     note('removed', uid, { o = uid })
   end
 end
 write_changes()
-return { 'swept', assigned, moved, more, #layout.uids() }
+return reply.swept(assigned, moved, more, #layout.uids())

@@ -22,8 +22,7 @@ from angarium.pickup.listing import PickupListing
 from angarium.pickup.model import connection_of
 from angarium.pickup.store import PickupStore
 from angarium.routing.errors import RecipientUnknown
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.role_settings import routing_store
+from angarium.routing.service import RoutingService
 from angarium.routing.store import KeyState
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import Operation, Parameter, reply
@@ -96,8 +95,7 @@ class ModuleViews:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._partitions = runtime.settings.partitions
-        self._keys = RoutingListing(runtime)
-        self._routing = runtime.store(routing_store)
+        self._routing = runtime.store(RoutingService)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupListing(runtime)
         self._queues = runtime.store(PickupStore)
@@ -135,7 +133,7 @@ class ModuleViews:
         partition, cursor = self._cursor(request, 2)
         found: list[str] = []
         while partition < self._partitions and len(found) < limit:
-            some, cursor = await self._keys.owned(partition, cursor, limit - len(found))
+            some, cursor = await self._routing.owned_keys(partition, cursor, limit - len(found))
             found += some
             if cursor == 0:
                 partition += 1

@@ -1,5 +1,5 @@
 -- Appends a message to the list of its key, counts it for the owner and notifies the owner.
-local acapy_layout, is_active, moved_from = ARGV[4] == 'acapy', {}, {}
+local acapy_layout, is_active, moved_from = layout_name == 'acapy', {}, {}
 
 -- Checks for each message whether a silent owner is stale: the message before may have made it so.
 -- Moves each key that gets a message at once, and the owner's other keys once in a call.

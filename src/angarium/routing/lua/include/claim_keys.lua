@@ -1,33 +1,31 @@
 -- The body of `claim_keys`, for both layouts.
-local uid, keys_max, again = ARGV[9], tonumber(ARGV[10]), ARGV[11] == '1'
-if not layout.known(uid) then return { 'unknown' } end
-local found = { 'claimed', 0 }
-if ARGV[4] == 'acapy' then
+local function claim_acapy(uid, keys_max)
   -- Other programs do not record which keys are ready: the counts show it.
+  local found = {}
   for _, key in ipairs(layout.list(uid).keys) do
-    if #found >= keys_max + 2 then break end
+    if #found >= keys_max then break end
     if count_of(uid, key) >= 1 then found[#found + 1] = key end
   end
-  found[2] = #found - 2
-  return found
+  return reply.claimed(found, {})
 end
-local number = layout.number(uid)
-if again then
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', mail_key, exactly(band(number, CLAIMED)),
-      below(band(number + 1, READY)))) do
-    found[#found + 1] = key
+
+return each_item(function(uid, keys_max, again)
+  if not layout.known(uid) then return reply.unknown end
+  if layout_name == 'acapy' then return claim_acapy(uid, keys_max) end
+  local number, before = layout.number(uid), {}
+  if again then
+    before = redis.call('ZRANGEBYSCORE', mail_key, exactly(band(number, CLAIMED)),
+      below(band(number + 1, READY)))
   end
-  found[2] = #found - 2
-end
-local ready = redis.call('ZRANGEBYSCORE', mail_key, exactly(band(number, READY)),
-  below(band(number, CLAIMED)), 'LIMIT', 0, keys_max)
-if #ready > 0 then
-  for _, key in ipairs(ready) do
-    newly_ready[#newly_ready + 1] = band(number, CLAIMED) + tick
-    newly_ready[#newly_ready + 1] = key
-    found[#found + 1] = key
+  local ready = redis.call('ZRANGEBYSCORE', mail_key, exactly(band(number, READY)),
+    below(band(number, CLAIMED)), 'LIMIT', 0, keys_max)
+  if #ready > 0 then
+    for _, key in ipairs(ready) do
+      newly_ready[#newly_ready + 1] = band(number, CLAIMED) + tick
+      newly_ready[#newly_ready + 1] = key
+    end
+    write_ready()
+    layout.touch(uid)
   end
-  write_ready()
-  layout.touch(uid)
-end
-return found
+  return reply.claimed(before, ready)
+end)

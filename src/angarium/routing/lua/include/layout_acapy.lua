@@ -1,6 +1,6 @@
--- The functions of layout `acapy`; they replace those of `native` when ARGV 4 says so.
---   KEYS 5 is a hash, uid -> base64url of a JSON list; 7 holds dates in seconds; 8 has only keys
---   without an owner.
+-- The functions of layout `acapy`; they replace those of `native` when `layout_name` says so.
+-- `keys` is a hash, uid -> base64url of a JSON list; `access` holds dates in seconds; `mail` has only
+-- keys without an owner.
 local acapy, lists, dirty = {}, {}, {}
 local ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
 
@@ -195,4 +195,4 @@ function acapy.flush()
   dirty = {}
 end
 
-if ARGV[4] == 'acapy' then layout = acapy end
+if layout_name == 'acapy' then layout = acapy end

@@ -1,22 +1,13 @@
 -- The body of `process_payload_recip_key`, for both layouts.
-local items = tonumber(ARGV[9])
+read_owners(each_item(function(recip_key, message_id, message, list_key) return recip_key end))
 
--- Reads the owners together: one call for many costs little more than one for each.
-for start = 1, items, 1000 do
-  local wanted = {}
-  for item = start, math.min(items, start + 999) do wanted[#wanted + 1] = ARGV[7 + 3 * item] end
-  for i, uid in ipairs(redis.call('HMGET', owners_key, unpack(wanted))) do owners[wanted[i]] = uid end
-end
-
-local statuses, quoted = {}, {}
-for item = 1, items do
-  local place = 7 + 3 * item
-  local key, id = ARGV[place], ARGV[place + 1]
-  local uid = append_message(key, KEYS[8 + item], ARGV[place + 2])
+local quoted = {}
+local replies = each_item(function(recip_key, message_id, message, list_key)
+  local uid = append_message(recip_key, list_key, message)
   -- Ids are our own and need no quoting.
   quoted[uid] = quoted[uid] or '","o":' .. cjson.encode(uid) .. ',"k":'
-  note_row('{"e":"accepted","s":"' .. id .. quoted[uid] .. cjson.encode(key) .. '}')
-  statuses[item] = uid == '' and 'kept' or 'queued'
-end
+  note_row('{"e":"accepted","s":"' .. message_id .. quoted[uid] .. cjson.encode(recip_key) .. '}')
+  return uid == '' and reply.kept or reply.queued
+end)
 write_changes()
-return statuses
+return replies

@@ -1,0 +1,229 @@
+"""Dead letters for operators: list, show, retry, drop; one by one, or all of a reason.
+
+Inbound ones are messages that no instance could handle; outbound ones could not be delivered. Each
+partition has a list of both kinds, oldest first. `retry_all` and `drop_all` act on the letters that
+exist when they start: a message that is dead again meanwhile is not included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from angarium.routing import keys
+from angarium.routing.outbound_store import OutboundStore
+from angarium.routing.store import RoutingStore, StoredDeadLetter
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.key import Key
+from angarium.runtime.limits import MIB
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.transition import Transition
+
+Kind = Literal["inbound", "outbound"]
+# Of one page: each letter may be as large as a message.
+PAGE_LETTERS_MAX = 100
+PAGE_BYTES_MAX = 1 * MIB
+# Letters that a page looks back over for the last one of the page before.
+LOOKED_BACK_MAX = 1_000
+_CURSOR = re.compile(r"(\d{1,4})\.(\d{1,12})\.([0-9A-Za-z_-]{0,200})", re.ASCII)
+
+
+class PageArgs(NamedTuple):
+    start: int
+    after_id: str
+    letters_max: int
+    bytes_max: int
+    looked_back_max: int
+
+
+class RawPage(NamedTuple):
+    start: int
+    entries: list[bytes]
+
+
+class DropArgs(NamedTuple):
+    event: str
+
+
+class DropItem(NamedTuple):
+    message_id: str
+    recip_key: str
+    reason: str
+    entry: bytes
+
+
+_LISTS: dict[Kind, Key] = {"inbound": keys.INBOUND_DEAD, "outbound": keys.OUTBOUND_DEAD}
+PAGE_DEAD_INBOUND, PAGE_DEAD_OUTBOUND = (
+    Transition[Any](
+        "angarium.routing",
+        "page_dead_letters",
+        {"dead": key},
+        args=PageArgs,
+        replies={"page": RawPage},
+    )
+    for key in _LISTS.values()
+)
+DROP_DEAD_INBOUND, DROP_DEAD_OUTBOUND = (
+    Transition(
+        "angarium.routing",
+        "drop_dead_letters",
+        {"dead": key},
+        args=DropArgs,
+        item=DropItem,
+        replies={"dropped": None, "unknown": None},
+    )
+    for key in _LISTS.values()
+)
+
+
+class DeadMessage(msgspec.Struct, frozen=True):
+    """`message` is the item of its queue. `recip_key` and `attempts` are known of inbound ones."""
+
+    reason: str
+    message: str
+    at_ms: float
+    id: str = ""
+    recip_key: str = ""
+    attempts: int = 0
+
+
+class DeadMessagePage(msgspec.Struct, frozen=True):
+    letters: list[DeadMessage]
+    next: str | None = None
+
+
+class FoundLetter(NamedTuple):
+    partition: int
+    cursor: str
+    raw: bytes
+    dead: DeadMessage
+
+
+class RoutingDeadLetters:
+    """The dead letters of one kind."""
+
+    def __init__(
+        self, runtime: Runtime, store: RoutingStore, outbound: OutboundStore, kind: Kind
+    ) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._outbound = outbound
+        self._kind = kind
+        inbound = kind == "inbound"
+        self._page = PAGE_DEAD_INBOUND if inbound else PAGE_DEAD_OUTBOUND
+        self._drop = DROP_DEAD_INBOUND if inbound else DROP_DEAD_OUTBOUND
+        self._drop_args = DropArgs("dead_dropped" if inbound else "outbound_dead_dropped")
+
+    async def page(
+        self, limit: int = PAGE_LETTERS_MAX, after: str | None = None
+    ) -> DeadMessagePage:
+        letters: list[DeadMessage] = []
+        size_bytes, cursor = 0, None
+        async for each in self.walk(after):
+            size_bytes += len(each.raw)
+            if len(letters) == limit or (letters and size_bytes > PAGE_BYTES_MAX):
+                return DeadMessagePage(letters, cursor)
+            letters.append(each.dead)
+            cursor = each.cursor
+        return DeadMessagePage(letters)
+
+    async def walk(self, after: str | None = None) -> AsyncIterator[FoundLetter]:
+        first, start, after_id = (0, 0, "") if after is None else _position(after)
+        for partition in range(first, self._store.partitions):
+            while found := await self._chunk(partition, start, after_id):
+                for each in found:
+                    yield each
+                _, start, after_id = _position(found[-1].cursor)
+            start, after_id = 0, ""
+
+    async def find(self, message_id: str) -> FoundLetter:
+        async for each in self.walk():
+            if each.dead.id == message_id:
+                return each
+        raise NotFound(f"there is no dead message {message_id!r}")
+
+    async def retry(self, message_id: str) -> str:
+        """Queue the message again as a new one: `queued`, or `kept` until an instance registers."""
+        found = await self.find(message_id)
+        (status,) = await self._retried(found.partition, [found])
+        if status == "unknown":
+            raise NotFound(f"there is no dead message {message_id!r}")
+        if status == "unreadable":
+            raise Conflict("the message can't be read, so it can't be handled either")
+        return status
+
+    async def drop(self, message_id: str) -> None:
+        found = await self.find(message_id)
+        if await self._dropped(found.partition, [found]) != ["dropped"]:
+            raise NotFound(f"there is no dead message {message_id!r}")
+
+    async def retry_all(self, reason: str | None = None) -> Counter[str]:
+        """The number of each status; `reason` is how the reasons of the letters begin."""
+        return await self._all(self._retried, reason)
+
+    async def drop_all(self, reason: str | None = None) -> Counter[str]:
+        return await self._all(self._dropped, reason)
+
+    async def _all(self, act: Any, reason: str | None) -> Counter[str]:
+        statuses: Counter[str] = Counter()
+        for partition in range(self._store.partitions):
+            left, start = await self._length(partition), 0
+            while left > 0 and (found := (await self._chunk(partition, start, ""))[:left]):
+                left -= len(found)
+                wanted = [each for each in found if each.dead.reason.startswith(reason or "")]
+                done = Counter(await act(partition, wanted)) if wanted else Counter()
+                start += len(found) - sum(done.values()) + done["unreadable"]
+                statuses += done
+        return statuses
+
+    async def _retried(self, partition: int, found: Sequence[FoundLetter]) -> list[str]:
+        if self._kind == "outbound":
+            pairs = [(each.dead.id, each.raw) for each in found]
+            return await self._outbound.revive(partition, pairs)
+        return await self._store.revive(
+            [StoredDeadLetter(each.dead.id, each.dead.recip_key, each.raw) for each in found]
+        )
+
+    async def _dropped(self, partition: int, found: Sequence[FoundLetter]) -> list[str]:
+        items = [
+            DropItem(each.dead.id, each.dead.recip_key, each.dead.reason, each.raw)
+            for each in found
+        ]
+        call = self._runtime.call
+        statuses: list[str] = await call(self._drop, partition, self._drop_args, items)
+        return statuses
+
+    async def _chunk(self, partition: int, start: int, after_id: str) -> list[FoundLetter]:
+        args = PageArgs(start, after_id, PAGE_LETTERS_MAX, PAGE_BYTES_MAX, LOOKED_BACK_MAX)
+        page: RawPage
+        page = await self._runtime.call(self._page, partition, args)
+        found = []
+        for at, raw in enumerate(page.entries, page.start + 1):
+            dead = read_dead_letter(raw)
+            id = dead.id if _CURSOR.fullmatch(f"0.0.{dead.id}") else ""
+            found.append(FoundLetter(partition, f"{partition}.{at}.{id}", raw, dead))
+        return found
+
+    async def _length(self, partition: int) -> int:
+        name = self._runtime.keyspace.name(_LISTS[self._kind], partition)
+        return int(await self._runtime.redis.call("LLEN", name, key=name))
+
+
+def read_dead_letter(raw: bytes) -> DeadMessage:
+    """An entry of another program is shown as it is; it must not make a page unreadable."""
+    text = raw.decode(errors="replace")
+    try:
+        return msgspec.json.decode(text, type=DeadMessage)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return DeadMessage(reason="this letter can't be read", message=text, at_ms=0)
+
+
+def _position(cursor: str) -> tuple[int, int, str]:
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise InputInvalid("`after` is not the cursor of a list of dead letters")
+    return int(found[1]), int(found[2]), found[3]

@@ -1,0 +1,276 @@
+"""The changes of recipient keys, instances and inbound messages, declared once each."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from angarium.routing import keys
+from angarium.runtime.transition import Transition
+
+_PACKAGE = "angarium.routing"
+_MAPS = {
+    "counts": keys.PENDING_COUNTS,
+    "iterator": keys.ROUND_ROBIN_ITERATOR,
+    "keys": keys.UID_RECIP_KEYS,
+    "owners": keys.RECIP_KEY_UID,
+    "access": keys.UID_LAST_ACCESS,
+    "mail": keys.MAIL,
+}
+_LIST = {"list": keys.INBOUND}
+
+
+class RuleArgs(NamedTuple):
+    """The arguments of every script that assigns keys; `wake` begins the channels of instances."""
+
+    layout_name: str
+    stale_after_ms: int
+    moves_max: int
+    wake: str
+    partition: int
+
+
+class InstanceItem(NamedTuple):
+    uid: str
+
+
+class KeyItem(NamedTuple):
+    recip_key: str
+
+
+class MessageItem(NamedTuple):
+    recip_key: str
+    message_id: str
+    message: str | bytes
+
+
+class DeadItem(NamedTuple):
+    recip_key: str
+    message_id: str
+    entry: bytes
+
+
+class TurnsItem(NamedTuple):
+    turns: int
+
+
+class ReassignItem(NamedTuple):
+    old_uid: str
+    recip_key: str
+
+
+class ClaimItem(NamedTuple):
+    uid: str
+    keys_max: int
+    again: bool
+
+
+class TakeArgs(NamedTuple):
+    uid: str
+    bytes_max: int
+    messages_max: int
+
+
+class FinishArgs(NamedTuple):
+    layout_name: str
+    uid: str
+
+
+class FinishItem(NamedTuple):
+    """`ids` are separated by commas; `dead` is '' or JSON: id → reason of its dead letter."""
+
+    recip_key: str
+    number_of_ids: int
+    ids: str
+    dead: str | bytes
+
+
+class ResponseArgs(NamedTuple):
+    wake: str
+    in_shared_list: bool
+    expires_ms: int
+
+
+class ResponseItem(NamedTuple):
+    relay: str
+    response: bytes
+
+
+class TakeResponsesArgs(NamedTuple):
+    relay: str
+    in_shared_list: bool
+    responses_max: int
+
+
+class OwnerUid(NamedTuple):
+    uid: str
+
+
+class UidTurns(NamedTuple):
+    uids: list[str]
+
+
+class ListedUid(NamedTuple):
+    """`silent_ms` is -1 without a heartbeat."""
+
+    uid: str
+    silent_ms: int
+    keys: int
+    has_mail: bool
+    live: bool
+
+
+class ListedUids(NamedTuple):
+    unowned: int
+    rows: list[ListedUid]
+
+
+class ShownKey(NamedTuple):
+    uid: str
+    pending: int
+    waiting: int
+    silent_ms: int
+
+
+class SweptUids(NamedTuple):
+    assigned: int
+    moved: int
+    more: bool
+    instances: int
+
+
+class RebalancedKeys(NamedTuple):
+    moved: int
+    more: bool
+
+
+class ClaimedKeys(NamedTuple):
+    """Keys with messages: `again` may have been claimed before, `fresh` have not."""
+
+    again: list[str]
+    fresh: list[str]
+
+
+class TakenMessages(NamedTuple):
+    messages: list[bytes]
+
+
+class TakenResponses(NamedTuple):
+    responses: list[bytes]
+
+
+_QUEUED: dict[str, None] = {"queued": None, "kept": None}
+# These two run for each batch, so each layout has a script without the other's code.
+PROCESS_PAYLOAD_RECIP_KEY, PROCESS_PAYLOAD_RECIP_KEY_ACAPY = (
+    Transition(
+        _PACKAGE, name, _MAPS, args=RuleArgs, item=MessageItem, item_keys=_LIST, replies=_QUEUED
+    )
+    for name in ("process_payload_recip_key", "process_payload_recip_key_acapy")
+)
+_CLAIMED = {"claimed": ClaimedKeys, "unknown": None}
+CLAIM_KEYS, CLAIM_KEYS_ACAPY = (
+    Transition(_PACKAGE, name, _MAPS, args=RuleArgs, item=ClaimItem, replies=_CLAIMED)
+    for name in ("claim_keys", "claim_keys_acapy")
+)
+GET_NEW_VALID_UID = Transition(
+    _PACKAGE, "get_new_valid_uid", _MAPS, args=RuleArgs, item=TurnsItem, replies={"turns": UidTurns}
+)
+ASSIGN_RECIP_KEY_TO_NEW_UID = Transition(
+    _PACKAGE,
+    "assign_recip_key_to_new_uid",
+    _MAPS,
+    args=RuleArgs,
+    item=KeyItem,
+    replies={"assigned": OwnerUid, "owned": OwnerUid, "nobody": None},
+)
+REASSIGN_RECIP_KEY_TO_UID = Transition(
+    _PACKAGE,
+    "reassign_recip_key_to_uid",
+    _MAPS,
+    args=RuleArgs,
+    item=ReassignItem,
+    replies={"reassigned": OwnerUid, "not_owner": None, "nobody": None},
+)
+TOUCH_UID = Transition(
+    _PACKAGE,
+    "touch_uid",
+    _MAPS,
+    args=RuleArgs,
+    item=InstanceItem,
+    replies={"touched": None, "registered": None, "full": None},
+)
+RETIRE_UID = Transition(
+    _PACKAGE,
+    "retire_uid",
+    _MAPS,
+    args=RuleArgs,
+    item=InstanceItem,
+    replies={"retired": None, "removed": None, "unknown": None},
+)
+SWEEP_UIDS: Transition[Any] = Transition(
+    _PACKAGE, "sweep_uids", _MAPS, args=RuleArgs, replies={"swept": SweptUids}
+)
+REBALANCE_KEYS: Transition[Any] = Transition(
+    _PACKAGE, "rebalance_keys", _MAPS, args=RuleArgs, replies={"rebalanced": RebalancedKeys}
+)
+LIST_UIDS: Transition[Any] = Transition(
+    _PACKAGE, "list_uids", _MAPS, args=RuleArgs, replies={"listed": ListedUids}
+)
+SHOW_KEYS = Transition(
+    _PACKAGE,
+    "show_keys",
+    _MAPS,
+    args=RuleArgs,
+    item=KeyItem,
+    item_keys=_LIST,
+    replies={"shown": ShownKey},
+)
+TAKE_MESSAGES = Transition(
+    _PACKAGE,
+    "take_messages",
+    {"owners": keys.RECIP_KEY_UID},
+    args=TakeArgs,
+    item=KeyItem,
+    item_keys=_LIST,
+    replies={"taken": TakenMessages, "not_owner": None, "later": None},
+)
+FINISH_MESSAGES = Transition(
+    _PACKAGE,
+    "finish_messages",
+    {
+        "counts": keys.PENDING_COUNTS,
+        "dead": keys.INBOUND_DEAD,
+        "owners": keys.RECIP_KEY_UID,
+        "access": keys.UID_LAST_ACCESS,
+        "mail": keys.MAIL,
+    },
+    args=FinishArgs,
+    item=FinishItem,
+    item_keys=_LIST,
+    replies={"finished": None, "more": None, "not_owner": None},
+)
+REVIVE_INBOUND = Transition(
+    _PACKAGE,
+    "revive_inbound",
+    {**_MAPS, "dead": keys.INBOUND_DEAD},
+    args=RuleArgs,
+    item=DeadItem,
+    item_keys=_LIST,
+    replies={**_QUEUED, "unknown": None, "unreadable": None},
+)
+# Layout `acapy` has one list for all relays, the shared one.
+POST_RESPONSES = Transition(
+    _PACKAGE,
+    "post_responses",
+    {"shared": keys.DIRECT_RESPONSES},
+    args=ResponseArgs,
+    item=ResponseItem,
+    item_keys={"list": keys.RELAY_RESPONSES},
+    replies={"posted": None},
+)
+TAKE_RESPONSES: Transition[Any] = Transition(
+    _PACKAGE,
+    "take_responses",
+    {"responses": keys.RELAY_RESPONSES, "shared": keys.DIRECT_RESPONSES},
+    args=TakeResponsesArgs,
+    replies={"taken": TakenResponses},
+)
