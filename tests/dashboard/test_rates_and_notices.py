@@ -10,7 +10,7 @@ from angarium.runtime.process_report import ProcessReport
 from angarium.server.dashboard.notices import notices
 from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 from angarium.server.dashboard.rates import Rates
-from angarium.transactions.store.queries import AwaitedStep
+from angarium.transactions.queries import AwaitedStep
 
 FACTS: dict[str, dict[str, int]] = {
     "dispatch": {"waiting": 0, "without_leader": 0, "consumers": 1, "dead": 0},

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from angarium.conversations.wait_reasons import SenderWait, process_with_sender
-from angarium.transactions.store.queries import AwaitedStep
+from angarium.transactions.queries import AwaitedStep
 
 # Nodes of two applications in one group constantly pass work to each other. Work that waits longer
 # than this waits for a node that is missing or overloaded.

@@ -24,8 +24,8 @@ from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
 from angarium.server.dashboard.notices import Notice, notices
 from angarium.server.dashboard.rates import Rates
-from angarium.transactions.client import Transactions
-from angarium.transactions.store.queries import TransactionHealthReport
+from angarium.transactions.queries import TransactionHealthReport
+from angarium.transactions.service import TransactionsService
 
 
 class ModuleMetrics(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class OverviewSampler:
         self._conversations = ConversationQueries(runtime)
         self._pickup = runtime.store(PickupStore)
         self._pickup_ages = PickupListing(runtime)
-        self._transactions = Transactions(runtime)
+        self._transactions = TransactionsService(runtime)
         self._journal = Journal(runtime)
         self._rates = Rates()
 
