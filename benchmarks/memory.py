@@ -31,7 +31,8 @@ from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of
-from angarium.transactions.store import PipelineStore, TransactionStore
+from angarium.transactions.pipeline_store import PipelineStore
+from angarium.transactions.store import TransactionStore
 from benchmarks.end_to_end import wait_for
 from benchmarks.fabric import DEADLINE_S, ORDERS
 from benchmarks.node import BULLMQ, prepare

@@ -23,15 +23,13 @@ from tests.kit.server import ServerProcess
 
 from angarium.runtime.runtime import Runtime
 from angarium.transactions import keys
+from angarium.transactions.leases import TransactionLeases
 from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of
+from angarium.transactions.pipeline_store import PipelineStore
+from angarium.transactions.queries import TransactionQueries
 from angarium.transactions.statistics import StatisticsLevel
-from angarium.transactions.store import (
-    PipelineStore,
-    TransactionLeases,
-    TransactionQueries,
-    TransactionStore,
-)
+from angarium.transactions.store import TransactionStore
 from benchmarks.end_to_end import _redis
 from benchmarks.measure import STEAL_MAX, cpu_times, redis_figures, steal_since
 from benchmarks.sizes import count, rounds, sizes

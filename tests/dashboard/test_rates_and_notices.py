@@ -9,11 +9,11 @@ from angarium.conversations.wait_reasons import SenderWait
 from angarium.dispatch.overview import dispatch_notices
 from angarium.routing.overview import routing_notices
 from angarium.runtime.errors import InputInvalid
+from angarium.runtime.page_cursor import cursor_numbers, page_cursor
 from angarium.runtime.process_report import ProcessReport
-from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.overview import transactions_notices
-from angarium.transactions.store.queries import AwaitedStep
+from angarium.transactions.queries import AwaitedStep
 
 
 def node(actor: str, at_ms: int, **figures: float) -> ProcessReport:

@@ -21,7 +21,8 @@ from angarium.server.http import build
 from angarium.transactions.archive import TransactionArchive
 from angarium.transactions.model import TransactionStart, TransactionStatus
 from angarium.transactions.pipeline import pipeline_of
-from angarium.transactions.store import PipelineStore, TransactionStore
+from angarium.transactions.pipeline_store import PipelineStore
+from angarium.transactions.store import TransactionStore
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime

@@ -19,8 +19,8 @@ from angarium.lake.filed import transactions_of
 from angarium.lake.query import ask
 from angarium.lake.tables import Lake
 from angarium.transactions.archive import TransactionArchive
-from angarium.transactions.client import Transactions
 from angarium.transactions.model import TransactionStatus
+from angarium.transactions.service import TransactionsService
 from tests.faults.lake_processes import Driver
 from tests.faults.profile import LONG
 from tests.faults.test_lake_tables import LOCKS, lake_run
@@ -118,7 +118,7 @@ async def check(here: Harness, both: Both) -> None:
     events = Counter(each.event for each in await here.events())
     assert events["archived"] == len(both.ids)
     # Each is found by its id, wherever it went.
-    asking = Transactions(here.runtime, lake_lookup=transactions_of(settings))
+    asking = TransactionsService(here.runtime, lake_lookup=transactions_of(settings))
     try:
         for some in (lake, stored):
             assert (await asking.get(next(iter(some)))).status is TransactionStatus.SUCCESS

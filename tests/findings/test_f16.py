@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from angarium.transactions.model import Transaction, TransactionStatus
+from angarium.transactions.pages import TransactionFilter
 from tests.findings.transactions_deployment import DEADLINE_S, Deployment, deployment
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -136,7 +137,8 @@ async def _asleep(here: Deployment, count: int) -> list[str]:
     """Ids of the transactions, when all of them wait for their switch."""
 
     async def all_sleep() -> list[Transaction] | None:
-        found = await here.client.list_by_status(TransactionStatus.SLEEPING, count + 1)
+        wanted = TransactionFilter(TransactionStatus.SLEEPING)
+        found = (await here.client.page_whole(wanted, count + 1)).transactions
         return found if len(found) == count else None
 
     return [each.id for each in await eventually(all_sleep, DEADLINE_S) or ()]

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.client import Transactions
 from angarium.transactions.model import Transaction, TransactionStart
 from angarium.transactions.pipeline import pipeline_of
-from angarium.transactions.store import PipelineStore
+from angarium.transactions.pipeline_store import PipelineStore
+from angarium.transactions.service import TransactionsService
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
@@ -29,7 +29,7 @@ APPLICATIONS = "tests.findings.two_applications"
 class Deployment:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.client = Transactions(runtime)
+        self.client = TransactionsService(runtime)
         self._pipelines = PipelineStore(runtime)
 
     @property

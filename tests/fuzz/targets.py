@@ -37,6 +37,7 @@ from angarium.routing.http1 import HttpRequestReader, HttpRequestRefused
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.http_api import decode
 from angarium.runtime.journal import EntryUnreadable, decode_entry
+from angarium.runtime.page_cursor import cursor_numbers
 from angarium.runtime.setting_values import key_name, read_consumers, read_list
 from angarium.runtime.tokens import from_settings
 from angarium.runtime.trace import read_traceparent, trace_in_payload
@@ -48,7 +49,6 @@ from angarium.runtime.urls import (
     redacted,
     redis_url_problem,
 )
-from angarium.server.dashboard.page_cursor import cursor_numbers
 from angarium.transactions.compat import DatpStartRequest
 from angarium.transactions.http import SwitchBody, TransactionBatchBody, TransactionStartBody
 from angarium.transactions.pipeline import PipelineDefinition, read_pipelines

@@ -23,9 +23,9 @@ from angarium.lake.tables import Lake, LakeMismatch
 from angarium.runtime import keys as runtime_keys
 from angarium.runtime.settings import CommonSettings as Settings
 from angarium.transactions import keys as transactions_keys
-from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import Transaction
+from angarium.transactions.service import TransactionsService
 from tests.kit.sample import sample_settings
 from tests.lake.filled import Filled, store_once
 from tests.lake.filled import filled as filled
@@ -231,7 +231,7 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
             assert await made.runtime.redis.call("EXISTS", name, key=name) == 0
         assert await lookup.find_transaction(waiting[0]) is None
         # And the room finds them, which Redis and the database no longer do.
-        room = Transactions(made.runtime, lake_lookup=transactions_of(made.settings))
+        room = TransactionsService(made.runtime, lake_lookup=transactions_of(made.settings))
         try:
             assert (await room.get(ended[0])).status.final
             with pytest.raises(TransactionFinished):

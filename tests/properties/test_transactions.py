@@ -13,13 +13,13 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from angarium.transactions import keys
 from angarium.transactions.errors import TransactionFinished
+from angarium.transactions.leases import WebhookResult
 from angarium.transactions.model import (
     TakenTransaction,
     Transaction,
     TransactionStart,
     encode_step_types,
 )
-from angarium.transactions.store import WebhookResult
 from tests.faults.profile import LONG, rounds
 from tests.kit.clock import FakeClock
 from tests.kit.cluster import ClusterProcess
@@ -216,7 +216,7 @@ class TransactionLifecycles(RuleBasedStateMachine):
         """A transaction that waits for a step past its deadline ends."""
         self.do(self.clock.advance(seconds))
         waiting = {id for id, state in self.do(self._states()).items() if _waits(state)}
-        for partition in self.here.store.keys.partitions:
+        for partition in self.here.store.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
             self.do(self.here.store.expire_waiting(partition))
@@ -235,7 +235,7 @@ class TransactionLifecycles(RuleBasedStateMachine):
         self.stale += self.running[node]
         self.running[node] = []
         self.do(self.clock.advance(10))
-        for partition in self.here.store.keys.partitions:
+        for partition in self.here.store.partitions:
             for other in NODES:
                 if other != node:
                     self.do(self.here.store.touch_node(partition, other))
@@ -262,7 +262,7 @@ class TransactionLifecycles(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 6]))
     def wake(self, seconds: int) -> None:
         self.do(self.clock.advance(seconds))
-        for partition in self.here.store.keys.partitions:
+        for partition in self.here.store.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
         self.do(self.here.wake())
@@ -270,7 +270,7 @@ class TransactionLifecycles(RuleBasedStateMachine):
     @rule(stored=st.booleans())
     def archive(self, stored: bool) -> None:
         self.do(self.clock.advance(61))
-        for partition in self.here.store.keys.partitions:
+        for partition in self.here.store.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
             due = self.do(self.here.leases.to_archive(partition, "a", [], 100)).transactions
@@ -285,7 +285,7 @@ class TransactionLifecycles(RuleBasedStateMachine):
         if busy:
             self.start_and_take("n0", 1, hook=True)
             self.complete_all("n0")
-        for partition in self.here.store.keys.partitions:
+        for partition in self.here.store.partitions:
             due = self.do(self.here.leases.webhooks(partition, "w", [], 100)).webhooks
             for each in due:
                 assert each.transaction.id in self.ended
@@ -335,18 +335,19 @@ class TransactionLifecycles(RuleBasedStateMachine):
         queued: list[str] = []
         waiting: list[str] = []
         ask = self.here.runtime.redis.call
-        for partition in self.here.store.keys.partitions:
-            module_keys = self.here.store.keys
-            for name in module_keys.queues(partition, ["default"]):
+        for partition in self.here.store.partitions:
+            name_of = self.here.runtime.keyspace.name
+            for key in (keys.QUEUE_ADMIN, keys.QUEUE_OUT, keys.QUEUE_IN):
+                name = name_of(key, partition, "default")
                 queued += [id.decode() for id in await ask("LRANGE", name, 0, -1, key=name)]
-            index = module_keys.name(keys.WAITING_PLACES, partition)
+            index = name_of(keys.WAITING_PLACES, partition)
             here: list[str] = []
             for place in await ask("ZRANGE", index, 0, -1, key=index):
-                name = module_keys.name(keys.WAITING, partition, place.decode())
+                name = name_of(keys.WAITING, partition, place.decode())
                 found = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
                 assert found, f"{place} is empty and still listed"
                 here += found
-            name = module_keys.name(keys.WAITING_DEADLINES, partition)
+            name = name_of(keys.WAITING_DEADLINES, partition)
             deadlines = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
             assert sorted(deadlines) == sorted(here)
             waiting += here

@@ -14,24 +14,23 @@ from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.client import Transactions
+from angarium.transactions.keys import STATE
+from angarium.transactions.leases import TransactionLeases
 from angarium.transactions.model import (
     TakenTransaction,
     Transaction,
     TransactionStart,
+    TransactionStatus,
     encode_step_types,
 )
 from angarium.transactions.node import TransactionNode
+from angarium.transactions.pages import TransactionFilter
 from angarium.transactions.pipeline import pipeline_of
+from angarium.transactions.pipeline_store import PipelineStore
+from angarium.transactions.queries import TransactionQueries
+from angarium.transactions.service import TransactionsService
 from angarium.transactions.statistics import StatisticsLevel
-from angarium.transactions.store import (
-    NodeCapabilities,
-    NodeWork,
-    PipelineStore,
-    TransactionLeases,
-    TransactionQueries,
-    TransactionStore,
-)
+from angarium.transactions.store import NodeCapabilities, NodeWork, TransactionStore
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.transactions.app import app
@@ -53,7 +52,7 @@ class Harness:
         self.pipelines = PipelineStore(runtime)
         self.leases = TransactionLeases(runtime)
         self.queries = TransactionQueries(runtime)
-        self.client = Transactions(runtime, app)
+        self.client = TransactionsService(runtime, app)
 
     async def completed(self, count: int = 1, **more: Any) -> list[str]:
         """Start and complete `count` transactions. Returns their ids."""
@@ -80,7 +79,7 @@ class Harness:
     ) -> list[TakenTransaction]:
         """Take up to `count` transactions from all partitions."""
         found: list[TakenTransaction] = []
-        for partition in self.store.keys.partitions:
+        for partition in self.store.partitions:
             left = count - len(found)
             batch = await self.store.dequeue(
                 partition, node, [group], left, NodeCapabilities(step_types)
@@ -98,11 +97,11 @@ class Harness:
     async def recover(
         self, node: str = "n2", running: tuple[str, ...] = (), *, recovers_others: bool = True
     ) -> int:
-        parts, work = self.store.keys.partitions, NodeWork(running, FAR_MS, recovers_others)
+        parts, work = self.store.partitions, NodeWork(running, FAR_MS, recovers_others)
         return sum([(await self.store.recover(p, node, work)).count for p in parts])
 
     async def wake(self) -> int:
-        parts = self.store.keys.partitions
+        parts = self.store.partitions
         return sum([await self.store.wake_due(p, 100) for p in parts])
 
     async def state(self, transaction_id: str) -> Transaction:
@@ -131,7 +130,7 @@ class Harness:
     async def events(self) -> list[Event]:
         """The journal events of this module, from all partitions."""
         found: list[Event] = []
-        for partition in self.store.keys.partitions:
+        for partition in self.store.partitions:
             after = "0-0"
             while entries := await Journal(self.runtime).read(partition, after):
                 for entry_id, fields in entries:
@@ -152,8 +151,17 @@ class Harness:
                 sums[event] = sums.get(event, 0) + count
         return sums
 
+    async def listed(self, status: TransactionStatus, **filters: str) -> list[Transaction]:
+        page = await self.client.page_whole(TransactionFilter(status, **filters), 500)
+        assert page.next is None
+        return page.transactions
+
+    def state_key(self, transaction_id: str) -> str:
+        partition = self.store.partition_of(transaction_id)
+        return self.runtime.keyspace.name(STATE, partition, transaction_id)
+
     async def score(self, key: Key, transaction_id: str) -> float | None:
-        partition = self.store.keys.partition_of(transaction_id)
+        partition = self.store.partition_of(transaction_id)
         name = self.runtime.keyspace.name(key, partition)
         found = await self.runtime.redis.call("ZSCORE", name, transaction_id, key=name)
         return None if found is None else float(found)

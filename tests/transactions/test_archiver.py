@@ -32,7 +32,7 @@ async def _rows(here: Harness) -> list[str]:
 
 
 async def _pass(here: Harness, archiver: Archiver) -> None:
-    for partition in here.store.keys.partitions:
+    for partition in here.store.partitions:
         await archiver.run_once(partition)
         await archiver.run_once(partition)
 
@@ -48,15 +48,13 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
             found = await here.client.get(id)
             assert (found.status, bytes(found.output)) == ("success", b'{"n":1}')
         assert await _rows(here) == sorted([*ids, named])
-        assert (
-            len(await here.client.list_by_status(TransactionStatus.SUCCESS, 50, owner="ann")) == 21
-        )
+        assert len(await here.listed(TransactionStatus.SUCCESS, owner="ann")) == 21
         async with api(here.runtime) as http:
             _, body = await http.request("GET", f"/datp/1.0/tx/status/{named}?reply=longpoll")
             assert body["data"] == {"n": 1}
             _, body = await http.request("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
             assert body["metadata"]["txId"] == named
-            partition = here.store.keys.partition_of(named)
+            partition = here.store.partition_of(named)
             name = here.runtime.keyspace.name
             from angarium.transactions import keys
 

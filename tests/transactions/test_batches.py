@@ -25,7 +25,7 @@ async def test_an_end_clears_the_checkpoint(redis_url: str, more: dict[str, Any]
         assert (taken.checkpoint, "f" in taken.flags) == (b'1 0 {"n":1}', True)
         assert ("w" in taken.flags) == ("webhook" in more)
         assert await here.store.complete(taken, "success", b"{}", "") == "completed"
-        name = here.store.keys.state(0, taken.id)
+        name = here.state_key(taken.id)
         assert not await here.runtime.redis.call("HGET", name, "frame", key=name)
 
 

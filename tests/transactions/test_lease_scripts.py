@@ -6,8 +6,7 @@ from typing import Any
 
 from angarium.runtime.lease import GrantStatus
 from angarium.transactions import keys
-from angarium.transactions.store import WebhookResult
-from angarium.transactions.store.leases import HolderState
+from angarium.transactions.leases import HolderState, WebhookResult
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.transactions.harness import harness

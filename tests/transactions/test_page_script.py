@@ -1,12 +1,19 @@
-"""`page_transactions`, called directly: order, filters and the start of the next page."""
+"""`page_transactions`, called directly and in pages: order, filters, limits, the next page."""
 
 from __future__ import annotations
 
-from angarium.transactions import keys
 from angarium.transactions.model import TransactionStatus
-from angarium.transactions.store import pages
-from angarium.transactions.store.pages import TransactionFilter, TransactionPages
-from tests.transactions.harness import harness
+from angarium.transactions.pages import PAGE, PageArgs, PageReply, TransactionFilter
+from tests.transactions.harness import Harness, harness
+
+QUEUED = TransactionStatus.QUEUED
+
+
+async def _page(here: Harness, first: int = 0, read_max: int = 1_000, **filters: str) -> PageReply:
+    wanted = {"pipeline": "", "owner": "", "status": "queued", "fields": "label", **filters}
+    args = PageArgs("in", "default", first, 50, read_max, 1_000_000, **wanted)
+    found: PageReply = await here.runtime.call(PAGE, 0, args)
+    return found
 
 
 async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
@@ -14,17 +21,14 @@ async def test_a_page_is_in_the_order_of_its_source_and_says_where_to_go_on(
 ) -> None:
     async with harness(redis_url) as here:
         started = [await here.start("one", owner="ann") for _ in range(5)]
-        found = TransactionPages(here.runtime)
-        (queue,) = [
-            s for s in found.sources(TransactionStatus.QUEUED, ["default"]) if "qInL" in s[2]
-        ]
-        first, after = await found.rows(queue, TransactionFilter(TransactionStatus.QUEUED), 0, 2)
-        assert [row.id for row in first] == started[:2]
-        assert after == 2
-        rest, after = await found.rows(queue, TransactionFilter(TransactionStatus.QUEUED), 2, 50)
-        assert [row.id for row in rest] == started[2:]
-        assert after is None
-        assert (rest[0].owner, rest[0].pipeline, rest[0].node_group) == ("ann", "one", "default")
+        first = await here.client.page(TransactionFilter(QUEUED), 2)
+        assert [row.id for row in first.transactions] == started[:2]
+        assert first.next is not None
+        rest = await here.client.page(TransactionFilter(QUEUED), 50, first.next)
+        assert [row.id for row in rest.transactions] == started[2:]
+        assert rest.next is None
+        row = rest.transactions[0]
+        assert (row.owner, row.pipeline, row.node_group) == ("ann", "one", "default")
 
 
 async def test_a_filtered_page_omits_other_transactions_and_stops_at_its_read_limit(
@@ -33,24 +37,40 @@ async def test_a_filtered_page_omits_other_transactions_and_stops_at_its_read_li
     async with harness(redis_url) as here:
         for number in range(12):
             await here.start("two" if number == 11 else "one", {"sum": 0}, owner=f"o{number % 2}")
-        module_keys = here.store.keys
-        names = [module_keys.stem(keys.STATE, 0), module_keys.name(keys.QUEUE_IN, 0, "default")]
-        args = ("list", 0, 50, 5, "two", "", "queued", 1, "label")
-        after, *found = await here.runtime.run(pages.PAGE, 0, names, args)
-        assert (after, found) == (5, []), "five were looked at, and none fits"
-        after, *found = await here.runtime.run(pages.PAGE, 0, names, ("list", 10, *args[2:]))
-        assert after == -1
-        assert [row[2] for row in found] == [b"default|two|o1"]
+        found = await _page(here, read_max=5, pipeline="two")
+        assert (found.next, found.rows) == (5, []), "five were looked at, and none fits"
+        found = await _page(here, first=10, read_max=5, pipeline="two")
+        assert found.next == -1
+        assert [row[2] for row in found.rows] == [[b"default|two|o1"]]
 
 
 async def test_an_entry_without_a_state_is_omitted(redis_url: str) -> None:
     async with harness(redis_url) as here:
         started = [await here.start() for _ in range(3)]
-        name = here.store.keys.state(0, started[1])
+        name = here.state_key(started[1])
         await here.runtime.redis.call("DEL", name, key=name)
-        found = TransactionPages(here.runtime)
-        rows = []
-        for source in found.sources(TransactionStatus.QUEUED, ["default"]):
-            some, _ = await found.rows(source, TransactionFilter(TransactionStatus.QUEUED), 0, 10)
-            rows += some
-        assert [row.id for row in rows] == [started[0], started[2]]
+        assert [row.id for row in await here.listed(QUEUED)] == [started[0], started[2]]
+
+
+async def test_f20_a_filter_finds_its_transaction_behind_many_others(any_redis_url: str) -> None:
+    async with harness(any_redis_url) as here:
+        for _ in range(2_100):
+            await here.start("one", owner="others")
+        mine = [await here.start("one", owner="me") for _ in range(3)]
+        assert sorted(row.id for row in await here.listed(QUEUED, owner="me")) == sorted(mine)
+        summaries = await here.client.page(TransactionFilter(QUEUED, owner="me"), 50)
+        assert sorted(row.id for row in summaries.transactions) == sorted(mine)
+
+
+async def test_f20_a_page_of_large_transactions_is_limited_in_bytes(redis_url: str) -> None:
+    async with harness(redis_url) as here:
+        started = [await here.start("one", "x" * 900_000) for _ in range(24)]
+        found: list[str] = []
+        after, pages = None, 0
+        while pages == 0 or after is not None:
+            page = await here.client.page_whole(TransactionFilter(QUEUED), 500, after)
+            assert len(page.transactions) <= 10, "8 MiB and one more"
+            found += [each.id for each in page.transactions]
+            after, pages = page.next, pages + 1
+        assert found == started
+        assert pages >= 3

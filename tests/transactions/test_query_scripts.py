@@ -41,9 +41,7 @@ async def test_transactions_are_listed_by_status_and_filtered(any_redis_url: str
         queued = await here.start(owner="bob")
 
         async def ids(status: TransactionStatus, **more: str) -> list[str]:
-            return [
-                e.id for e in await here.queries.list_by_status(status, ["default"], 10, **more)
-            ]
+            return [each.id for each in await here.listed(status, **more)]
 
         assert await ids(TransactionStatus.QUEUED) == [queued]
         assert await ids(TransactionStatus.RUNNING) == [running.id]
@@ -68,7 +66,7 @@ async def test_every_event_is_counted_at_three_levels_and_five_ways(any_redis_ur
         expected = {"started": 2, "taken": 4, "slept": 2, "woken": 2, "completed": 2}
         for level in StatisticsLevel:
             assert await here.counters(level) == expected
-        for partition in here.store.keys.partitions:
+        for partition in here.store.partitions:
             await here.store.touch_node(partition, "n1", ["default"])
         (interval, *rest) = await here.queries.statistics(StatisticsLevel.COARSE, 1)
         assert rest == []

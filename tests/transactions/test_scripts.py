@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from angarium.runtime.errors import LimitExceeded
-from angarium.transactions import keys
+from angarium.transactions import keys, store
 from angarium.transactions.errors import (
     PipelineUnknown,
     TransactionFinished,
     TransactionUnknown,
 )
 from angarium.transactions.model import TakenTransaction, TransactionStart
-from angarium.transactions.store import NodeCapabilities, NodeWork, transitions
-from angarium.transactions.store.transitions import ENQUEUE
+from angarium.transactions.store import NodeCapabilities, NodeWork
+from angarium.transactions.transitions import ENQUEUE, EnqueueArgs, StartItem
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import STEP_TYPES, harness
 
@@ -70,11 +70,8 @@ async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothin
     async with harness(any_redis_url) as here:
         first = await here.store.start(TransactionStart("one", external_id="x"))
         # As after a lost reply: the same call again, after the state was archived.
-        monkeypatch.setattr(transitions, "new_transaction_id", lambda *_: first.transaction_id)
-        module_keys = here.store.keys
-        state = module_keys.state(
-            module_keys.partition_of(first.transaction_id), first.transaction_id
-        )
+        monkeypatch.setattr(store, "new_transaction_id", lambda *_: first.transaction_id)
+        state = here.state_key(first.transaction_id)
         await here.runtime.redis.call("DEL", state, key=state)
         again = await here.store.start(TransactionStart("one", external_id="x"))
         assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
@@ -83,18 +80,16 @@ async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothin
 
 async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
     async with harness(redis_url) as here:
-        name, module_keys = here.runtime.keyspace.name, here.store.keys
-        state = name(keys.STATE, 0, "tx")
-        names = [
-            *module_keys.statistics(0), module_keys.stem(keys.QUEUE_IN, 0),
-            module_keys.stem(keys.QUEUE_ADMIN, 0),
-            module_keys.stem(keys.PIPELINE, 0), state,
-        ]  # fmt: skip
-        args = (*module_keys.channels, 1000, 1000, 1, "tx", "one||ann", "{}", "")
-        assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"started"]
-        assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"already_queued"]
+
+        async def start() -> str:
+            items = [StartItem("tx", "one||ann", b"{}")]
+            (reply,) = await here.runtime.call(ENQUEUE, 0, EnqueueArgs(1_000, 1_000), items)
+            return str(reply)
+
+        assert await start() == "started"
+        assert await start() == "already_queued"
         await here.take()
-        assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"exists"]
+        assert await start() == "exists"
         assert await here.event_names("tx") == ["started", "taken"]
 
 
@@ -411,10 +406,10 @@ async def test_a_node_that_sends_heartbeats_keeps_its_transactions(any_redis_url
         await here.taken()
         for _ in range(5):
             await clock.advance(5)
-            for partition in here.store.keys.partitions:
+            for partition in here.store.partitions:
                 await here.store.touch_node(partition, "n1", ["default"], ["echo"])
             assert await here.recover() == 0
-        for partition in here.store.keys.partitions:
+        for partition in here.store.partitions:
             await here.store.touch_node(partition, "n1", leaving=True)
         assert await here.recover() == 1
 
@@ -426,7 +421,7 @@ async def test_transactions_of_a_lost_dequeue_reply_are_queued_again(any_redis_u
             await here.start()
         known, unknown = await here.take(node="n1")
         await clock.advance(8.1)
-        for partition in here.store.keys.partitions:
+        for partition in here.store.partitions:
             await here.store.touch_node(partition, "n1")
         assert await here.recover("n1", (known.id,)) == 1
         assert (await here.state(unknown.id)).status == "queued"
@@ -545,7 +540,7 @@ async def test_an_admin_transaction_is_served_first(any_redis_url: str) -> None:
         for _ in range(20):
             await here.start()
         admin = await here.start(admin=True)
-        partition = here.store.keys.partition_of(admin)
+        partition = here.store.partition_of(admin)
         batch = await here.store.dequeue(
             partition, "n1", ["default"], 1, NodeCapabilities(STEP_TYPES)
         )

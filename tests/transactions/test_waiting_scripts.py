@@ -10,10 +10,9 @@ import pytest
 from angarium.transactions import keys
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import TakenTransaction, encode_step_types
+from angarium.transactions.queries import AwaitedStep, TransactionHealthReport
 from angarium.transactions.statistics import StatisticsLevel
-from angarium.transactions.store import NodeCapabilities
-from angarium.transactions.store.queries import AwaitedStep, TransactionHealthReport
-from angarium.transactions.store.transitions import DequeueBatch
+from angarium.transactions.store import DequeueBatch, NodeCapabilities
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import STEP_TYPES, Harness, harness
 
@@ -26,7 +25,7 @@ async def _dequeue(here: Harness, types: str, count: int = 10, partition: int = 
 
 async def _dequeue_all(here: Harness, types: str = NONE) -> list[DequeueBatch]:
     """A node with these step types reads the queues of all partitions."""
-    parts = here.store.keys.partitions
+    parts = here.store.partitions
     return [await _dequeue(here, types, partition=partition) for partition in parts]
 
 
@@ -35,7 +34,7 @@ async def _health(here: Harness) -> TransactionHealthReport:
 
 
 async def _expire(here: Harness) -> int:
-    parts = here.store.keys.partitions
+    parts = here.store.partitions
     return sum([await here.store.expire_waiting(partition) for partition in parts])
 
 
@@ -178,8 +177,8 @@ async def test_waiting_entries_that_ended_or_have_no_state_are_refused(redis_url
     async with harness(redis_url) as here:
         ended, gone = await here.start(), await here.start()
         await _dequeue(here, NONE)
-        await _call(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
-        await _call(here, "DEL", here.store.keys.state(0, gone))
+        await _call(here, "HSET", here.state_key(ended), "status", "cancelled")
+        await _call(here, "DEL", here.state_key(gone))
         assert await _dequeue(here, ECHO) == DequeueBatch([], 2)
         assert (await _health(here)).awaited_steps == []
         assert (await here.event_names(gone))[-1] == "dropped"
@@ -189,7 +188,7 @@ async def test_the_first_transaction_that_waits_for_a_step_sends_a_hint(redis_ur
     async with harness(redis_url) as here:
         for _ in range(3):
             await here.start()
-        async with here.runtime.redis.subscribe(here.store.keys.work_channel) as subscription:
+        async with here.runtime.redis.subscribe(here.store.work_channel) as subscription:
             await subscription.subscribed.wait()
             await _dequeue(here, NONE, count=2)
             await _dequeue(here, NONE)
@@ -341,13 +340,13 @@ async def test_waiting_entries_without_a_state_are_removed_at_their_deadline(
         await here.define("quick", {"type": "echo"}, timeout_ms=1_000)
         ended, gone = await here.start("quick"), await here.start("quick")
         await _dequeue(here, NONE)
-        await _call(here, "HSET", here.store.keys.state(0, ended), "status", "cancelled")
-        await _call(here, "DEL", here.store.keys.state(0, gone))
+        await _call(here, "HSET", here.state_key(ended), "status", "cancelled")
+        await _call(here, "DEL", here.state_key(gone))
         await clock.advance(1)
         assert await _expire(here) == 2
         assert (await here.state(ended)).status == "cancelled"
         assert (await _health(here)).awaited_steps == []
-        stem = here.store.keys.stem(keys.WAITING, 0)
+        stem = here.runtime.keyspace.name(keys.WAITING, 0, "")
         assert await here.runtime.redis.call("KEYS", f"{stem}*") == []
 
 
@@ -360,7 +359,7 @@ async def test_waiting_transactions_are_counted_and_listed(any_redis_url: str) -
         ids = [await here.start(name) for name in ("one", "one", "two")]
         await _dequeue_all(here)
         await clock.advance(3)
-        for partition in here.store.keys.partitions:
+        for partition in here.store.partitions:
             await here.store.touch_node(partition, "n1", ["default"])
         found = await _health(here)
         assert {each.step_type: each for each in found.awaited_steps} == {
@@ -369,8 +368,8 @@ async def test_waiting_transactions_are_counted_and_listed(any_redis_url: str) -
         }
         waiting = next(each for each in found.queues if each.kind == "waiting")
         assert (waiting.length, waiting.waiting_ms) == (3, 3_000)
-        list_by_status = await here.client.list_by_status((await here.state(ids[0])).status, 10)
-        assert {each.id: each.waits_for_step for each in list_by_status} == {
+        listed = await here.listed((await here.state(ids[0])).status)
+        assert {each.id: each.waits_for_step for each in listed} == {
             ids[0]: "echo", ids[1]: "echo", ids[2]: "add",
         }  # fmt: skip
         (interval, *_) = await here.client.statistics(StatisticsLevel.COARSE, 1)

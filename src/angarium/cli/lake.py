@@ -249,10 +249,10 @@ def _to_dispatch(runtime: Runtime) -> Send:
 def _to_transactions(runtime: Runtime) -> Send:
     import msgspec
 
-    from angarium.transactions.client import Transactions
     from angarium.transactions.model import TransactionStart
+    from angarium.transactions.service import TransactionsService
 
-    transactions = Transactions(runtime)
+    transactions = TransactionsService(runtime)
 
     async def send(planned: Planned, key: str) -> str:
         row = planned.row

@@ -12,8 +12,9 @@ import typer
 from angarium.cli.output import Json, print_json, print_table, run, seconds
 
 if TYPE_CHECKING:
-    from angarium.transactions.client import Transactions
     from angarium.transactions.model import Transaction
+    from angarium.transactions.pages import TransactionSummary
+    from angarium.transactions.service import TransactionsService
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
 
@@ -52,7 +53,7 @@ def start(
     """Start a transaction; with --wait-s, wait for its end."""
     text = _data(given, data)
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         from angarium.transactions.model import TransactionStart
 
         started = await transactions.start(
@@ -74,7 +75,7 @@ def start(
 def show(id: Id, as_json: Json = False) -> int:
     """Show a transaction, from Redis or the archive."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         return _show(await transactions.get(id), as_json)
 
     return _run(use)
@@ -103,14 +104,15 @@ def list_(
     except ValueError:
         raise InputInvalid(f"--status must be one of {', '.join(TransactionStatus)}") from None
 
-    async def use(transactions: Transactions) -> int:
-        found: list[Transaction] = []
+    async def use(transactions: TransactionsService) -> int:
+        from angarium.transactions.pages import TransactionFilter
+
+        found: list[TransactionSummary] = []
         for each in wanted:
             left = limit - len(found)
             if left:
-                found += await transactions.list_by_status(
-                    each, left, pipeline=pipeline, owner=owner
-                )
+                page = await transactions.page(TransactionFilter(each, pipeline, owner), left)
+                found += page.transactions
         if as_json:
             print_json(found)
         else:
@@ -127,7 +129,7 @@ def list_(
 def cancel(id: Id, as_json: Json = False) -> int:
     """Cancel a transaction; its node stops a running one."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         return _print_status(await transactions.cancel(id), as_json)
 
     return _run(use)
@@ -141,7 +143,7 @@ def switch(
 ) -> int:
     """Set a switch; a transaction that sleeps for it wakes up."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         return _print_status(await transactions.set_switch(id, name, value), as_json)
 
     return _run(use)
@@ -155,7 +157,7 @@ def watch(
 ) -> int:
     """Show what needs attention: the longest running, queues, missing steps, silent nodes."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         found = await transactions.health_report(longest)
         if as_json:
             print_json(found)
@@ -206,7 +208,7 @@ def statistics(
     except ValueError:
         raise InputInvalid(f"--level must be one of {', '.join(StatisticsLevel)}") from None
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         found = await transactions.statistics(wanted, intervals)
         if as_json:
             print_json(found)
@@ -222,7 +224,7 @@ def statistics(
 def pipeline_list(as_json: Json = False) -> int:
     """The newest version of each pipeline."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         found = list((await transactions.pipelines()).values())
         if as_json:
             print_json(found)
@@ -243,7 +245,7 @@ def pipeline_show(
 ) -> int:
     """All versions of a pipeline, newest first."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         found = await transactions.versions(name)
         if as_json:
             print_json(found)
@@ -269,7 +271,7 @@ def pipeline_load(
 ) -> int:
     """Store definitions; running transactions keep their version."""
 
-    async def use(transactions: Transactions) -> int:
+    async def use(transactions: TransactionsService) -> int:
         from angarium.transactions.definitions import read_definitions
 
         stored = await transactions.load(read_definitions(str(path)))
@@ -286,7 +288,9 @@ def pipeline_load(
 # Shared
 
 
-def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None = None) -> int:
+def _run(
+    use: Callable[[TransactionsService], Awaitable[int]], application: str | None = None
+) -> int:
     async def used() -> int:
         async with _transactions(application) as transactions:
             return await use(transactions)
@@ -295,26 +299,26 @@ def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None 
 
 
 @asynccontextmanager
-async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
+async def _transactions(application: str | None) -> AsyncIterator[TransactionsService]:
     from angarium.cli.installation import load_installation
     from angarium.cli.runtime import with_short_timeout
     from angarium.lake.filed import transactions_of
     from angarium.runtime.application import load_application
     from angarium.runtime.runtime import Runtime
-    from angarium.transactions.client import Transactions
+    from angarium.transactions.service import TransactionsService
 
     settings = with_short_timeout(load_installation())
     named = application or settings.app
     app = load_application(named) if named else None
     async with Runtime.open(settings) as runtime:
-        transactions = Transactions(runtime, app, transactions_of(runtime.settings))
+        transactions = TransactionsService(runtime, app, transactions_of(runtime.settings))
         try:
             yield transactions
         finally:
             await transactions.close()
 
 
-async def _ended(transactions: Transactions, id: str, wait_s: float) -> Transaction:
+async def _ended(transactions: TransactionsService, id: str, wait_s: float) -> Transaction:
     """Polls: a short command needs no subscription."""
     import asyncio
 

@@ -16,7 +16,6 @@ from angarium.redis.backoff import Backoff
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import CURRENT_WORK, TRACEPARENT, Trace, current_trace
-from angarium.transactions.client import Transactions
 from angarium.transactions.model import (
     OWNER_DEFAULT,
     Transaction,
@@ -24,11 +23,14 @@ from angarium.transactions.model import (
     TransactionStarted,
 )
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
+from angarium.transactions.service import TransactionsService
 
 
 class TransactionsClient:
     def __init__(self, runtime: Runtime) -> None:
-        self._transactions = Transactions(runtime, lake_lookup=transactions_of(runtime.settings))
+        self._transactions = TransactionsService(
+            runtime, lake_lookup=transactions_of(runtime.settings)
+        )
         self._clock = runtime.clock
         self._tracing = runtime.tracing
 

@@ -24,8 +24,10 @@ script begins with lines that the loader generates: a local for each key (`count
 
 whose parameters must be those of the declaration, or the script is refused when it is loaded.
 `item_count` is their number, and `item_values(first, last)` gives the fields of some of them as
-one flat list of arguments, for commands that take many at once. A script without items answers
-once; one with items answers once for each, or, with `one_reply`, once for the call.
+one flat list of arguments, for commands that take many at once; `item_keys(first, last)` gives
+their keys. A script that reads ids itself gets the stem of their keys (`states_stem`). A script
+without items answers once; one with items answers once for each, or, with `one_reply`, once for the
+call.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ class Transition(Generic[Item]):
     package: str
     name: str
     keys: Mapping[str, Key] = field(default_factory=dict)
+    stems: Mapping[str, Key] = field(default_factory=dict)
+    """Keys without their id, of the same partition: the script appends ids that it reads."""
     channels: Mapping[str, Key] = field(default_factory=dict)
     args: type[tuple[Any, ...]] | None = None
     item: type[Item] | None = None
@@ -77,7 +81,8 @@ class Transition(Generic[Item]):
     def prelude(self) -> str:
         """The lines of Lua that give names to KEYS and ARGV."""
         at = FIRST_ARGUMENT
-        lines = [f"local {name}_key = KEYS[{FIRST_KEY + n}]" for n, name in enumerate(self.keys)]
+        names = [*(f"{key}_key" for key in self.keys), *(f"{stem}_stem" for stem in self.stems)]
+        lines = [f"local {name} = KEYS[{FIRST_KEY + n}]" for n, name in enumerate(names)]
         for name in self.channels:
             lines.append(f"local {name}_channel = ARGV[{at}]")
             at += 1
@@ -94,9 +99,9 @@ class Transition(Generic[Item]):
         fields, keys = _fields(self.item), len(self.item_keys)
         values = [_read(kind, f"ARGV[at + {n + 1}]") for n, (_, kind) in enumerate(fields)]
         values += [f"KEYS[key + {n + 1}]" for n in range(keys)]
-        key = FIRST_KEY + len(self.keys) - 1
+        key = FIRST_KEY + len(self.keys) + len(self.stems) - 1
         width = len(fields)
-        return [
+        lines = [
             f"local item_count = tonumber(ARGV[{at}])",
             "local function each_item(run) local found = {} for item = 1, item_count do "
             f"local at, key = {at} + {width} * (item - 1), {key} + {keys} * (item - 1) "
@@ -104,6 +109,12 @@ class Transition(Generic[Item]):
             "local function item_values(first, last) "
             f"return unpack(ARGV, {at + 1} + {width} * (first - 1), {at} + {width} * last) end",
         ]
+        if keys:
+            lines.append(
+                "local function item_keys(first, last) "
+                f"return unpack(KEYS, {key + 1} + {keys} * (first - 1), {key} + {keys} * last) end"
+            )
+        return lines
 
     def _check_parameters(self, source: str) -> None:
         wanted = [name for name, _ in _fields(self.item)] + [f"{k}_key" for k in self.item_keys]
@@ -188,6 +199,7 @@ class BoundTransition(Generic[Item]):
         if found is None:
             name, keys = self._keyspace.name, self.transition.keys.values()
             found = [name(key, partition, *_filling(key, args)) for key in keys]
+            found += [name(stem, partition, "") for stem in self.transition.stems.values()]
             if self._fixed:
                 self._names[partition] = found
         return found

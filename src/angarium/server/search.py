@@ -35,8 +35,8 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.trace import Trace, read_traceparent, trace_in_payload, trace_of_id
 from angarium.server.reply_to_pickup import reply_message_id
-from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT
+from angarium.transactions.service import TransactionsService
 
 ID_CHARS_MAX = 512
 ENTRIES_PER_READ = 500
@@ -110,7 +110,7 @@ class Search:
         self._routing = runtime.store(RoutingService)
         self._conversations = ConversationQueries(runtime)
         self._pickup = runtime.store(PickupStore)
-        self._transactions = Transactions(runtime)
+        self._transactions = TransactionsService(runtime)
 
     async def close(self) -> None:
         await self._transactions.close()

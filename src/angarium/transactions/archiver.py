@@ -16,8 +16,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
 from angarium.transactions.archive import TransactionArchive
-from angarium.transactions.store import TransactionLeases
-from angarium.transactions.store.leases import HolderState
+from angarium.transactions.leases import HolderState, TransactionLeases
 
 POLL_S = 1.0
 # Rows per commit.

@@ -27,7 +27,6 @@ from angarium.runtime.http_api import (
     traceparent_of,
 )
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.client import Transactions
 from angarium.transactions.long_polls import LongPolls
 from angarium.transactions.model import (
     NULL,
@@ -36,6 +35,7 @@ from angarium.transactions.model import (
     TransactionStart,
     TransactionStatus,
 )
+from angarium.transactions.service import TransactionsService
 from angarium.transactions.settings import TransactionsSettings
 
 ROOT = "/datp/1.0/tx"
@@ -61,7 +61,7 @@ class DatpStartRequest(msgspec.Struct, frozen=True):
 
 
 def operations(
-    runtime: Runtime, transactions: Transactions, long_polls: LongPolls
+    runtime: Runtime, transactions: TransactionsService, long_polls: LongPolls
 ) -> list[Operation]:
     handlers = DatpHttpApi(runtime, transactions, long_polls)
     text = {"type": "string", "minLength": 1, "maxLength": 200}
@@ -81,7 +81,9 @@ def operations(
 
 
 class DatpHttpApi:
-    def __init__(self, runtime: Runtime, transactions: Transactions, long_polls: LongPolls) -> None:
+    def __init__(
+        self, runtime: Runtime, transactions: TransactionsService, long_polls: LongPolls
+    ) -> None:
         self._transactions = transactions
         self._long_polls = long_polls
         self._bytes_max = runtime.settings.limits.http_body_bytes_max

@@ -15,7 +15,7 @@ from angarium.transactions.pipeline import (
     missing_steps,
     read_pipelines,
 )
-from angarium.transactions.store import PipelineStore
+from angarium.transactions.pipeline_store import PipelineStore
 
 SUFFIXES = (".toml", ".json")
 

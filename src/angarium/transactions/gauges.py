@@ -6,7 +6,7 @@ from collections import Counter
 
 from prometheus_client import Gauge
 
-from angarium.transactions.client import Transactions
+from angarium.transactions.service import TransactionsService
 from angarium.transactions.statistics import StatisticsLevel
 
 TRANSACTIONS = Gauge(
@@ -25,7 +25,7 @@ EVENTS = Gauge(
 )
 
 
-async def update_gauges(transactions: Transactions, polls: int) -> None:
+async def update_gauges(transactions: TransactionsService, polls: int) -> None:
     """`polls` is the number of long polls and event streams of this process."""
     report = await transactions.health_report(1)
     TRANSACTIONS.labels("running").set(report.running)
@@ -42,7 +42,7 @@ async def update_gauges(transactions: Transactions, polls: int) -> None:
     await _count_events(transactions)
 
 
-async def _count_events(transactions: Transactions) -> None:
+async def _count_events(transactions: TransactionsService) -> None:
     """The scripts count events for all processes; this only adds up the last intervals."""
     level, sums = StatisticsLevel.FINE, Counter[tuple[str, str]]()
     for interval in await transactions.statistics(level, level.intervals_max):

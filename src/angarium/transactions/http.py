@@ -33,7 +33,6 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.tenants import by_body, by_query
 from angarium.runtime.trace import TRACEPARENT
 from angarium.transactions import compat
-from angarium.transactions.client import StateLookup, Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.long_polls import LongPolls
@@ -45,10 +44,12 @@ from angarium.transactions.model import (
     TransactionStatus,
     check_name,
 )
+from angarium.transactions.pages import TransactionFilter, WholeTransactionsPage
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
+from angarium.transactions.queries import TransactionHealthReport
+from angarium.transactions.service import StateLookup, TransactionsService
 from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
-from angarium.transactions.store.queries import TransactionHealthReport
 
 LIST_MAX, LIST_DEFAULT = 500, 50
 LONGEST_RUNNING_MAX, LONGEST_RUNNING_DEFAULT = 200, 20
@@ -115,10 +116,6 @@ class TransactionBatchAnswer(msgspec.Struct, frozen=True):
     transactions: list[TransactionBatchItem]
 
 
-class TransactionListAnswer(msgspec.Struct, frozen=True):
-    transactions: list[Transaction]
-
-
 class TransactionChangeAnswer(msgspec.Struct, frozen=True):
     status: str
 
@@ -142,7 +139,7 @@ class TransactionStatisticsAnswer(msgspec.Struct, frozen=True):
 
 
 def http_api(runtime: Runtime, app: Angarium, lake_lookup: StateLookup | None = None) -> HttpApi:
-    transactions = Transactions(runtime, app, lake_lookup)
+    transactions = TransactionsService(runtime, app, lake_lookup)
     long_polls = LongPolls(runtime, transactions)
     handlers = TransactionsHttpApi(runtime, transactions, long_polls)
     operations = [*handlers.operations(), *compat.operations(runtime, transactions, long_polls)]
@@ -150,7 +147,9 @@ def http_api(runtime: Runtime, app: Angarium, lake_lookup: StateLookup | None = 
 
 
 class TransactionsHttpApi:
-    def __init__(self, runtime: Runtime, transactions: Transactions, long_polls: LongPolls) -> None:
+    def __init__(
+        self, runtime: Runtime, transactions: TransactionsService, long_polls: LongPolls
+    ) -> None:
         self._transactions = transactions
         self._long_polls = long_polls
         self._limits = runtime.settings.limits_of(TransactionsLimits)
@@ -177,10 +176,11 @@ class TransactionsHttpApi:
                       self.start_batch, TransactionBatchBody, {200: TransactionBatchAnswer},
                       [TRACE], scope="write", tenant=batch_own),
             Operation("GET", root, "listTransactions", "List transactions by status",
-                      self.list, answers={200: TransactionListAnswer}, parameters=[
+                      self.list, answers={200: WholeTransactionsPage}, parameters=[
                           Parameter("status", schema=_enum(TransactionStatus), required=True),
                           Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
-                          count], tenant=by_query("owner")),
+                          count, Parameter("after", description="`next` of the page before.")],
+                      tenant=by_query("owner")),
             Operation("GET", f"{root}/{{id}}", "getTransaction", "Get the state of a transaction",
                       self.get, answers={200: Transaction}, parameters=[ID, wait],
                       tenant=self._check_owner),
@@ -275,9 +275,8 @@ class TransactionsHttpApi:
             each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked
         }
         count = _count(request, "limit", LIST_DEFAULT, LIST_MAX)
-        return reply(
-            TransactionListAnswer(await self._transactions.list_by_status(status, count, **names))
-        )
+        wanted = TransactionFilter(status, **names)
+        return reply(await self._transactions.page_whole(wanted, count, asked.get("after")))
 
     async def cancel(self, request: Request) -> Response:
         status = await self._transactions.cancel(request.path_params["id"])

@@ -20,11 +20,11 @@ from angarium.runtime.errors import AngariumError, Overloaded
 from angarium.runtime.http_api import reply
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.transactions.client import Transactions
 from angarium.transactions.gauges import update_gauges
 from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import PollResult, Transaction, TransactionStatus
 from angarium.transactions.poll_response import PollResponse
+from angarium.transactions.service import TransactionsService
 
 RECHECK_S = 5.0
 GAUGES_S = 5.0
@@ -68,7 +68,7 @@ class _EventStream:
 
 
 class LongPolls(Service):
-    def __init__(self, runtime: Runtime, transactions: Transactions) -> None:
+    def __init__(self, runtime: Runtime, transactions: TransactionsService) -> None:
         super().__init__("transactions-long-polls", clock=runtime.clock)
         self._runtime = runtime
         self._transactions = transactions

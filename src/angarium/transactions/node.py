@@ -31,10 +31,11 @@ from angarium.transactions.model import (
     encode_step_types,
 )
 from angarium.transactions.pipeline_cache import PipelineCache
+from angarium.transactions.pipeline_store import PipelineStore
 from angarium.transactions.runner import TransactionRunner
 from angarium.transactions.running import Completion, RunningTransaction
 from angarium.transactions.settings import TransactionsSettings
-from angarium.transactions.store import NodeCapabilities, NodeWork, PipelineStore, TransactionStore
+from angarium.transactions.store import NodeCapabilities, NodeWork, TransactionStore
 
 # The interval of polling. A hint announces new work earlier, unless the hint is lost.
 POLL_S = 0.5
@@ -141,7 +142,7 @@ class TransactionNode(Service):
         )
         self._open.callback(self._runner.close)
         self._left = False
-        partitions = self._store.keys.partitions
+        partitions = self._store.partitions
         self._liveness = [LivenessCheck(settings.node_timeout_ms) for _ in partitions]
         self._tasks_ready.clear()
         self.spawn("transactions", self._run_tasks)
@@ -164,7 +165,7 @@ class TransactionNode(Service):
         await self._wait_idle(self._settings.node_grace_ms / 1000)
         await self._return_transactions()
         self._left = True
-        for partition in self._store.keys.partitions:
+        for partition in self._store.partitions:
             await self._store.touch_node(partition, self._node, leaving=True)
         await self._reporter.withdraw()
 
@@ -236,7 +237,7 @@ class TransactionNode(Service):
             running.end.add_done_callback(partial(self._end_answered, running, completion))
 
     def _end_answered(
-        self, running: RunningTransaction, completion: Completion, status: asyncio.Future[bytes]
+        self, running: RunningTransaction, completion: Completion, status: asyncio.Future[str]
     ) -> None:
         if self._runner.has_ended(completion, status) or self._left:
             self._ended(running)
@@ -273,7 +274,7 @@ class TransactionNode(Service):
 
     async def _receive_hints(self) -> None:
         """A lost hint only costs time: the node also polls the queues and the cancel fields."""
-        async with self._runtime.redis.subscribe(self._store.keys.work_channel) as subscription:
+        async with self._runtime.redis.subscribe(self._store.work_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 lines = [line for each in batch.messages for line in each.payload.split(b"\n")]
@@ -294,7 +295,7 @@ class TransactionNode(Service):
     async def _wake_sleeping(self) -> NodePass:
         woken = [
             await self._store.wake_due(partition, WAKE_COUNT)
-            for partition in self._store.keys.partitions
+            for partition in self._store.partitions
         ]
         return NodePass(sum(woken), again=max(woken) == WAKE_COUNT)
 

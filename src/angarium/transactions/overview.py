@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from angarium.runtime.overview import ModuleSample, Notice, count_of
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.client import Transactions
-from angarium.transactions.store.queries import AwaitedStep
+from angarium.transactions.queries import AwaitedStep
+from angarium.transactions.service import TransactionsService
 
 # Nodes of two applications in one group constantly pass work to each other. Work that waits longer
 # than this waits for a node that is missing or overloaded.
@@ -16,7 +16,7 @@ STEP_AWAITED_MS = 5_000
 
 class TransactionsSampler:
     def __init__(self, runtime: Runtime) -> None:
-        self._transactions = Transactions(runtime)
+        self._transactions = TransactionsService(runtime)
 
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
         health = await self._transactions.health_report(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from angarium.transactions.pipeline import PipelineDefinition
-from angarium.transactions.store import PipelineStore
+from angarium.transactions.pipeline_store import PipelineStore
 
 
 class PipelineCache:

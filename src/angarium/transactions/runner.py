@@ -121,17 +121,15 @@ class TransactionRunner:
             )
             return Completion(TransactionStatus.INTERNAL_ERROR, b"", type(error).__name__)
 
-    def end_soon(
-        self, running: RunningTransaction, completion: Completion
-    ) -> asyncio.Future[bytes]:
+    def end_soon(self, running: RunningTransaction, completion: Completion) -> asyncio.Future[str]:
         """Add the completion to the next batch. The caller must check the future's status."""
         note = valid_text(completion.note)[:NOTE_CHARS_MAX]
         status = completion.status.value
         return self._store.complete_soon(running.taken, status, completion.output, note)
 
-    def has_ended(self, completion: Completion, status: asyncio.Future[bytes]) -> bool:
+    def has_ended(self, completion: Completion, status: asyncio.Future[str]) -> bool:
         """False if Redis did not accept the completion, or it is not known."""
-        if status.cancelled() or status.exception() is not None or status.result() != b"completed":
+        if status.cancelled() or status.exception() is not None or status.result() != "completed":
             return False
         self._count_end(completion)
         return True
@@ -144,7 +142,7 @@ class TransactionRunner:
             # No node runs the transaction now. It is recovered like one of a dead node.
             self._log.error("end_failed", transaction=running.taken.id, error=repr(error))
             return
-        if status == b"completed":
+        if status == "completed":
             self._count_end(completion)
         else:
             self.metrics.lost += 1

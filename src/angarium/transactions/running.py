@@ -46,7 +46,7 @@ class RunningTransaction(msgspec.Struct, eq=False):
     stopped_s: float = math.inf
     note: str = ""
     task: asyncio.Task[None] | None = None
-    end: asyncio.Future[bytes] | None = None  # the steps are over, and the completion was sent
+    end: asyncio.Future[str] | None = None  # the steps are over, and the completion was sent
 
     @property
     def timeout_note(self) -> str:

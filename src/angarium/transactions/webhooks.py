@@ -28,6 +28,13 @@ from angarium.runtime.trace import TRACEPARENT, Trace, trace_in_payload, trace_o
 from angarium.runtime.tracing import Values
 from angarium.runtime.urls import redacted
 from angarium.transactions.compat import datp_reply
+from angarium.transactions.leases import (
+    DueWebhook,
+    HolderState,
+    TransactionLeases,
+    WebhookAlert,
+    WebhookResult,
+)
 from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.signatures import (
     Signer,
@@ -36,8 +43,6 @@ from angarium.transactions.signatures import (
     headers_of,
     hmac_signer,
 )
-from angarium.transactions.store import DueWebhook, TransactionLeases, WebhookResult
-from angarium.transactions.store.leases import HolderState, WebhookAlert
 
 POLL_S = 0.25
 # The pause between two requests for the role while another process has it.

@@ -1,6 +1,6 @@
 """The archive's queue as the lake sees it: what may be stored, and telling that it is.
 
-Uses the very script of the transactions room, by its file and not by import: at any time one
+Uses the very transition of the transactions room: at any time one
 process, whether it fills a database or the lake, has the role and is given work. Key names come
 from the runtime.
 """
@@ -17,16 +17,16 @@ from typing import Any
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources.options import WAIT_S_MAX, connect_to_redis, positive, required
 from angarium.redis.blocking import BlockingRedis
-from angarium.redis.connection import Argument
 from angarium.runtime import keys as runtime_keys
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB
-from angarium.runtime.scripts import load_script
 from angarium.runtime.settings import CommonSettings
+from angarium.runtime.transition import BoundTransition
 from angarium.transactions import keys as transactions_keys
+from angarium.transactions.leases import TO_ARCHIVE, ArchiveArgs, ArchiveLease
 from angarium.transactions.settings import TransactionsSettings
+from angarium.transactions.transitions import TransactionItem
 
-TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
 KNOWN = (
     "url", "prefix", "partitions", "lock1Seconds", "lock2Seconds", "maxRowsPerBatch",
     "journalBytesMax", "waitSeconds",
@@ -104,6 +104,7 @@ class ArchiveStore:
         self._options = options
         self._redis = redis
         self._space = Keyspace(options.prefix, options.partitions)
+        self._to_archive = BoundTransition(TO_ARCHIVE, self._space)
         # Never the same twice: a process that died leaves the role to others by its expiry.
         self._holder = f"lake-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
@@ -115,35 +116,21 @@ class ArchiveStore:
         `idle`: with this, nothing that we were given is unstored, so that nobody need wait for us.
         """
         options = self._options
-        names = [
-            self._space.name(runtime_keys.JOURNAL, partition),
-            self._space.name(runtime_keys.JOURNAL_META, partition),
-            *(
-                self._space.name(key, partition, "")
-                for key in (
-                    transactions_keys.STATS_FINE,
-                    transactions_keys.STATS_MEDIUM,
-                    transactions_keys.STATS_COARSE,
-                )
-            ),
-            *(
-                self._space.name(key, partition)
-                for key in (
-                    transactions_keys.TO_ARCHIVE, transactions_keys.WEBHOOKS,
-                    transactions_keys.ARCHIVE_LOCK1, transactions_keys.ARCHIVE_LOCK2,
-                )
-            ),
-            self._space.name(transactions_keys.STATE, partition, ""),
-        ]  # fmt: skip
-        args: list[Argument] = [
-            "", self._holder, options.journal_bytes_max,
-            self._space.global_name(transactions_keys.TRANSACTIONS_NOTIFY),
-            self._space.global_name(transactions_keys.TRANSACTIONS_WORK),
-            self._holder, options.lock1_s * 1000, options.lock2_s * 1000,
-            count, len(stored), *stored, "idle" if idle else "",
-        ]  # fmt: skip
-        status, *rows = self._redis.run(TO_ARCHIVE, names, args)
-        return Handed(status.decode(), [row[0].decode() for row in rows])
+        journal = (runtime_keys.JOURNAL, runtime_keys.JOURNAL_META)
+        args = ArchiveArgs(
+            self._holder, options.lock1_s * 1000, options.lock2_s * 1000, count,
+            "idle" if idle else "",
+        )  # fmt: skip
+        items = [TransactionItem(each) for each in stored]
+        names, values = self._to_archive.call(partition, args, items)
+        reply: ArchiveLease = TO_ARCHIVE.decode(
+            self._redis.run(
+                TO_ARCHIVE.script,
+                [*(self._space.name(key, partition) for key in journal), *names],
+                ["", self._holder, options.journal_bytes_max, *values],
+            )
+        )
+        return Handed(reply.grant, [row[0].decode() for row in reply.rows])
 
     def waiting(self) -> int:
         """How many are on the list, due or not."""

@@ -26,8 +26,8 @@ from angarium.routing.service import RoutingService
 from angarium.routing.store import KeyState
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import Operation, Parameter, reply
+from angarium.runtime.page_cursor import cursor_numbers, page_cursor
 from angarium.runtime.runtime import Runtime
-from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 
 LIST_MAX, LIST_DEFAULT = 500, 50
 LIMIT = Parameter(

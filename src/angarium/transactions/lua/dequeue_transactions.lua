@@ -2,26 +2,19 @@
 -- Guarantee: the node takes up to `count` queued transactions: administrative ones first, then those
 -- that continue, then new ones. Each is running, in processingZ, with a new run number. A transaction
 -- whose next step the node lacks leaves the queue and waits for a node that has the step.
--- KEYS: 3 to 5 statistics, 6 stem of states, 7 processing, 8 nodes, 9 stem of pipelines, 10 stem of
--- qWait; per group: qAdmin, qOut, qIn
--- ARGV: 4 notify, 5 work, 6 node, 7 count, 8 the node's step types « a b », 9 some pipelines of which
--- the node has all steps « name|version », 10 'all' also takes waiting transactions | 'queues' does
--- not, 11 number of groups; per group: name
--- Returns: per entry {'taken', id, run, score, label, version, data, remaining_ms, and only if the
--- state has rare fields: externalId, checkpoint, cancel, switches, metadata, flags ('w' webhook, 'p'
--- parent), child results…} | {'no_state', id} | {'not_queued', id} | {'waits', id, step type};
--- `score` is the score in processingZ, which no other run has
 -- Events: taken, dropped, step_awaited (module transactions)
 -- Repeats: no, a second call takes more; recover_orphans requeues what a lost reply took
 -- include: transition
 -- include: transactions
-local node, left, types, whole = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local groups = tonumber(ARGV[11])
+local left, groups = limit, {}
+each_item(function(node_group, admin_key, out_key, in_key)
+  groups[#groups + 1] = { name = node_group, admin = admin_key, out = out_key, ['in'] = in_key }
+end)
 -- Few states have these fields. The field `more` says that a state may have some.
 local RARE = {
   'externalId', 'frame', 'cancel', 'switches', 'metadata', 'children', 'unseen', 'webhook', 'parent',
 }
-local replies, processing, runs = {}, {}, {}
+local taken, refused, waits, processing, runs = {}, 0, 0, {}, {}
 
 local function children_of(state, count)
   local names = {}
@@ -34,13 +27,13 @@ local function children_of(state, count)
   return results
 end
 
-local function add_rare(reply, state)
+local function add_rare(row, state)
   local rare = redis.call('HMGET', state, unpack(RARE))
-  for index = 1, 5 do reply[#reply + 1] = rare[index] or '' end
-  reply[#reply + 1] = (rare[8] and 'w' or '') .. (rare[9] and 'p' or '')
+  for index = 1, 5 do row[#row + 1] = rare[index] or '' end
+  row[#row + 1] = (rare[8] and 'w' or '') .. (rare[9] and 'p' or '')
   if rare[7] then redis.call('HDEL', state, 'unseen') end
   if rare[6] then
-    for _, result in ipairs(children_of(state, rare[6])) do reply[#reply + 1] = result end
+    for _, result in ipairs(children_of(state, rare[6])) do row[#row + 1] = result end
   end
 end
 
@@ -64,13 +57,12 @@ end
 local take, steps
 local function step_functions()
 -- include: waiting
-  wait_stem = KEYS[10]
   -- A step that is a pipeline needs no type.
-  local able, pipelines = { ['*'] = true }, {}
+  local able, known = { ['*'] = true }, {}
 
   local function has(step_type)
     if able[step_type] == nil then
-      able[step_type] = string.find(types, ' ' .. step_type .. ' ', 1, true) ~= nil
+      able[step_type] = string.find(step_types, ' ' .. step_type .. ' ', 1, true) ~= nil
     end
     return able[step_type]
   end
@@ -95,13 +87,13 @@ local function step_functions()
 
   local function steps_of(pipeline, version)
     local name = pipeline .. '|' .. version
-    if not pipelines[name] then
-      local hash, words = KEYS[9] .. pipeline, {}
+    if not known[name] then
+      local hash, words = pipelines_stem .. pipeline, {}
       local text = redis.call('HGET', hash, 'steps:' .. version) or read_definition(hash, version)
       for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
-      pipelines[name] = words
+      known[name] = words
     end
-    return pipelines[name]
+    return known[name]
   end
 
   -- The step type that this node lacks, or nil. Any node can end a transaction that must be cancelled
@@ -115,7 +107,7 @@ local function step_functions()
   end
 
   local served = {}
-  for index = 1, groups do served[ARGV[11 + index]] = true end
+  for _, each in ipairs(groups) do served[each.name] = true end
 
   -- Waiting transactions are older than those in the queue.
   local function take_waiting(lists, wanted)
@@ -128,7 +120,7 @@ local function step_functions()
         left = left - #ids
         if #ids > 0 then call_many('ZREM', wait_stem .. 'deadlines', ids) end
         remove_list_if_empty(list)
-        for _, id in ipairs(ids) do replies[#replies + 1] = take(id, group) end
+        for _, id in ipairs(ids) do take(id, group) end
       end
     end
   end
@@ -138,28 +130,33 @@ end
 
 -- `queue` is the queue of the entry, or nil if the transaction waited for its step type.
 function take(id, group, queue)
-  local state = KEYS[6] .. id
+  local state = states_stem .. id
   local found = redis.call('HMGET', state, 'status', 'run', 'label', 'version', 'data', 'deadline',
     'more')
   if not found[1] then
     record_event('dropped', id, label(group .. '|-|-'), '"d":"no_state"')
-    return { 'no_state', id }
+    refused = refused + 1
+    return
   end
   -- It was cancelled while it was queued, or it was queued twice. Nothing is lost.
-  if found[1] ~= 'queued' then return { 'not_queued', id } end
+  if found[1] ~= 'queued' then
+    refused = refused + 1
+    return
+  end
   local about, version = label(found[3]), found[4]
   if not queue then
     redis.call('HDEL', state, 'waits')
   else
     if about[version] == nil then
       local name = ' ' .. about.pipeline .. '|' .. version .. ' '
-      about[version] = string.find(whole, name, 1, true) ~= nil
+      about[version] = string.find(pipelines, name, 1, true) ~= nil
       if not about[version] and not steps then step_functions() end
     end
     local need = not about[version] and steps.lacking(state, about, found)
     if need then
       steps.wait_for(state, id, queue, about, need, found[6])
-      return { 'waits', id, need }
+      waits = waits + 1
+      return
     end
   end
   local run = run_of((tonumber(found[2]) or 0) + 1)
@@ -167,29 +164,24 @@ function take(id, group, queue)
   processing[#processing + 1] = run.score
   processing[#processing + 1] = id
   record_event('taken', id, about, run.more)
-  local reply = {
-    'taken', id, run.text, run.score, found[3], version, found[5], tonumber(found[6]) - now_ms,
-  }
-  if found[7] then add_rare(reply, state) end
-  return reply
+  local row = { id, run.text, run.score, found[3], version, found[5], tonumber(found[6]) - now_ms }
+  if found[7] then add_rare(row, state) end
+  taken[#taken + 1] = row
 end
 
-local lists = ARGV[10] == 'all' and redis.call('ZRANGE', KEYS[10] .. 'places', 0, -1) or {}
+local lists = waiting and redis.call('ZRANGE', wait_stem .. 'places', 0, -1) or {}
 if #lists > 0 then step_functions() end
-redis.call('ZADD', KEYS[8], now_text, node)
-for rank, queue in ipairs({ 'admin', 'out', 'in' }) do
+redis.call('ZADD', nodes_key, now_text, node)
+for _, queue in ipairs({ 'admin', 'out', 'in' }) do
   if #lists > 0 then steps.take_waiting(lists, queue) end
-  for index = 1, groups do
-    local queue_key, group = KEYS[7 + 3 * index + rank], ARGV[11 + index]
-    if left > 0 then
-      local ids = redis.call('LPOP', queue_key, left)
-      if ids then
-        left = left - #ids
-        for _, id in ipairs(ids) do replies[#replies + 1] = take(id, group, queue) end
-      end
+  for _, group in ipairs(groups) do
+    local ids = left > 0 and redis.call('LPOP', group[queue], left)
+    if ids then
+      left = left - #ids
+      for _, id in ipairs(ids) do take(id, group.name, queue) end
     end
   end
 end
-if #processing > 0 then call_many('ZADD', KEYS[7], processing) end
+if #processing > 0 then call_many('ZADD', processing_key, processing) end
 write_batch()
-return replies
+return reply.dequeued(taken, refused, waits)

@@ -1,21 +1,16 @@
 #!lua
 -- Guarantee: a transaction that waits for a step type past its deadline ends once, as timeout. Others
 -- are not read.
--- KEYS: 3 to 5 statistics, 6 processing, 7 sleeping, 8 toArchive, 9 webhooks, 10 to 11 stems of
--- qOut and states, 12 stem of qWait
--- ARGV: 4 notify, 5 work, 6 archive_ms, 7 count
--- Returns: the number of transactions that left the waiting lists
 -- Events: expired, resumed (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions
 -- include: transaction_end
 -- include: waiting
-wait_stem = KEYS[12]
 local due = redis.call('ZRANGEBYSCORE', wait_stem .. 'deadlines', '-inf', now_text, 'LIMIT', 0,
-  ARGV[7])
+  limit)
 for _, id in ipairs(due) do
-  local state = KEYS[11] .. id
+  local state = states_stem .. id
   local found = redis.call('HMGET', state, 'status', 'run', 'label', 'more')
   local list = redis.call('HGET', state, 'waits')
   if list then
@@ -35,4 +30,4 @@ for _, id in ipairs(due) do
 end
 end_all()
 write_batch()
-return #due
+return reply.expired(#due)

@@ -1,42 +1,48 @@
 #!lua flags=no-writes
--- Guarantee: one page of the transactions in a list or a sorted set, in its order, without their
--- data. A page reads at most `read_max` entries, however many there are.
--- KEYS: 3 stem of states, 4 the list or the sorted set
--- ARGV: 4 'zset' | 'newest' | 'list', 5 first, 6 count, 7 read_max, 8 pipeline or '',
--- 9 owner or '', 10 status or '', 11 number of fields; the names of the fields
--- Returns: {first of the next page or -1, {id, score or '', field, …}, …}
+-- Guarantee: one page of the transactions in a queue or a sorted set, in its order, all from the same
+-- moment. A page reads at most `read_max` entries and has about `bytes_max` bytes, however many
+-- entries there are.
 -- Events: none
 -- Repeats: safe
 -- include: transition
-local kind, first, count, read_max = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local fields = {}
-for index = 1, tonumber(ARGV[11]) do fields[index] = ARGV[11 + index] end
-
+local QUEUES = { admin = admin_stem, out = out_stem, ['in'] = in_stem }
+local SETS = {
+  processing = processing_key, sleeping = sleeping_key, to_archive = to_archive_key,
+  waiting = waiting_key, webhooks = webhooks_key,
+}
 local entries, step = nil, 2
-if kind == 'list' then
-  entries, step = redis.call('LRANGE', KEYS[4], first, first + read_max - 1), 1
+if QUEUES[source] then
+  entries, step = redis.call('LRANGE', QUEUES[source] .. node_group, first, first + read_max - 1), 1
 else
-  local command = kind == 'zset' and 'ZRANGE' or 'ZREVRANGE'
-  entries = redis.call(command, KEYS[4], first, first + read_max - 1, 'WITHSCORES')
+  local command = source == 'to_archive' and 'ZREVRANGE' or 'ZRANGE'
+  entries = redis.call(command, SETS[source], first, first + read_max - 1, 'WITHSCORES')
 end
+local names = {}
+for name in string.gmatch(fields, '%S+') do names[#names + 1] = name end
 
 local function matches(filter, value) return filter == '' or filter == value end
 
-local found, read_count = { -1 }, 0
+local rows, bytes, read_count = {}, 0, 0
 for at = 1, #entries, step do
-  if #found > count then break end
-  local state = KEYS[3] .. entries[at]
+  if #rows >= limit or bytes > bytes_max then break end
+  local state = states_stem .. entries[at]
   local about = redis.call('HMGET', state, 'label', 'status')
-  local pipeline, owner = string.match(about[1] or '', '^[^|]*|([^|]*)|([^|]*)$')
-  if pipeline and matches(ARGV[8], pipeline) and matches(ARGV[9], owner)
-    and matches(ARGV[10], about[2]) then
-    local row = redis.call('HMGET', state, unpack(fields))
-    for index = 1, #fields do row[index] = row[index] or '' end
-    table.insert(row, 1, step == 2 and entries[at + 1] or '')
-    table.insert(row, 1, entries[at])
-    found[#found + 1] = row
+  local its_pipeline, its_owner = string.match(about[1] or '', '^[^|]*|([^|]*)|([^|]*)$')
+  if its_pipeline and matches(pipeline, its_pipeline) and matches(owner, its_owner)
+    and matches(status, about[2]) then
+    local row
+    if #names == 0 then
+      row = redis.call('HGETALL', state)
+    else
+      row = redis.call('HMGET', state, unpack(names))
+    end
+    for index = 1, #row do
+      row[index] = row[index] or ''
+      bytes = bytes + #row[index]
+    end
+    rows[#rows + 1] = { entries[at], step == 2 and entries[at + 1] or '', row }
   end
   read_count = read_count + 1
 end
-if read_count * step < #entries or read_count == read_max then found[1] = first + read_count end
-return found
+local more = read_count * step < #entries or read_count == read_max
+return reply.page(more and first + read_count or -1, rows)

@@ -1,41 +1,40 @@
 #!lua flags=no-writes
 -- Guarantee: the longest running transactions, the queues and their first entries, the nodes and the
 -- awaited step types, all from the same moment.
--- KEYS: 3 stem of states, 4 processing, 5 nodes, 6 sleeping, 7 toArchive, 8 webhooks,
--- 9 stem of qWait; the queues
--- ARGV: 4 number of longest running transactions
--- Returns: {now_ms, {running, sleeping, to archive, webhooks}, {id, score, node, label, …},
--- {node, heartbeat_ms, …}, {length, waiting since_ms or 0, …}, {waiting list, length, since_ms, …}}
 -- Events: none
 -- Repeats: safe
 -- include: transition
 local counts = {}
-for index, key in ipairs({ KEYS[4], KEYS[6], KEYS[7], KEYS[8] }) do
+for index, key in ipairs({ processing_key, sleeping_key, to_archive_key, webhooks_key }) do
   counts[index] = redis.call('ZCARD', key)
 end
 local longest = {}
-local oldest = redis.call('ZRANGE', KEYS[4], 0, tonumber(ARGV[4]) - 1, 'WITHSCORES')
+local oldest = redis.call('ZRANGE', processing_key, 0, longest_running - 1, 'WITHSCORES')
 for index = 1, #oldest, 2 do
-  local about = redis.call('HMGET', KEYS[3] .. oldest[index], 'node', 'label')
+  local about = redis.call('HMGET', states_stem .. oldest[index], 'node', 'label')
   for _, value in ipairs({ oldest[index], oldest[index + 1], about[1] or '', about[2] or '' }) do
     longest[#longest + 1] = value
   end
 end
 local queues = {}
-for index = 10, #KEYS do
-  local head = redis.call('LINDEX', KEYS[index], 0)
-  local since = head and redis.call('HMGET', KEYS[3] .. head, 'updated', 'created') or {}
-  queues[#queues + 1] = redis.call('LLEN', KEYS[index])
-  queues[#queues + 1] = since[1] or since[2] or '0'
+local function add_queue(group, kind, key)
+  local head = redis.call('LINDEX', key, 0)
+  local since = head and redis.call('HMGET', states_stem .. head, 'updated', 'created') or {}
+  for _, value in ipairs({ group, kind, redis.call('LLEN', key), since[1] or since[2] or '0' }) do
+    queues[#queues + 1] = value
+  end
 end
+each_item(function(node_group, admin_key, out_key, in_key)
+  add_queue(node_group, 'admin', admin_key)
+  add_queue(node_group, 'out', out_key)
+  add_queue(node_group, 'in', in_key)
+end)
 local waiting = {}
-for _, list in ipairs(redis.call('ZRANGE', KEYS[9] .. 'places', 0, -1)) do
-  local first = redis.call('ZRANGE', KEYS[9] .. list, 0, 0, 'WITHSCORES')
+for _, list in ipairs(redis.call('ZRANGE', wait_stem .. 'places', 0, -1)) do
+  local first = redis.call('ZRANGE', wait_stem .. list, 0, 0, 'WITHSCORES')
   waiting[#waiting + 1] = list
-  waiting[#waiting + 1] = redis.call('ZCARD', KEYS[9] .. list)
+  waiting[#waiting + 1] = redis.call('ZCARD', wait_stem .. list)
   waiting[#waiting + 1] = first[2] or '0'
 end
-return {
-  string.format('%.0f', now_ms), counts, longest, redis.call('ZRANGE', KEYS[5], 0, -1, 'WITHSCORES'),
-  queues, waiting,
-}
+return reply.health(string.format('%.0f', now_ms), counts, longest,
+  redis.call('ZRANGE', nodes_key, 0, -1, 'WITHSCORES'), queues, waiting)

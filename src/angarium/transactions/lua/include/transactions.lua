@@ -1,9 +1,8 @@
 -- Shared by all transitions of a transaction. Journal rows, statistics, notices and queue entries are
 -- collected over the batch. `write_batch` writes them once, so an item costs only table entries.
---   KEYS  3 to 5 stems of the statistics, fine, medium and coarse. The start of the interval is
---         appended here, because only this script knows the time
---   ARGV  4 notify channel, for ends; all events go to this name with ':events' appended
---         5 work channel
+--   stats_fine_stem, stats_medium_stem, stats_coarse_stem  the start of the interval is appended here,
+--                  because only this script knows the time
+--   notify_channel for ends, events_channel for all events, work_channel for hints to nodes
 -- Ids and names have no quote, backslash, space or bar (transactions/model.py checks them), so rows
 -- are concatenated without escaping.
 local INTERVALS_S, RETENTIONS_S = { 5, 100, 1000 }, { 300, 7200, 86400 }
@@ -24,15 +23,6 @@ local function call_many(command, key, values)
     reply = redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
   end
   return reply
-end
-
--- Calls a command that takes only keys and replies with a number. Returns the sum.
-local function count_many(command, names)
-  local sum = 0
-  for first = 1, #names, 1000 do
-    sum = sum + redis.call(command, unpack(names, first, math.min(first + 999, #names)))
-  end
-  return sum
 end
 
 -- The first 200 bytes of a text as JSON, without a cut character at the end.
@@ -89,10 +79,10 @@ end
 
 -- Writes only «group|pipeline|owner|event». The reader computes the sums by group, pipeline or owner.
 local function statistics_write()
-  for level = 1, 3 do
+  for level, stem in ipairs({ stats_fine_stem, stats_medium_stem, stats_coarse_stem }) do
     local interval_s = INTERVALS_S[level]
     local start_s = math.floor(now_ms / 1000 / interval_s) * interval_s
-    local key = KEYS[2 + level] .. string.format('%.0f', start_s)
+    local key = stem .. string.format('%.0f', start_s)
     local fresh = false
     for name, about in pairs(labels) do
       for event, n in pairs(about.counts) do
@@ -117,8 +107,8 @@ local function notify()
     notices[index] = line
     if ENDS[ids[1]] then ends[#ends + 1] = line end
   end
-  redis.call('PUBLISH', ARGV[4] .. ':events', table.concat(notices, '\n'))
-  if #ends > 0 then redis.call('PUBLISH', ARGV[4], table.concat(ends, '\n')) end
+  redis.call('PUBLISH', events_channel, table.concat(notices, '\n'))
+  if #ends > 0 then redis.call('PUBLISH', notify_channel, table.concat(ends, '\n')) end
 end
 
 -- Must be called last: writes what the batch has collected.
@@ -130,6 +120,6 @@ local function write_batch()
   end
   statistics_write()
   if #notices > 0 then notify() end
-  if #hints > 0 then redis.call('PUBLISH', ARGV[5], table.concat(hints, '\n')) end
+  if #hints > 0 then redis.call('PUBLISH', work_channel, table.concat(hints, '\n')) end
   journal_append('transactions')
 end

@@ -1,8 +1,6 @@
 -- Transactions that wait for a node with their next step type. Needs `transactions`.
---   wait_stem  stem of qWaitZ, set by the script
 -- A waiting list is named «queue|group|step type». The lists, 'places' (their names), 'deadlines' and
 -- the states change together.
-local wait_stem
 local last_scores = {}
 
 -- The time when the wait began, and always later than the entries before it, to keep the order.

@@ -28,11 +28,19 @@ from angarium.transactions.model import (
     check_name,
     check_transaction_id,
 )
+from angarium.transactions.pages import (
+    TransactionFilter,
+    TransactionPages,
+    TransactionsPage,
+    WebhooksPage,
+    WholeTransactionsPage,
+)
 from angarium.transactions.pipeline import PipelineDefinition
+from angarium.transactions.pipeline_store import PipelineStore
+from angarium.transactions.queries import TransactionHealthReport, TransactionQueries
 from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
-from angarium.transactions.store import PipelineStore, TransactionQueries, TransactionStore
-from angarium.transactions.store.queries import TransactionHealthReport
+from angarium.transactions.store import TransactionStore
 
 if TYPE_CHECKING:
     from angarium.transactions.archive import TransactionArchive
@@ -44,7 +52,7 @@ URL_BYTES_MAX = 2_000
 SWITCH_BYTES_MAX = 10_000
 
 
-class Transactions:
+class TransactionsService:
     """Callers must `close` it. The database of the archive is opened on first use only."""
 
     def __init__(
@@ -55,16 +63,17 @@ class Transactions:
         self._app = app or Angarium()
         self._store = runtime.store(TransactionStore)
         self._queries = TransactionQueries(runtime)
+        self._pages = TransactionPages(runtime)
         self._pipelines = runtime.store(PipelineStore)
         self._archive: TransactionArchive | None = None
 
     @property
     def notify_channel(self) -> str:
-        return self._store.keys.notify_channel
+        return self._store.notify_channel
 
     @property
     def events_channel(self) -> str:
-        return self._store.keys.events_channel
+        return self._store.events_channel
 
     async def start(self, start: TransactionStart) -> TransactionStarted:
         check_name(start.pipeline, "pipeline")
@@ -104,18 +113,34 @@ class Transactions:
             raise TransactionUnknown(f"{owner} has no transaction with externalId {external_id!r}")
         return found
 
-    async def list_by_status(
-        self, status: TransactionStatus, count: int, *, pipeline: str = "", owner: str = ""
+    async def page(
+        self, wanted: TransactionFilter, limit: int, after: str | None = None
+    ) -> TransactionsPage:
+        """Summaries of the transactions of one status: in the order of their queue, and for a
+        final status the last completed first, from Redis and then from the archive."""
+        groups = await self._groups_of(wanted.status)
+        return await self._pages.summaries(wanted, groups, limit, after, self._archive_page)
+
+    async def page_whole(
+        self, wanted: TransactionFilter, limit: int, after: str | None = None
+    ) -> WholeTransactionsPage:
+        """As `page`, with the transactions' data."""
+        groups = await self._groups_of(wanted.status)
+        return await self._pages.whole(wanted, groups, limit, after, self._archive_page)
+
+    async def page_webhooks(self, limit: int, after: str | None = None) -> WebhooksPage:
+        """Scheduled webhooks in the order of their next attempts."""
+        return await self._pages.webhooks(limit, after)
+
+    async def _archive_page(
+        self, wanted: TransactionFilter, count: int, before: tuple[int, str] | None
     ) -> list[Transaction]:
-        groups = await self._groups() if status is TransactionStatus.QUEUED else ()
-        found = await self._queries.list_by_status(
-            status, groups, count, pipeline=pipeline, owner=owner
+        return await self.archive.page(
+            wanted.status, count, pipeline=wanted.pipeline, owner=wanted.owner, before=before
         )
-        if status.final and len(found) < count:
-            known = {each.id for each in found}
-            older = await self.archive.page(status, count, pipeline=pipeline, owner=owner)
-            found += [each for each in older if each.id not in known]
-        return found[:count]
+
+    async def _groups_of(self, status: TransactionStatus) -> Sequence[str]:
+        return await self._groups() if status is TransactionStatus.QUEUED else ()
 
     async def cancel(self, transaction_id: str) -> str:
         check_transaction_id(transaction_id)
