@@ -19,6 +19,8 @@ from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 
 DEPLOY = ROOT / "deploy"
+# A variable without which compose does not start.
+ASKED = re.compile(r"\$\{\w+:\?[^}]*\}")
 
 
 def documents(path: Path) -> list[Any]:
@@ -30,13 +32,38 @@ def environments() -> Iterator[tuple[str, Mapping[str, str], list[str]]]:
     compose = documents(DEPLOY / "compose.yaml")[0]
     for name, service in compose["services"].items():
         if service.get("image") == "angarium" and "entrypoint" not in service:
-            yield f"compose {name}", service["environment"], service["command"]
+            variables = {
+                variable: ASKED.sub("secret", value)
+                for variable, value in service["environment"].items()
+            }
+            yield f"compose {name}", variables, service["command"]
     (settings,) = documents(DEPLOY / "kubernetes" / "settings.yaml")
     for deployment in documents(DEPLOY / "kubernetes" / "roles.yaml"):
         if deployment["kind"] != "Deployment":
             continue
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        yield f"kubernetes {container['name']}", settings["data"], container["args"]
+        secrets = [each["secretRef"]["name"] for each in container["envFrom"][1:]]
+        created = {name: value for secret in secrets for name, value in created_secrets()[secret]}
+        yield f"kubernetes {container['name']}", settings["data"] | created, container["args"]
+
+
+def created_secrets() -> dict[str, list[tuple[str, str]]]:
+    """Name → variables with values, as the commands in kustomization.yaml create them."""
+    text = (DEPLOY / "kubernetes" / "kustomization.yaml").read_text()
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, variable, value in re.findall(r"secret (\S+) --from-literal=(\w+)=(.+)", text):
+        found.setdefault(name, []).append((variable, value.strip("'").replace("…", "u:p@h/d")))
+    return found
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, pod and container of everything that Kubernetes runs."""
+    for path in ("roles.yaml", "valkey.yaml"):
+        for found in documents(DEPLOY / "kubernetes" / path):
+            if found["kind"] in ("Deployment", "StatefulSet"):
+                pod = found["spec"]["template"]["spec"]
+                for container in pod["containers"]:
+                    yield container["name"], pod, container
 
 
 @pytest.mark.parametrize("where", ["compose", "kubernetes"])
@@ -58,6 +85,53 @@ def test_every_setting_is_one_that_this_version_has(
         monkeypatch.setenv(variable, value)
     settings = load()
     assert settings.redis_url.startswith("redis"), name
+
+
+def test_no_password_has_a_default_and_compose_asks_for_each() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert "change" not in text
+    asked = set(re.findall(r"\$\{(\w+):\?", text))
+    assert asked == set(re.findall(r"\b[A-Z]+_(?:PASSWORD|TOKEN)\b", text)) - {"ANGARIUM_DISPATCH"}
+    assert not re.findall(r"\$\{\w+(?::-|\})", text)
+
+
+def test_each_role_gets_only_the_secrets_that_it_needs() -> None:
+    database = {"api", "gateway", "archiver", "lake"}
+    for where, variables, command in environments():
+        role = command[1]
+        assert ("ANGARIUM_DATABASE_URL" in variables) == (role in database), where
+        assert ("ANGARIUM_DISPATCH__TOKEN" in variables) == (role in {"dispatcher", "worker"}), (
+            where
+        )
+        assert ("ANGARIUM_HTTP__TOKENS" in variables) == (role == "api"), where
+        assert ("ANGARIUM_PICKUP__TOKENS" in variables) == (role == "gateway"), where
+        assert "secret@" in variables["ANGARIUM_REDIS_URL"].replace("PASSWORD@", "secret@"), where
+
+
+@pytest.mark.parametrize(("name", "pod", "container"), [*containers()])
+def test_containers_run_without_privileges(
+    name: str, pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_network_policies_let_clients_reach_the_public_roles_only() -> None:
+    policies = documents(DEPLOY / "kubernetes" / "network.yaml")
+    (closed,) = [each for each in policies if each["spec"]["podSelector"] == {}]
+    assert closed["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    public = {
+        each["spec"]["podSelector"]["matchLabels"]["angarium-role"]
+        for each in policies
+        if each is not closed and any("from" not in rule for rule in each["spec"]["ingress"])
+    }
+    assert public == {"api", "gateway", "relay"}
 
 
 def test_the_files_of_kubernetes_are_all_named() -> None:
