@@ -23,8 +23,11 @@ from angarium.runtime.urls import (
         ("redis://user:se/cr@et@host", "redis://user:***@host"),
         ("user:secret@host", "user:***@host"),
         ("redis+cluster://u:secret@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
-        ("https://host/path?token=secret&x=1", "https://host/path?token=***&x=1"),
-        ("postgresql://host/db?user=u&password=secret", "postgresql://host/db?user=u&password=***"),
+        ("https://secret@host/path", "https://***@host/path"),
+        ("https://host/path?jwt=secret#top", "https://host/path?jwt=***#top"),
+        ("https://host/a@b", "https://host/a@b"),
+        ("https://host/path?token=secret&x=1", "https://host/path?token=***&x=***"),
+        ("postgresql://host/db?user=u&password=secret", "postgresql://host/db?user=***&password=***"),
         (
             "s3://bucket/lake?AWS_SECRET_ACCESS_KEY=secret",
             "s3://bucket/lake?AWS_SECRET_ACCESS_KEY=***",

@@ -35,6 +35,12 @@ ASKED: list[tuple[dict[str, str], bool]] = [
     ({"Origin": "null", "Content-Type": "text/plain"}, False),
     ({"Origin": "http://127.0.0.1.evil.example"}, False),
     ({"Origin": "http://[bad"}, False),
+    # An image or a script that a page names comes without an Origin (F70).
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, False),
+    ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, True),
+    ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, True),
+    ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, True),
 ]
 
 
@@ -48,6 +54,7 @@ async def test_an_api_without_tokens_answers_no_page_of_another_host(
             assert b"access-control-allow" not in answer.lower()
             read = await said(port, request("GET /metrics", headers))
             assert status(read) == (200 if taken else 403), headers
+            assert b"x-content-type-options: nosniff" in read.partition(b"\r\n\r\n")[0].lower()
 
 
 async def test_with_tokens_a_page_may_be_anywhere_but_has_to_show_one(

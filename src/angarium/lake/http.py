@@ -29,7 +29,6 @@ SUBJECT = Parameter(
 REPORT_HEADERS = {
     "content-disposition": 'attachment; filename="angarium-report.html"',
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-    "x-content-type-options": "nosniff",
 }
 
 

@@ -201,7 +201,8 @@ class Gateway(Service):
         if request.path.partition(b"?")[0] != b"/":
             return None
         if self._access.open and not self._settings.anonymous:
-            refusal = origin_problem(request.headers.get("Host"), request.headers.get("Origin"))
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            refusal = origin_problem(headers)
             if refusal is not None:
                 forbidden = WSUpgradeResponse.create_error_response(403, refusal.encode())
                 return WSUpgradeResponseWithListener(forbidden, None)

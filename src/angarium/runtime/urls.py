@@ -31,19 +31,19 @@ LAKE_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
 # From the first colon to the last @, so that a password with an unescaped slash, colon or @ is
 # removed completely.
-_USERINFO = re.compile(
+_PASSWORD = re.compile(
     r"^(?P<start>[a-z][a-z0-9+.-]*://[^:]*:|[^:]*:(?!//)).*@", re.DOTALL | re.IGNORECASE
 )
-_SECRET_PARAMETER = re.compile(
-    r"(?P<name>[?&;][^=&;]*(?:pass|pwd|secret|token|key|credential|sig)[^=&;]*=)[^&;#]*",
-    re.IGNORECASE,
-)
+# A user without a password is often a key of an API.
+_USER = re.compile(r"(?P<start>[a-z][a-z0-9+.-]*://)[^/?#:@\s]+@", re.IGNORECASE)
+# Any value: no list of names knows the names that others give to their secrets.
+_PARAMETER = re.compile(r"(?P<name>[?&;][^=&;#\s]*=)[^&;#\s]*")
 
 
 def redacted(url: str) -> str:
-    """The URL with each password and secret parameter replaced by `***`."""
-    url = _USERINFO.sub(r"\g<start>***@", url)
-    return _SECRET_PARAMETER.sub(r"\g<name>***", url)
+    """The URL with its password, a user without one, and each query value replaced by `***`."""
+    url = _USER.sub(r"\g<start>***@", _PASSWORD.sub(r"\g<start>***@", url))
+    return _PARAMETER.sub(r"\g<name>***", url)
 
 
 def database_url_problem(url: str) -> str | None:

@@ -183,6 +183,8 @@ class Api(Service):
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            # A browser must not take data of users for a script or a page.
+            headers=[("x-content-type-options", "nosniff")],
         )
         self._server = _Server(config, self._up)
         # uvicorn closes the socket it gets; a restart needs the original.

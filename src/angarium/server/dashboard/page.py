@@ -41,7 +41,6 @@ POLICY = "; ".join(
 HEADERS: Mapping[str, str] = MappingProxyType(
     {
         "content-security-policy": POLICY,
-        "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         # Browsers revalidate each time and get 304, so a new version is used at once.
         "cache-control": "no-cache",
