@@ -21,7 +21,7 @@ up: ## start everything in the foreground; Ctrl-C stops it
 	@tools/bootstrap --extras "$(EXTRAS)"
 	@exec $(BIN)/angarium up $(ARGS)
 
-demo: ## the story: a support chat through every module, with kills, and the balance at its end
+demo: ## a support chat through every module, with kills, and the balance at its end
 	@tools/bootstrap --extras "$(EXTRAS)"
 	@exec $(BIN)/angarium demo $(ARGS)
 
