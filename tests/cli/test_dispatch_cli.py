@@ -24,6 +24,7 @@ from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.store import DispatchStore
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
+from tests.dispatch.harness import StoreHarness
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings
 from tests.kit.server import ServerProcess
@@ -102,8 +103,9 @@ class Shell:
         (message_id,) = new_ids(1)
         batch = [(message_id, payload)]
         assert await self.store.accept(0, lease.term, 1, batch, digest(payload), 1) == 1
+        harness = StoreHarness(self.runtime, self.store, 0, lease.term)
         for reason in reasons:
-            await self.store.reject(0, [(message_id, reason, 0)])
+            await harness.reject(message_id, reason)
         await lease.release()
         return message_id.decode()
 

@@ -10,6 +10,7 @@ import pytest
 from angarium import Angarium
 from angarium.client import Client, SyncClient
 from angarium.client.client import NotOpened
+from angarium.dispatch.keys import MESSAGES_PROCESSED
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.trace import CURRENT_WORK, CurrentWork
 from angarium.server.app import compose
@@ -30,9 +31,10 @@ def settings_for(redis_url: str) -> Settings:
 
 async def results(client: Client, count: int) -> list[dict[str, str]]:
     """What the worker's function returned, from the stream."""
-    store = client.dispatch._store
+    keyspace = client.runtime.keyspace
     found = []
-    for name in store._stream:
+    for partition in range(keyspace.partitions):
+        name = keyspace.name(MESSAGES_PROCESSED, partition)
         for _, fields in await client.runtime.redis.call("XRANGE", name, "-", "+", key=name):
             texts = [each.decode() for each in fields]
             found.append(dict(zip(texts[::2], texts[1::2], strict=True)))

@@ -17,7 +17,19 @@ from angarium.dispatch.dispatcher import Dispatcher
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.frames import DispatchedMessage
 from angarium.dispatch.message_ids import new_ids
+from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.transitions import (
+    ACKNOWLEDGE,
+    COMPLETE,
+    REJECT,
+    AckItem,
+    CompleteArgs,
+    HeldItem,
+    RejectArgs,
+    RejectItem,
+    ResultItem,
+)
 from angarium.dispatch.worker import Worker
 from angarium.redis.connection import Argument
 from angarium.runtime.application import Angarium
@@ -93,15 +105,57 @@ class StoreHarness:
         return [(each.message_id, each.delivery) for each in claim.messages]
 
     async def complete(self, *ids: bytes, consumer: str = "w1") -> list[bool]:
-        results: list[tuple[bytes, list[Argument]]] = [(each, ["n", 1]) for each in ids]
-        return await self.store.complete(self.partition, consumer, results)
+        return await self.complete_all(consumer, [(each, ["n", 1]) for each in ids])
 
-    async def reject(self, message_id: bytes, reason: str, delay_ms: int = 100) -> str:
-        (status,) = await self.store.reject(self.partition, [(message_id, reason, delay_ms)])
+    async def complete_all(
+        self, consumer: str, results: Sequence[tuple[bytes, Sequence[Argument]]]
+    ) -> list[bool]:
+        """Complete all messages in one call of the script."""
+        args = CompleteArgs(consumer, self.settings.stream_entries_max or 0)
+        items = [ResultItem(*each) for each in results]
+        replies = await self.runtime.call(COMPLETE, self.partition, args, items)
+        return [reply == "completed" for reply in replies]
+
+    async def reject(
+        self, message_id: bytes, reason: str, delay_ms: int = 100, **given: Any
+    ) -> str:
+        (status,) = await self.reject_all([(message_id, reason)], delay_ms, **given)
         return status
 
+    async def reject_all(
+        self,
+        rejections: Sequence[tuple[bytes, str]],
+        delay_ms: int = 100,
+        *,
+        consumer: str = "w1",
+        delivery: int = 0,
+        last: bool = False,
+        draw: float = 1.0,
+        tries_max: int | None = None,
+        backoff: str = "exponential",
+        delay_ms_max: int = ACK_TIMEOUT_MS,
+    ) -> list[str]:
+        tries_max = self.settings.deliveries_max if tries_max is None else tries_max
+        args = RejectArgs(ACK_TIMEOUT_MS, tries_max, backoff, delay_ms, delay_ms_max)
+        items = [
+            RejectItem(message_id, consumer, delivery, reason, last, draw)
+            for message_id, reason in rejections
+        ]
+        replies: list[str] = await self.runtime.call(REJECT, self.partition, args, items)
+        return replies
+
+    async def renew(self, *ids: bytes, consumer: str = "w1", delivery: int = 0) -> list[str]:
+        items = [HeldItem(each, consumer, delivery) for each in ids]
+        return await self.store.renew(self.partition, items)
+
     async def acknowledge(self, *ids: bytes, consumer: str = "w1") -> list[bool]:
-        return await self.store.acknowledge(self.partition, [(each, consumer) for each in ids])
+        items = [AckItem(each, consumer) for each in ids]
+        replies = await self.runtime.call(ACKNOWLEDGE, self.partition, None, items)
+        return [reply == "acknowledged" for reply in replies]
+
+    @property
+    def settings(self) -> DispatchSettings:
+        return self.runtime.settings.group(DispatchSettings)
 
     async def take_over(self) -> int:
         """Acquire the lease for another leader; its term."""

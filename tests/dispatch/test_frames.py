@@ -53,7 +53,7 @@ def read_slowly(data: bytes, bytes_max: int) -> tuple[list[Frame], type[FrameInv
         if len(data) < 6:
             break
         command, length = data[1], int.from_bytes(data[2:6], "big")
-        if command > 6:
+        if command > 8:
             return frames, CommandUnknown
         if length > bytes_max:
             return frames, FrameTooLarge
@@ -74,6 +74,8 @@ def read_slowly(data: bytes, bytes_max: int) -> tuple[list[Frame], type[FrameInv
         (Command.HEARTBEAT, 4),
         (Command.ERROR, 5),
         (Command.PROOF, 6),
+        (Command.RENEW_MESSAGES, 7),
+        (Command.RELEASE_MESSAGES, 8),
     ],
 )
 def test_every_command_has_its_number_and_its_bytes(command: Command, number: int) -> None:
@@ -140,7 +142,7 @@ def test_another_version_is_refused_at_its_first_byte(version: int, frames: list
     assert reader.feed(encode(Command.HEARTBEAT)) == []
 
 
-@given(command=st.integers(7, 255), frames=FRAMES, rest=st.binary(max_size=8))
+@given(command=st.integers(9, 255), frames=FRAMES, rest=st.binary(max_size=8))
 def test_an_unknown_command_is_refused(command: int, frames: list[Frame], rest: bytes) -> None:
     reader, found = read([packed(frames) + bytes([1, command, 0, 0, 0, 0]) + rest])
     assert found == frames

@@ -319,7 +319,7 @@ def test_an_invalid_hello_with_a_nonce_is_refused(payload: bytes) -> None:
         at_worker_port(WorkerProtocol, TOKEN).receive(encode(Command.HELLO, payload))
     )
     assert isinstance(error, PayloadInvalid)
-    (error,) = refused(at_worker_port(WorkerProtocol, TOKEN).receive(b"\x01\x07\x00\x00\x00\x00"))
+    (error,) = refused(at_worker_port(WorkerProtocol, TOKEN).receive(b"\x01\x09\x00\x00\x00\x00"))
     assert isinstance(error, CommandUnknown)
 
 

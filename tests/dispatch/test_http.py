@@ -26,7 +26,7 @@ from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
-from tests.dispatch.harness import dispatch_services
+from tests.dispatch.harness import StoreHarness, dispatch_services
 from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 
@@ -90,7 +90,8 @@ class ApiHarness:
         (message_id,) = new_ids(1, partition, self.store.partitions)
         batch = [(message_id, payload)]
         assert await self.store.accept(partition, lease.term, 1, batch, digest(payload), 1) == 1
-        assert await self.store.reject(partition, [(message_id, reason, 0)]) == ["dead"]
+        harness = StoreHarness(self.runtime, self.store, partition, lease.term)
+        assert await harness.reject(message_id, reason) == "dead"
         await lease.release()
         return message_id.decode()
 

@@ -195,7 +195,7 @@ def test_a_command_for_the_other_side_is_misplaced(
     [
         (b"\x02", VersionUnknown),
         (b"GET / HTTP/1.1\r\n", VersionUnknown),
-        (b"\x01\x07\x00\x00\x00\x00", CommandUnknown),
+        (b"\x01\x09\x00\x00\x00\x00", CommandUnknown),
         (b"\x01\x01\x00\x00\x10\x01", FrameTooLarge),
         (b"\x01\x04\xff\xff\xff\xff", FrameTooLarge),
     ],

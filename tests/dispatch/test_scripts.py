@@ -137,7 +137,7 @@ async def test_the_largest_batches_fit_into_a_script(redis_url: str) -> None:
         claim = await store.claim(partition, ours.term, count)
         assert claim is not None
         assert len(claim.messages) == count
-        statuses = await store.reject(partition, [(each, "no", 0) for each in ids])
+        statuses = await ours.reject_all([(each, "no") for each in ids], 0)
         assert statuses == ["requeued"] * count
         assert len(await ours.claim(count)) == count
         assert await ours.complete(*ids) == [True] * count
@@ -146,7 +146,7 @@ async def test_the_largest_batches_fit_into_a_script(redis_url: str) -> None:
         assert len(await ours.accept_inbox(count, 0)) == count
         (wide,) = await ours.accepted(b"x")
         fields, _ = stream_fields({f"f{n}": n for n in range(RESULT_FIELDS_MAX)})
-        assert await store.complete(partition, "w1", [(wide, fields)]) == [True]
+        assert await ours.complete_all("w1", [(wide, fields)]) == [True]
         assert len((await ours.state()).results[-1]) == RESULT_FIELDS_MAX + 2
 
 
@@ -174,9 +174,8 @@ async def test_a_result_is_stored_once(any_redis_url: str) -> None:
             (one, ["answer", "again"]),
             (NOBODY, ["answer", "never asked"]),
         ]
-        store, partition = ours.store, ours.partition
-        assert await store.complete(partition, "w ü\n1", results) == [True, True, False, False]
-        assert await store.complete(partition, "w2", results) == [False] * 4
+        assert await ours.complete_all("w ü\n1", results) == [True, True, False, False]
+        assert await ours.complete_all("w2", results) == [False] * 4
         held = await ours.state()
         assert held.results == [
             {
@@ -350,10 +349,13 @@ async def test_a_message_that_is_given_back_is_due_at_once_and_counts_no_deliver
         for _ in range(5):
             assert await ours.reject(message_id, "") == "requeued"
             assert await ours.claim() == [(message_id, 1)]
-        await ours.reject(message_id, "refused", 1)
+        assert await ours.reject(message_id, "refused", 0) == "requeued"
+        assert await ours.claim() == [(message_id, 2)]
         assert await ours.reject(message_id, "") == "requeued"
-        assert await ours.claim() == [(message_id, 1)]
-        assert await ours.event_counts() == Counter({"accepted": 1, "returned": 6, "rejected": 1})
+        assert await ours.claim() == [(message_id, 2)]
+        assert await ours.event_counts() == Counter(
+            {"accepted": 1, "returned": 6, "rejected": 1, "redelivered": 2}
+        )
 
 
 async def test_ids_that_are_not_pending_are_unknown(any_redis_url: str) -> None:

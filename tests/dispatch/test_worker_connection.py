@@ -259,7 +259,7 @@ async def test_a_worker_that_does_not_read_gets_nothing_until_it_reads() -> None
         full, free = await ours.connect(stuck, good)
         payload = b"x" * (1024 * 1024)
         for _ in range(WRITE_BUFFER_BYTES_MAX // len(payload) + 8):
-            full.send([(new_ids(1)[0], payload)])
+            full.send([(new_ids(1)[0], payload)], {})
         await eventually(lambda: full.free_slots == 0, DEADLINE_S)
         sent = messages_of(20)
         assert ours.pool.distribute(sent) == 20

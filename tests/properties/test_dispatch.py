@@ -55,6 +55,8 @@ class Message:
     score: int = 0
     record: tuple[int, tuple[str, ...]] | None = None
     """Deliveries and failures; None for one delivery without a failure."""
+    holder: str = ""
+    """The worker that renewed the message last."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -63,9 +65,20 @@ class Message:
 
     @property
     def written(self) -> bytes | None:
-        if self.record is None:
+        if self.record is None and not self.holder:
             return None
-        return "\n".join([str(self.record[0]), *self.record[1]]).encode()
+        deliveries, reasons = self.attempts
+        holder = self.holder and f"@{self.holder}"
+        return "\n".join([f"{deliveries}{holder}", *reasons]).encode()
+
+    @property
+    def is_held(self) -> bool:
+        return len(self.attempts[1]) < self.attempts[0]
+
+    def is_held_by(self, worker: str, delivery: int) -> bool:
+        if not self.is_held:
+            return False
+        return delivery == self.attempts[0] if delivery else self.holder in ("", worker)
 
 
 class Lifecycle(RuleBasedStateMachine):
@@ -137,6 +150,7 @@ class Lifecycle(RuleBasedStateMachine):
         message = self.messages[message_id]
         count, reasons = message.attempts
         message.record = (count, (*reasons, *([reason] if reason else [])))
+        message.holder = ""
         self.leave(message_id, "dead", event)
         self.dead.append(message_id)
 
@@ -184,10 +198,10 @@ class Lifecycle(RuleBasedStateMachine):
         if lost:
             assert self.do(self.harness.accept(batch, term=term, sent=sent)) == len(batch)
 
-    @rule(leader=LEADERS, count=st.integers(1, 5))
-    def claim(self, leader: int | None, count: int) -> None:
+    @rule(leader=LEADERS, count=st.integers(1, 5), held_too=st.booleans())
+    def claim(self, leader: int | None, count: int, held_too: bool) -> None:
         store, partition = self.harness.store, self.harness.partition
-        claim = self.do(store.claim(partition, self.term_of(leader), count))
+        claim = self.do(store.claim(partition, self.term_of(leader), count, held_too=held_too))
         if not self.leads(leader):
             assert claim is None
             return
@@ -197,8 +211,12 @@ class Lifecycle(RuleBasedStateMachine):
         for message_id in due:
             message = self.messages[message_id]
             deliveries, reasons = message.attempts
-            if len(reasons) < deliveries:
-                reasons = (*reasons, SILENCE)
+            if message.is_held:
+                if not held_too:
+                    continue
+                silence = f"{message.holder}: no renewal within {ACK_TIMEOUT_MS} ms"
+                reasons = (*reasons, silence if message.holder else SILENCE)
+            message.holder = ""
             fits = len(message.payload) <= PAYLOAD_MAX
             if not fits:
                 reasons = (*reasons, TOO_LARGE)
@@ -216,14 +234,31 @@ class Lifecycle(RuleBasedStateMachine):
             expected.append((message_id, message.payload, deliveries))
         assert claim.messages == expected
         assert claim.dead == dead
-        assert claim.full == (len(due) == count)
+        assert claim.full == (len(due) == count and len(expected) + dead > 0)
 
     @rule(times=st.integers(1, DELIVERIES_MAX + 1))
     def silence(self, times: int) -> None:
         """Several deliveries in a row time out."""
         for _ in range(times):
             self.time_passes(ACK_TIMEOUT_MS)
-            self.claim(None, PENDING_MAX)
+            self.claim(None, PENDING_MAX, True)
+
+    @rule(leader=LEADERS, picks=PICKS)
+    def return_unsent(self, leader: int | None, picks: list[int]) -> None:
+        ids = list(dict.fromkeys(self.known(picks)))
+        store, partition = self.harness.store, self.harness.partition
+        returned = self.do(store.return_unsent(partition, self.term_of(leader), ids))
+        assert returned == self.leads(leader)
+        for message_id in ids if returned else ():
+            message = self.messages.get(message_id)
+            if message is not None and message.state == "pending":
+                self.give_back(message)
+
+    def give_back(self, message: Message) -> None:
+        deliveries, reasons = message.attempts
+        message.record, message.holder = (max(0, deliveries - 1), reasons), ""
+        message.score = self.now - ACK_TIMEOUT_MS
+        message.events.append("returned")
 
     @rule(payload=st.sampled_from([b"same", b"x" * (PAYLOAD_MAX + 1)]))
     def add_to_inbox(self, payload: bytes) -> None:
@@ -276,24 +311,53 @@ class Lifecycle(RuleBasedStateMachine):
             if acknowledged:
                 self.leave(message_id, "acknowledged", "acknowledged")
 
-    @rule(worker=WORKERS, pick=PICK, given_back=st.booleans(), delay_ms=st.integers(0, 3_000))
-    def reject(self, worker: str, pick: int, given_back: bool, delay_ms: int) -> None:
+    @rule(worker=WORKERS, picks=PICKS, delivery=st.integers(0, 2))
+    def renew(self, worker: str, picks: list[int], delivery: int) -> None:
+        ids = list(dict.fromkeys(self.known(picks)))
+        replies = self.do(self.harness.renew(*ids, consumer=worker, delivery=delivery))
+        for message_id, reply in zip(ids, replies, strict=True):
+            message = self.messages.get(message_id)
+            if message is None or message.state != "pending":
+                assert reply == "unknown"
+            elif message.is_held_by(worker, delivery):
+                assert reply == "renewed"
+                message.score, message.holder = self.now, worker
+            else:
+                assert reply == "lost"
+            Lifecycle.seen[reply] += 1
+
+    @rule(
+        worker=WORKERS,
+        pick=PICK,
+        given_back=st.booleans(),
+        delay_ms=st.integers(0, 3_000),
+        delivery=st.integers(0, 2),
+        last=st.booleans(),
+    )
+    def reject(
+        self, worker: str, pick: int, given_back: bool, delay_ms: int, delivery: int, last: bool
+    ) -> None:
         (message_id,) = self.known([pick])
         reason = "" if given_back else f"{worker}: no"
-        status = self.do(self.harness.reject(message_id, reason, delay_ms))
+        status = self.do(
+            self.harness.reject(
+                message_id, reason, delay_ms, consumer=worker, delivery=delivery, last=last
+            )
+        )
         message = self.messages.get(message_id)
         if message is None or message.state != "pending":
             assert status == "unknown"
             return
+        if not message.is_held_by(worker, delivery):
+            assert status == "lost"
+            return
         deliveries, reasons = message.attempts
         if given_back:
-            message.record = (max(0, deliveries - 1), reasons)
-            message.score = self.now - ACK_TIMEOUT_MS
-            message.events.append("returned")
+            self.give_back(message)
         else:
-            message.record = (deliveries, (*reasons, reason))
+            message.record, message.holder = (deliveries, (*reasons, reason)), ""
             message.events.append("rejected")
-            if deliveries >= DELIVERIES_MAX:
+            if last or deliveries >= DELIVERIES_MAX:
                 self.make_dead(message_id, "dead", "")
                 assert status == "dead"
                 return

@@ -9,7 +9,7 @@ from socket import socket
 from angarium.dispatch import security
 from angarium.dispatch.accepted_connection import AcceptedConnection
 from angarium.dispatch.acknowledgements import AcknowledgementWriter, SendReply
-from angarium.dispatch.errors import FrameInvalid
+from angarium.dispatch.errors import FrameInvalid, FrameMisplaced
 from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import (
@@ -19,9 +19,10 @@ from angarium.dispatch.protocol import (
     HelloReceived,
     ProtocolViolated,
     RejectionReceived,
+    ReleaseReceived,
+    RenewalReceived,
     SendBytes,
 )
-from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
 from angarium.runtime.repeated_warnings import RepeatedWarnings
@@ -68,14 +69,14 @@ class AckListener:
         return len(self.connections) >= self._settings.limits_of(DispatchLimits).ack_connections_max
 
     def acknowledged(self, ids: Sequence[bytes], consumer: str, send_reply: SendReply) -> None:
-        for message_id in ids:
-            self._acknowledgements.acknowledge(message_id, consumer, send_reply)
+        self._acknowledgements.acknowledge(ids, consumer, send_reply)
         self._on_acknowledged(ids)
 
     def rejected(self, rejection: RejectionReceived, consumer: str) -> None:
-        reason = rejection.reason and f"{consumer}: {rejection.reason}"
-        delay_ms = self._settings.group(DispatchSettings).retry_delay_ms
-        self._acknowledgements.reject(rejection.message_id, reason, delay_ms)
+        self._acknowledgements.reject(rejection, consumer, 0)
+
+    def push_back(self, transport: asyncio.Transport) -> None:
+        self._acknowledgements.push_back(transport)
 
     def violated(self, error: FrameInvalid, consumer: str) -> None:
         self.metrics.protocol_errors += 1
@@ -122,8 +123,13 @@ class AckConnection(AcceptedConnection):
                     self.write(reply)
                 case ErrorReceived(text):
                     self._listener.warnings.warn("worker_refused", "", why=text)
+                case RenewalReceived() | ReleaseReceived():
+                    problem = "RENEW_MESSAGES and RELEASE_MESSAGES belong on a worker's own port"
+                    self._close_with_error(FrameMisplaced(problem))
                 case ProtocolViolated(error):
                     self._close_with_error(error)
+        if self._transport is not None:
+            self._listener.push_back(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_deadline()

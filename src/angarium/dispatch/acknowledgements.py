@@ -1,6 +1,8 @@
-"""Writes the acknowledgements and rejections of workers to Redis, in batches per partition.
+"""Writes the acknowledgements and rejections that workers send to dispatchers, in batches.
 
-They carry no term: a worker that stored a result has stored it, whichever dispatcher leads.
+They carry no term: a worker that stored a result has stored it, whichever dispatcher leads. Their
+number is limited: a connection that sends more than Redis takes is not read until Redis has caught
+up.
 """
 
 from __future__ import annotations
@@ -8,50 +10,63 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from angarium.dispatch.message_ids import partition_of_id
 from angarium.dispatch.metrics import DispatcherMetrics
-from angarium.dispatch.protocol import encode_rejection
+from angarium.dispatch.protocol import RejectionReceived, encode_rejection
 from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.transitions import AckItem, RejectItem
 from angarium.runtime import log
-from angarium.runtime.errors import AngariumError, NotDurable, OutcomeUnknown, ScriptFailed
+from angarium.runtime.batching import Batcher
+from angarium.runtime.errors import AngariumError, Overloaded, RedisUnavailable, ScriptFailed
 
 SendReply = Callable[[bytes], None]
 """Sends bytes to the worker that acknowledged, if it is still connected."""
 
-Row = TypeVar("Row", bound=tuple[Any, ...])
-BATCH_MAX = 500
+Item = TypeVar("Item", AckItem, RejectItem)
 RETRY_S = 0.1
+# Ids in one hint to the other dispatchers, and the hints that wait. A hint that is dropped costs a
+# third-party worker a slot for some time-outs.
+HINT_IDS_MAX = 500
+HINTS_MAX = 10_000
 
 
 class AcknowledgementWriter:
     def __init__(
-        self, store: DispatchStore, on_due: Callable[[int], None], metrics: DispatcherMetrics
+        self,
+        store: DispatchStore,
+        on_due: Callable[[int], None],
+        metrics: DispatcherMetrics,
+        waiting_max: int,
     ) -> None:
         """`on_due(partition)` is called when messages of the partition may be due again."""
         self._store = store
         self._on_due = on_due
         self._metrics = metrics
-        self._acks: deque[tuple[bytes, str, SendReply]] = deque()
-        self._rejections: deque[tuple[bytes, str, int]] = deque()
-        self._finished: deque[bytes] = deque()
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._paused: set[asyncio.Transport] = set()
+        self._rejections = store.rejections()
+        self._finished: deque[bytes] = deque(maxlen=HINTS_MAX)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._log = log.logger("angarium.dispatch")
 
-    def acknowledge(self, message_id: bytes, consumer: str, send_reply: SendReply) -> None:
-        self._acks.append((message_id, consumer, send_reply))
-        self._idle.clear()
-        self._wake.set()
+    def acknowledge(self, ids: Sequence[bytes], consumer: str, send_reply: SendReply) -> None:
+        for message_id in ids:
+            done = partial(self._on_acknowledged, message_id, send_reply)
+            self._begin(self._store.acknowledgements, AckItem(message_id, consumer), done)
 
-    def reject(self, message_id: bytes, reason: str, delay_ms: int) -> None:
-        """The message is due again after `delay_ms`, which doubles with each delivery. Without a
-        reason it is due at once and the delivery does not count."""
-        self._rejections.append((message_id, reason, delay_ms))
-        self._idle.clear()
-        self._wake.set()
+    def reject(self, rejection: RejectionReceived, consumer: str, delivery: int) -> None:
+        """The message is due again after a delay that doubles with each delivery. Without a reason
+        it is due at once and the delivery does not count. `delivery`: see HeldItem."""
+        reason = rejection.reason and f"{consumer}: {rejection.reason}"
+        item = RejectItem(rejection.message_id, consumer, delivery, reason, False, 1.0)
+        partition = partition_of_id(rejection.message_id, self._store.partitions)
+        self._begin(self._rejections, item, partial(self._on_rejected, partition))
 
     def announce_finished(self, ids: Sequence[bytes]) -> None:
         """Tell the other dispatchers that messages they sent were acknowledged here."""
@@ -59,70 +74,91 @@ class AcknowledgementWriter:
             self._finished.extend(ids)
             self._wake.set()
 
+    def push_back(self, transport: asyncio.Transport) -> None:
+        """Stop reading from a connection while too many of these writes wait."""
+        if self._waiting > self._waiting_max and transport not in self._paused:
+            self._paused.add(transport)
+            self._metrics.acks_paused += 1
+            transport.pause_reading()
+
     async def drained(self) -> None:
         await self._idle.wait()
 
     async def run(self) -> None:
+        """Publish the hints for the other dispatchers."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._acks or self._rejections:
-                await self._write_acks()
-                await self._write_rejections()
+            while self._finished:
+                count = min(HINT_IDS_MAX, len(self._finished))
+                ids = [self._finished.popleft() for _ in range(count)]
+                try:
+                    await self._store.announce_finished(ids)
+                except AngariumError as error:
+                    self._log.warning("hint_failed", error=str(error), messages=count)
+
+    def _begin(self, batcher: Batcher[Item, str], item: Item, done: Callable[[str], None]) -> None:
+        self._waiting += 1
+        self._idle.clear()
+        self._submit(batcher, item, done)
+
+    def _submit(self, batcher: Batcher[Item, str], item: Item, done: Callable[[str], None]) -> None:
+        partition = partition_of_id(item.message_id, self._store.partitions)
+        try:
+            future = batcher.submit(partition, item)
+        except Overloaded:
+            self._submit_later(batcher, item, done)
+        except RedisUnavailable:
+            self._end()  # this process is shutting down
+        else:
+            future.add_done_callback(partial(self._on_reply, batcher, item, done))
+
+    def _submit_later(
+        self, batcher: Batcher[Item, str], item: Item, done: Callable[[str], None]
+    ) -> None:
+        asyncio.get_running_loop().call_later(RETRY_S, self._submit, batcher, item, done)
+
+    def _on_reply(
+        self,
+        batcher: Batcher[Item, str],
+        item: Item,
+        done: Callable[[str], None],
+        future: asyncio.Future[Any],
+    ) -> None:
+        if future.cancelled():
+            self._end()
+            return
+        error = future.exception()
+        if error is None:
+            done(future.result())
+        elif isinstance(error, AngariumError) and not isinstance(error, ScriptFailed):
+            # Safe to repeat, and a third-party worker does not repeat an acknowledgement.
+            self._metrics.acks_repeated += 1
+            self._submit_later(batcher, item, done)
+            return
+        else:
+            self._log.error("acknowledge_refused", error=str(error))
+        self._end()
+
+    def _end(self) -> None:
+        self._waiting -= 1
+        if self._waiting == 0:
             self._idle.set()
-            await self._publish_finished()
+        if self._paused and self._waiting <= self._waiting_max // 2:
+            paused, self._paused = self._paused, set()
+            for transport in paused:
+                if not transport.is_closing():
+                    transport.resume_reading()
 
-    async def _write_acks(self) -> None:
-        batch = [self._acks.popleft() for _ in range(min(BATCH_MAX, len(self._acks)))]
-        for partition, part in self._by_partition(batch).items():
-            pairs = [(message_id, consumer) for message_id, consumer, _ in part]
-            try:
-                known = await self._store.acknowledge(partition, pairs)
-            except ScriptFailed as error:
-                self._log.error("acknowledge_refused", error=str(error), messages=len(part))
-                continue
-            except AngariumError as error:
-                # Safe to repeat. A third-party worker does not repeat an acknowledgement.
-                self._log.warning("acknowledge_failed", error=str(error), messages=len(part))
-                self._acks.extendleft(reversed(part))
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._metrics.processed += sum(known)
-            for (message_id, _, send_reply), is_known in zip(part, known, strict=True):
-                if not is_known:
-                    self._metrics.acks_unknown += 1
-                    reason = "unknown: not pending, or finished already"
-                    send_reply(encode_rejection(message_id, reason))
+    def _on_acknowledged(self, message_id: bytes, send_reply: SendReply, reply: str) -> None:
+        if reply == "acknowledged":
+            self._metrics.processed += 1
+            return
+        self._metrics.acks_unknown += 1
+        send_reply(encode_rejection(message_id, "unknown: not pending, or finished already"))
 
-    async def _write_rejections(self) -> None:
-        batch = [self._rejections.popleft() for _ in range(min(BATCH_MAX, len(self._rejections)))]
-        for partition, part in self._by_partition(batch).items():
-            try:
-                statuses = await self._store.reject(partition, part)
-            except (OutcomeUnknown, NotDurable, ScriptFailed) as error:
-                # A repeat could count two failures. Without one the time-out makes them due.
-                self._log.warning("reject_unknown", error=str(error), messages=len(part))
-                continue
-            except AngariumError:
-                self._rejections.extendleft(reversed(part))
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._metrics.rejected += statuses.count("requeued")
-            self._metrics.dead += statuses.count("dead")
-            self._on_due(partition)
-
-    async def _publish_finished(self) -> None:
-        while self._finished:
-            count = min(BATCH_MAX, len(self._finished))
-            ids = [self._finished.popleft() for _ in range(count)]
-            try:
-                await self._store.announce_finished(ids)
-            except AngariumError as error:
-                # Only a hint: without it the slots are free after FORGET_TIMEOUTS time-outs.
-                self._log.warning("hint_failed", error=str(error), messages=count)
-
-    def _by_partition(self, rows: Sequence[Row]) -> dict[int, list[Row]]:
-        parts: dict[int, list[Row]] = {}
-        for row in rows:
-            parts.setdefault(partition_of_id(row[0], self._store.partitions), []).append(row)
-        return parts
+    def _on_rejected(self, partition: int, reply: str) -> None:
+        self._metrics.rejected += reply == "requeued"
+        self._metrics.dead += reply == "dead"
+        self._metrics.acks_foreign += reply == "lost"
+        self._on_due(partition)

@@ -20,11 +20,13 @@ from angarium.dispatch.ack_listener import AckListener
 from angarium.dispatch.acknowledgements import AcknowledgementWriter
 from angarium.dispatch.epochs import EpochRing, PublishedMessage, digest
 from angarium.dispatch.limits import DispatchLimits
+from angarium.dispatch.message_ids import partition_of_id
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.partition_leader import PartitionLeader, partition_of_digest
 from angarium.dispatch.protocol import RejectionReceived
+from angarium.dispatch.renewals import RenewalWriter
 from angarium.dispatch.settings import DispatchSettings
-from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.store import MEMBER_TTL_MS, DispatchStore
 from angarium.dispatch.worker_connection import (
     WorkerConnection,
     WorkerConnectionEvents,
@@ -99,10 +101,20 @@ class Dispatcher(Service, WorkerConnectionEvents):
             window=self._dispatch.worker_window,
             heartbeat_s=self._dispatch.heartbeat_ms / 1000,
             name=runtime.actor,
+            lease_ms=self._dispatch.ack_timeout_ms,
             tracing=runtime.tracing,
         )
         self.workers = WorkerPool(options, self, self.metrics, self.clock)
-        self._acknowledgements = AcknowledgementWriter(self._store, self._on_due, self.metrics)
+        self._acknowledgements = AcknowledgementWriter(
+            self._store, self._on_due, self.metrics, limits.ack_waiting_max
+        )
+        self._renewals = RenewalWriter(
+            self._store,
+            self.workers,
+            self.metrics,
+            self._postpone_time_outs,
+            limits.ack_waiting_max,
+        )
         self._ack_listener = AckListener(
             self._acknowledgements, settings, self.metrics, self._on_ack_port, self.clock
         )
@@ -110,7 +122,8 @@ class Dispatcher(Service, WorkerConnectionEvents):
             PartitionLeader(number, runtime, self._store, self._ring, self.workers, self.metrics)
             for number in range(self._store.partitions)
         ]
-        self._dispatchers = 1
+        self._members: Sequence[str] = ()
+        self._suspects: dict[str, float] = {}  # dispatcher → until when it does not count
         self._covered: dict[int, int] = {}
         self._first_marker = asyncio.Event()
         self._may_lead = False
@@ -120,11 +133,12 @@ class Dispatcher(Service, WorkerConnectionEvents):
 
     async def on_start(self) -> None:
         self.ports = {"ack": await self._ack_listener.open(_listen(self._runtime.settings))}
-        self._dispatchers = len(await self._store.join_dispatchers(self._runtime.actor))
+        self._members = await self._store.join_dispatchers(self._runtime.actor)
         self._last_report_s = self.clock.monotonic()
         self.spawn("workers", self._follow_consumers)
         self.spawn("receive", self._receive)
         self.spawn("acknowledgements", self._acknowledgements.run)
+        self.spawn("renewals", self._renewals.run)
         self.loop("members", self._join_once, MEMBERS_S, until="stop")
         self.loop("epochs", self._end_epoch_once, EPOCH_S)
         self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
@@ -239,13 +253,13 @@ class Dispatcher(Service, WorkerConnectionEvents):
             self.workers.settle(rest.split(b" "))
             self.on_free_slots()
         elif word == b"free":
-            self.partitions[int(rest)].wake()
+            self.partitions[int(rest)].announced_free()
 
     def _on_gap(self) -> None:
         """The subscription had a gap. Another dispatcher may have received the missed messages."""
         self._ring.clear()
         self._covered.clear()
-        if self._dispatchers > 1:
+        if not self.is_only_dispatcher:
             for each in self.partitions:
                 if each.leading:
                     each.resign(RESIGN_PAUSE_S)
@@ -258,7 +272,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
 
     @property
     def is_only_dispatcher(self) -> bool:
-        return self._dispatchers <= 1
+        return len(self._members) <= 1
 
     @property
     def below_share(self) -> bool:
@@ -270,18 +284,34 @@ class Dispatcher(Service, WorkerConnectionEvents):
 
     @property
     def _share(self) -> int:
-        return math.ceil(len(self.partitions) / max(1, self._dispatchers))
+        live = sum(each not in self._suspects for each in self._members)
+        return math.ceil(len(self.partitions) / max(1, live))
 
     @property
     def _led(self) -> int:
         return sum(each.leading for each in self.partitions)
 
     async def _join_once(self) -> None:
-        members = len(await self._store.join_dispatchers(self._runtime.actor))
-        if members != self._dispatchers:
-            self._dispatchers = members
-            for each in self.partitions:
-                each.wake()
+        share, now_s = self._share, self.clock.monotonic()
+        self._members = await self._store.join_dispatchers(self._runtime.actor)
+        self._suspects = {each: end_s for each, end_s in self._suspects.items() if end_s > now_s}
+        if self._share != share:
+            self._wake_leaders()
+
+    def suspect(self, dispatcher: str) -> None:
+        """Its lock expired. It does not count until the list of dispatchers has lost it; a
+        dispatcher that lives gets its share afterwards."""
+        if dispatcher != self._runtime.actor and dispatcher not in self._suspects:
+            self._suspects[dispatcher] = self.clock.monotonic() + MEMBER_TTL_MS / 1000
+            self._wake_leaders()
+
+    def _wake_leaders(self) -> None:
+        for each in self.partitions:
+            each.wake()
+
+    def _postpone_time_outs(self) -> None:
+        for each in self.partitions:
+            each.postpone_time_outs()
 
     async def _end_epoch_once(self) -> None:
         if self.workers.forget_older_than(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000):
@@ -290,8 +320,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
             return
         await self._store.publish_epoch_marker()
         for each in self.partitions:
-            for message_id in each.take_expired():
-                self._acknowledgements.reject(message_id, "", 0)
+            await each.return_expired()
             await each.cover_once()
 
     # Workers ----------------------------------------------------------------------------------
@@ -315,8 +344,8 @@ class Dispatcher(Service, WorkerConnectionEvents):
         else:
             # A worker without HELLO may not know NACK_MESSAGE, the reply to an unknown id.
             send_reply = connection.write if connection.said_hello else _discard
-            for message_id in ids:
-                self._acknowledgements.acknowledge(message_id, connection.consumer, send_reply)
+            self._acknowledgements.acknowledge(ids, connection.consumer, send_reply)
+            connection.push_back(self._acknowledgements)
         self.on_free_slots()
 
     def on_rejected(self, connection: WorkerConnection, rejection: RejectionReceived) -> None:
@@ -324,20 +353,31 @@ class Dispatcher(Service, WorkerConnectionEvents):
             # Too late: the message timed out and went to another worker.
             self.metrics.acks_foreign += 1
             return
+        delivery = connection.delivery_of(rejection.message_id)
         connection.settle([rejection.message_id])
         connection.draining = connection.draining or not rejection.reason
-        reason = rejection.reason and f"{connection.consumer}: {rejection.reason}"
-        retry_delay_ms = self._dispatch.retry_delay_ms
-        self._acknowledgements.reject(rejection.message_id, reason, retry_delay_ms)
+        self._acknowledgements.reject(rejection, connection.consumer, delivery)
+        connection.push_back(self._acknowledgements)
+        self.on_free_slots()
+
+    def on_renewed(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None:
+        self._renewals.add(connection, ids)
+
+    def on_released(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None:
+        """The worker stored why it no longer holds these messages: most of them failed."""
+        self.metrics.rejected += len(ids) - connection.settle(ids)
+        for partition in {partition_of_id(each, self._store.partitions) for each in ids}:
+            self._on_due(partition)
         self.on_free_slots()
 
     def on_lost(self, connection: WorkerConnection, unacknowledged: Sequence[bytes]) -> None:
-        # A third-party worker may still store its results and acknowledge at an ACK port, so its
-        # messages wait for the time-out. For our own workers a result counts once anyway.
-        if connection.completes:
-            reason = f"{connection.consumer}: connection lost"
+        # A worker that renews may live: it renews on another connection, or loses its messages
+        # with the lease. A third-party worker may still store its results and acknowledge at an
+        # ACK port. For a worker of release 0.1 a result counts once anyway.
+        if connection.completes and not connection.renews:
             for message_id in unacknowledged:
-                self._acknowledgements.reject(message_id, reason, 0)
+                lost = RejectionReceived(message_id, "connection lost")
+                self._acknowledgements.reject(lost, connection.consumer, 0)
 
     def on_free_slots(self) -> None:
         for each in self.partitions:

@@ -17,6 +17,7 @@ from angarium.dispatch.protocol import (
     HelloReceived,
     MessagesReceived,
     ProtocolViolated,
+    ReleaseReceived,
     SendBytes,
     WorkerProtocol,
 )
@@ -32,6 +33,8 @@ class DispatcherConnectionEvents:
 
     def on_connected(self, connection: DispatcherConnection) -> None: ...
     def on_authenticated(self, connection: DispatcherConnection) -> None: ...
+    def on_greeted(self, connection: DispatcherConnection) -> None: ...
+    def on_released(self, ids: Sequence[bytes]) -> None: ...
     def on_disconnected(self, connection: DispatcherConnection) -> None: ...
     def on_messages(
         self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
@@ -53,6 +56,14 @@ class DispatcherConnection(AcceptedConnection):
         self._events = events
         self._metrics = metrics
         self._warnings = warnings
+        self.window = hello.window
+        self.held = 0  # messages of this connection that the worker has not answered
+        self.lease_ms = 0  # the dispatcher's; 0 if it does not know RENEW_MESSAGES
+        self.overfull = False  # the dispatcher sent more than the window
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -71,9 +82,13 @@ class DispatcherConnection(AcceptedConnection):
                     self._events.on_messages(messages, self)
                 case SendBytes(reply):
                     self.write(reply)
-                case HelloReceived():
+                case ReleaseReceived(ids):
+                    self._events.on_released(ids)
+                case HelloReceived(hello):
                     self._stop_deadline()
+                    self.lease_ms = hello.lease_ms
                     self._events.on_authenticated(self)
+                    self._events.on_greeted(self)
                 case ErrorReceived(text):
                     self._warnings.warn("dispatcher_refused", "", why=text)
                 case ProtocolViolated(error):

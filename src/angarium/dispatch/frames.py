@@ -16,6 +16,8 @@ from angarium.dispatch.message_ids import ID_BYTES
 VERSION = 1
 HEADER = struct.Struct("!BBI")
 HEADER_BYTES = HEADER.size
+# Ids in one frame. A window of the default size fits into two frames of 18 kB.
+IDS_MAX = 500
 
 
 class Command(IntEnum):
@@ -26,6 +28,8 @@ class Command(IntEnum):
     HEARTBEAT = 4
     ERROR = 5
     PROOF = 6
+    RENEW_MESSAGES = 7
+    RELEASE_MESSAGES = 8
 
 
 COMMANDS = frozenset(int(command) for command in Command)
@@ -52,6 +56,13 @@ def encode_messages(messages: Iterable[DispatchedMessage]) -> bytes:
 
 def encode_acknowledgements(ids: Sequence[bytes]) -> bytes:
     return b"".join([_ACK_HEADER + message_id for message_id in ids])
+
+
+def encode_ids(command: Command, ids: Sequence[bytes]) -> bytes:
+    """RENEW_MESSAGES or RELEASE_MESSAGES frames, with at most IDS_MAX ids each."""
+    return b"".join(
+        encode(command, b"".join(ids[at : at + IDS_MAX])) for at in range(0, len(ids), IDS_MAX)
+    )
 
 
 def message_bytes(payload: bytes) -> int:

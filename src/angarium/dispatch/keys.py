@@ -19,7 +19,8 @@ MESSAGES_INBOX = Key(
 MESSAGES_PENDING = Key(
     "messages:pending",
     "zset",
-    meaning="Ids of accepted, unfinished messages, scored by the time of the last dispatch in ms",
+    meaning="Ids of accepted, unfinished messages, scored by the time of the last dispatch or "
+    "renewal in ms",
     expiry="a member is removed when its message is finished or a dead letter",
 )
 MESSAGES_PAYLOADS = Key(
@@ -31,8 +32,8 @@ MESSAGES_PAYLOADS = Key(
 MESSAGES_ATTEMPTS = Key(
     "messages:pending:attempts",
     "hash",
-    meaning="Message id → how often it was sent to a worker, and a line for each failure; no field "
-    "means that it was sent once",
+    meaning="Message id → how often it was sent to a worker, the worker that renewed it, and a "
+    "line for each failure; no field means that it was sent once",
     expiry="a field is removed with its pending member",
 )
 MESSAGES_EPOCH = Key(
@@ -63,9 +64,15 @@ MESSAGES_COVERED = Key(
 MESSAGES_ONCE = Key(
     "messages:inbox:once:{idempotency_key}",
     "string",
-    meaning="A sender's idempotency key → id of its message; for a message without a key, the "
-    "message's own id",
-    expiry="a day; ten minutes for a message without a key",
+    meaning="A sender's idempotency key → id of its message",
+    expiry="a day",
+)
+MESSAGES_WRITER = Key(
+    "messages:inbox:writer:{writer}",
+    "set",
+    meaning="Numbers of the last calls of one process that wrote to the durable intake, so that a "
+    "repeated call adds nothing",
+    expiry="ten minutes after the last call",
 )
 MESSAGES_PROCESSED = Key(
     "messages:processed",

@@ -27,6 +27,30 @@ class DispatchLimits(Limits):
         int,
         Limit("connections", "Each connection to the ACK port uses a descriptor and a buffer."),
     ] = 1_000
+    ack_waiting_max: Annotated[
+        int,
+        Limit(
+            "acknowledgements",
+            "A dispatcher keeps acknowledgements in memory until Redis has taken them. Beyond this "
+            "many it stops reading the connections that send them.",
+        ),
+    ] = 20_000
+    accept_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "A leader keeps published messages of a partition in memory until Redis has accepted "
+            "them. Beyond this many it reads them again from the ring, once Redis accepts.",
+        ),
+    ] = 50_000
+    worker_connections_max: Annotated[
+        int,
+        Limit(
+            "connections",
+            "Each dispatcher opens one connection to a worker. More connections than this are "
+            "closed at once.",
+        ),
+    ] = 1_000
     intake_messages_max: Annotated[
         int,
         Limit(

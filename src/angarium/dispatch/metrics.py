@@ -17,6 +17,11 @@ class DispatcherMetrics:
     dead: int = 0
     acks_unknown: int = 0
     acks_foreign: int = 0
+    acks_repeated: int = 0
+    acks_paused: int = 0
+    renewed: int = 0
+    renewals_lost: int = 0
+    overflowed: int = 0
     protocol_errors: int = 0
     frames_cut: int = 0
     too_large: int = 0
@@ -30,6 +35,9 @@ class WorkerMetrics:
     completed: int = 0
     duplicates: int = 0
     failed: int = 0
+    dead: int = 0
+    lost: int = 0
+    renewed: int = 0
     returned: int = 0
     protocol_errors: int = 0
     frames_cut: int = 0

@@ -19,6 +19,7 @@ DISPATCH = Module(
         KeyName(keys.MESSAGES_DEAD, "dead"),
         KeyName(keys.MESSAGES_INBOX, "inbox"),
         KeyName(keys.MESSAGES_ONCE, "inbox", ":once:{idempotency_key}"),
+        KeyName(keys.MESSAGES_WRITER, "inbox", ":writer:{writer}"),
         KeyName(keys.CONSUMER_IDS, "consumer_ids"),
         KeyName(keys.CONSUMERS_SEEN, "consumer_ids", ":seen"),
         KeyName(keys.LEADER_LOCK, "lock"),

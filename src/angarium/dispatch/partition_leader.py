@@ -4,7 +4,8 @@ While this dispatcher leads, every message published for the partition is queued
 batches and sent to workers. At a takeover the leader first accepts the messages that it received
 and no earlier leader recorded. Every write carries the term. The first write that Redis refuses
 as stale ends this leadership; the queued messages are dropped, because the next leader received
-them too.
+them too. When the queue is full, or a hand-over was cut short, the leader reads the messages that
+it has not accepted from the ring again, as at a takeover.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from angarium.dispatch.epochs import EpochRing, PublishedMessage
 from angarium.dispatch.frames import DispatchedMessage, message_bytes
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.send_queue import SendQueue
 from angarium.dispatch.settings import DispatchSettings
-from angarium.dispatch.store import ClaimedMessage, DispatchStore
+from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.transitions import ClaimedMessage
 from angarium.dispatch.worker_connection import WorkerConnection
 from angarium.dispatch.worker_pool import WorkerPool
 from angarium.runtime import log
@@ -37,6 +40,10 @@ SHARE_PAUSE_S = 0.2
 # Consecutive checks, a third of the lock's expiry apart, that find the partition without a leader.
 FREE_CHECKS_COMPLETE = 2
 FREE_CHECKS_PARTIAL = 4
+# A lock that has just expired is found free this long after its time.
+EXPIRY_MARGIN_MS = 5
+# After a change of leader, workers connect to a dispatcher within this time.
+RECONNECT_S = 1.0
 # Long enough to cause little load, short enough to notice the end of the leadership.
 INBOX_BLOCK_MS = 1_000
 
@@ -70,6 +77,7 @@ class LeadershipShare(Protocol):
     def below_share(self) -> bool: ...
     @property
     def over_share(self) -> bool: ...
+    def suspect(self, dispatcher: str) -> None: ...
 
 
 class PartitionLeader:
@@ -93,7 +101,7 @@ class PartitionLeader:
         self._ring = ring
         self._workers = workers
         self._metrics = metrics
-        self._limits = runtime.settings.limits
+        self._limits = runtime.settings.limits_of(DispatchLimits)
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
         self._lease = Lease(
             runtime, store.lease_keys(number), runtime.settings.group(DispatchSettings).lock_ms
@@ -101,9 +109,13 @@ class PartitionLeader:
         self._queue: deque[tuple[int, deque[PublishedMessage]]] = deque()
         self._retries: deque[AcceptBatch] = deque()
         self._unaccepted: Counter[int] = Counter()  # number of messages by epoch
+        self._missed_from: int | None = None  # epoch of the first message that is only in the ring
         self._recorded: set[int] = set()  # epochs that may have digests in Redis
         self._in_flight = 0
         ack_timeout_s = runtime.settings.group(DispatchSettings).ack_timeout_ms / 1000
+        self._ack_timeout_s = ack_timeout_s
+        self._claimed_s = float("-inf")  # when the last claim ended
+        self._held_from_s = float("inf")  # from then on, messages that workers hold time out
         self._send_queue = SendQueue(workers, self._clock, ack_timeout_s)
         self._backlog = True  # messages may be due in Redis; they are sent before newer ones
         self._covered = 0
@@ -111,6 +123,8 @@ class PartitionLeader:
         self._lead_wake = asyncio.Event()
         self._resigning = False
         self._free_checks = 0
+        self._known_leader: str | None = None
+        self._check_s = float("inf")
         self._not_before_s = float("-inf")
         self.on_backlog: Callable[[], None] = lambda: None
         self._log = log.logger("angarium.dispatch", partition=number)
@@ -142,18 +156,50 @@ class PartitionLeader:
         if not self._send_queue:
             self.on_backlog()
 
-    def take_expired(self) -> list[bytes]:
-        """Ids of messages that waited too long for a worker. The caller gives them back."""
-        return self._send_queue.take_expired()
+    async def return_expired(self) -> None:
+        """Give back the messages that waited too long for a worker."""
+        await self._return(self._send_queue.take_expired())
+
+    async def _return(self, unsent: Sequence[bytes]) -> None:
+        if not unsent:
+            return
+        self._workers.forget_deliveries(unsent)
+        if not self.leading or not self._lease.trusted:
+            return
+        if await self._store.return_unsent(self.number, self._lease.term, unsent):
+            self.expect_due_messages()
+        else:
+            self._stop_leading("a newer leader exists")
+
+    def postpone_time_outs(self) -> None:
+        """Workers could not renew for some time: they get a whole lease to do so."""
+        self._held_from_s = self._clock.monotonic() + self._ack_timeout_s + RECONNECT_S
 
     def offer(self, epoch: int, messages: Sequence[PublishedMessage]) -> None:
         """Queue messages of this partition, in the order in which they were published."""
+        if self._missed_from is None and self.queued >= self._limits.accept_messages_max:
+            self._miss(epoch, "the queue is full, limits.accept_messages_max")
+        if self._missed_from is not None:
+            self._metrics.overflowed += len(messages)
+            return
         if self._queue and self._queue[-1][0] == epoch:
             self._queue[-1][1].extend(messages)
         else:
             self._queue.append((epoch, deque(messages)))
         self._unaccepted[epoch] += len(messages)
         self._accept_wake.set()
+
+    def _miss(self, epoch: int | None, why: str) -> None:
+        """From this epoch on, messages are in the ring alone."""
+        if self._missed_from is None:
+            self._missed_from = epoch
+            self._log.warning("accept_behind", why=why, queued=self.queued)
+        self._accept_wake.set()
+
+    def announced_free(self) -> None:
+        """The leader handed over in an orderly way, so it is not dead."""
+        self._known_leader = None
+        self.wake()
 
     def wake(self) -> None:
         """A partition became free, or the shares changed: check the lease now."""
@@ -173,7 +219,7 @@ class PartitionLeader:
             await self._lead_once(share)
             self._lead_wake.clear()
             try:
-                async with asyncio.timeout(self._lease.pause_s):
+                async with asyncio.timeout(min(self._lease.pause_s, self._check_s)):
                     await self._lead_wake.wait()
             except TimeoutError:
                 continue
@@ -203,6 +249,7 @@ class PartitionLeader:
         a partition only after several checks found it free.
         """
         self._resigning = False
+        self._check_s = float("inf")
         if self._clock.monotonic() < self._not_before_s:
             return False
         covered = await self._store.covered(self.number)
@@ -210,34 +257,63 @@ class PartitionLeader:
         if share.below_share and complete:
             self._free_checks = 0
             return True
-        has_leader = await self._store.has_leader(self.number)
-        self._free_checks = 0 if has_leader else self._free_checks + 1
+        leader, expiry_ms = await self._store.leader(self.number)
+        if leader is not None:
+            self._known_leader, self._free_checks = leader, 0
+            self._check_s = (expiry_ms + EXPIRY_MARGIN_MS) / 1000
+            return False
+        if self._known_leader is not None:
+            # Its lock expired: it is dead or hangs, and its other partitions are free too.
+            share.suspect(self._known_leader)
+            self._known_leader = None
+        self._free_checks += 1
+        if share.below_share and complete:
+            return True
         return self._free_checks >= (FREE_CHECKS_COMPLETE if complete else FREE_CHECKS_PARTIAL)
 
     async def _take_over(self) -> None:
         if not await self._wait_for_own_marker():
             return
-        covered = await self._store.covered(self.number)
-        epochs = self._ring.epochs_from(covered)
-        accepted = await self._store.accepted_digests(self.number, epochs)
+        self._covered = await self._store.covered(self.number)
+        epochs, accepted = await self._recorded_digests()
         # No await from here on: the next published message must find `leading` set.
         self._clear_queues()
         self._recorded = set(epochs)
-        self._covered = covered
         self._backlog = True
         self._free_checks = 0
         self._leadership += 1
         self._closing = False
         self.leading = True
-        missed = 0
-        for epoch, messages in self._ring.unaccepted(accepted, covered, self._owns):
-            self.offer(epoch, messages)
-            missed += len(messages)
+        self.postpone_time_outs()
+        missed = self._offer_unaccepted(accepted)
         self._metrics.takeovers += 1
         self._metrics.gap_accepted += missed
-        complete = covered == 0 or self._ring.complete_since(covered)
+        complete = self._covered == 0 or self._ring.complete_since(self._covered)
         self._log.info("leading", term=self.term, missed=missed, heard_everything=complete)
         self.on_backlog()
+
+    async def _recorded_digests(self) -> tuple[list[int], Mapping[int, Counter[bytes]]]:
+        """The epochs that are not covered, and what was accepted of them."""
+        epochs = self._ring.epochs_from(self._covered)
+        return epochs, await self._store.accepted_digests(self.number, epochs)
+
+    def _offer_unaccepted(self, accepted: Mapping[int, Counter[bytes]]) -> int:
+        """Queue the messages of the ring that nobody accepted; their number."""
+        count = 0
+        for epoch, messages in self._ring.unaccepted(accepted, self._covered, self._owns):
+            self.offer(epoch, messages)
+            count += len(messages)
+        return count
+
+    async def _accept_missed(self) -> None:
+        """The queue is empty again: continue with the messages that are only in the ring."""
+        leadership = self._leadership
+        _, accepted = await self._recorded_digests()
+        # No await from here on: see _take_over. Nothing was accepted meanwhile.
+        if self.leading and leadership == self._leadership:
+            self._missed_from = None
+            missed = self._offer_unaccepted(accepted)
+            self._log.info("accept_resumed", missed=missed, ring_dropped=self._ring.dropped)
 
     async def _wait_for_own_marker(self) -> bool:
         """Wait until we received every message that an earlier leader may have accepted.
@@ -267,12 +343,13 @@ class PartitionLeader:
             self.leading = False
             self._log.warning("leadership_lost", why=why, dropped=self.queued)
         self._clear_queues()
-        self._send_queue.clear()
+        self._workers.forget_deliveries(self._send_queue.take_all())
 
     def _clear_queues(self) -> None:
         self._queue.clear()
         self._retries.clear()
         self._unaccepted.clear()
+        self._missed_from = None
 
     async def hand_over(self) -> None:
         """Accept the messages received so far, then release the lease. Messages received from now
@@ -281,6 +358,15 @@ class PartitionLeader:
             return
         self._closing = True
         self._closing_epoch = self._ring.current
+        try:
+            await self._finish_leading()
+        finally:
+            if self.leading:
+                # Cut short. What arrived meanwhile is in the ring.
+                self._closing = False
+                self._miss(self._closing_epoch, "a hand-over was cut short")
+
+    async def _finish_leading(self) -> None:
         renew_at_s = self._clock.monotonic()
         while self.leading and (self.queued > 0 or self._in_flight):
             if self._clock.monotonic() >= renew_at_s:
@@ -289,18 +375,16 @@ class PartitionLeader:
                     self._stop_leading("its lock expired")
             await self._clock.sleep(0.005)
         await self.cover_once()
-        unsent = self._send_queue.take_all()
-        for start in range(0, len(unsent), self._store.items_max):
-            part = unsent[start : start + self._store.items_max]
-            await self._store.reject(self.number, [(message_id, "", 0) for message_id in part])
+        await self._return(self._send_queue.take_all())
         if not self.leading:
             return
-        self.leading = False
         await self._lease.release()
-        await self._store.announce_free_partition(self.number)
+        self.leading = False
+        self._clear_queues()
         self._resigning = False
         self._not_before_s = max(self._not_before_s, self._clock.monotonic() + SHARE_PAUSE_S)
         self._log.info("handed_over")
+        await self._store.announce_free_partition(self.number)
 
     # Accepting --------------------------------------------------------------------------------
 
@@ -316,6 +400,10 @@ class PartitionLeader:
                         break
                     self._in_flight += 1
                     group.create_task(self._accept(batch))
+                if self._missed_from is None or not self.accepting:
+                    continue
+                if not self._in_flight and self.queued == 0:
+                    await self._accept_missed()
 
     def _next_batch(self) -> AcceptBatch | None:
         if self._retries:
@@ -400,7 +488,14 @@ class PartitionLeader:
         if not self.leading or not self._lease.trusted or self._send_queue or free_slots <= 0:
             return PassResult()
         leadership = self._leadership
-        claim = await self._store.claim(self.number, self._lease.term, free_slots)
+        now_s = self._clock.monotonic()
+        if now_s - self._claimed_s > self._ack_timeout_s / 2:
+            # This process or Redis stood still, and renewals wait behind this claim.
+            self.postpone_time_outs()
+        claim = await self._store.claim(
+            self.number, self._lease.term, free_slots, held_too=now_s >= self._held_from_s
+        )
+        self._claimed_s = self._clock.monotonic()
         if leadership != self._leadership or not self.leading:
             return PassResult()
         if claim is None:
@@ -421,6 +516,9 @@ class PartitionLeader:
         for connection, ids in expired.items():
             connection.expire(ids)
         pairs = [(each.message_id, each.payload) for each in messages]
+        self._workers.deliveries.update(
+            (each.message_id, each.delivery) for each in messages if each.delivery > 1
+        )
         self._send_queue.add(pairs, last if expired else ())
         self._metrics.redelivered += sum(each.delivery > 1 for each in messages)
         self.send_queued()
@@ -457,6 +555,8 @@ class PartitionLeader:
         if self._resigning:
             return  # After a gap the next leader accepts the messages that this one missed.
         unaccepted = [epoch for epoch, count in self._unaccepted.items() if count > 0]
+        if self._missed_from is not None:
+            unaccepted.append(self._missed_from)
         epoch = min([*unaccepted, current])
         if epoch <= self._covered:
             return

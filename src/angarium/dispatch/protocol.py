@@ -2,7 +2,9 @@
 
 The dispatcher dials. A worker that knows our additional commands sends HELLO first, with its id,
 its window and whether it finishes messages in Redis itself. The dispatcher replies with a HELLO.
-A worker that sends nothing receives only PROCESS_MESSAGE.
+A worker that sends nothing receives only PROCESS_MESSAGE. A worker that renews the messages it
+holds says so in its HELLO; the dispatcher's HELLO names the lease, after which a message that is
+not renewed goes to another worker.
 
 With a token set, each side proves that it knows the token; the token itself is never sent. Both
 sides send HELLO with a nonce. The side that dials sends its PROOF first. The listener checks it
@@ -23,7 +25,14 @@ from typing import ClassVar
 import msgspec
 
 from angarium.dispatch.errors import FrameInvalid, FrameMisplaced, PayloadInvalid, TokenRefused
-from angarium.dispatch.frames import Command, DispatchedMessage, Frame, FrameReader, encode
+from angarium.dispatch.frames import (
+    IDS_MAX,
+    Command,
+    DispatchedMessage,
+    Frame,
+    FrameReader,
+    encode,
+)
 from angarium.dispatch.message_ids import ID_BYTES, ID_PATTERN, is_message_id
 from angarium.dispatch.token_proof import (
     NONCE_BYTES,
@@ -41,6 +50,7 @@ CONSUMER_ID_CHARACTERS_MAX = 256
 HANDSHAKE_FRAME_BYTES_MAX = 8_192
 # HELLO, PROOF, and a HEARTBEAT each second until the deadline.
 HANDSHAKE_FRAMES_MAX = 16
+_IDS = re.compile(b"(?:" + ID_PATTERN + b")+")
 
 
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,6 +60,10 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int = 0
     completes: bool = False
     """An ACK of this worker means: the result is stored and the message is no longer pending."""
+    renews: bool = False
+    """This worker sends RENEW_MESSAGES for what it holds, and knows RELEASE_MESSAGES."""
+    lease_ms: int = 0
+    """From a dispatcher that knows RENEW_MESSAGES: how long a message is held without one."""
 
 
 class _ReceivedHello(Hello, frozen=True, omit_defaults=True):
@@ -98,6 +112,20 @@ class RejectionReceived:
 
 
 @dataclass(frozen=True)
+class RenewalReceived:
+    """The worker still holds these messages."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True)
+class ReleaseReceived:
+    """The worker no longer holds these messages; their state in Redis says what follows."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True)
 class HeartbeatReceived:
     pass
 
@@ -122,6 +150,8 @@ Event = (
     | MessagesReceived
     | AcknowledgementsReceived
     | RejectionReceived
+    | RenewalReceived
+    | ReleaseReceived
     | HeartbeatReceived
     | ErrorReceived
     | ProtocolViolated
@@ -235,6 +265,10 @@ class ConnectionProtocol:
             self._handle_hello(payload, events)
         elif command == Command.NACK_MESSAGE and self.accepts_rejections:
             events.append(_decode_rejection(payload))
+        elif command == Command.RENEW_MESSAGES and self.role is ConnectionRole.DISPATCHER:
+            events.append(RenewalReceived(_decode_ids(command, payload)))
+        elif command == Command.RELEASE_MESSAGES:
+            events.append(ReleaseReceived(_decode_ids(command, payload)))
         else:
             raise FrameMisplaced(f"this side does not accept {command.name}")
 
@@ -303,7 +337,7 @@ class ConnectionProtocol:
         if self._token is None:
             return msgspec.json.encode(own)
         return msgspec.json.encode(
-            _HelloWithNonce(own.consumer_id, own.window, own.completes, self._nonce)
+            _HelloWithNonce(**msgspec.structs.asdict(own), nonce=self._nonce)
         )
 
 
@@ -361,13 +395,20 @@ def _decode_rejection(payload: bytes) -> RejectionReceived:
     return RejectionReceived(message_id.lower(), text[:REASON_BYTES_MAX])
 
 
+def _decode_ids(command: Command, payload: bytes) -> list[bytes]:
+    if len(payload) > IDS_MAX * ID_BYTES or _IDS.fullmatch(payload) is None:
+        raise PayloadInvalid(f"{command.name} must contain 1 to {IDS_MAX} UUID4 and nothing else")
+    ids = payload.lower()
+    return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+
+
 def _decode_hello(payload: bytes) -> _ReceivedHello:
     try:
         received = msgspec.json.decode(payload, type=_ReceivedHello)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PayloadInvalid(f"HELLO can't be read: {error}") from None
-    if received.window < 0:
-        raise PayloadInvalid("HELLO names a negative window")
+    if received.window < 0 or received.lease_ms < 0:
+        raise PayloadInvalid("HELLO names a negative window or lease")
     if len(received.consumer_id) > CONSUMER_ID_CHARACTERS_MAX:
         raise PayloadInvalid(
             f"HELLO names a consumer_id of more than {CONSUMER_ID_CHARACTERS_MAX} characters"
@@ -383,4 +424,7 @@ def _decode_hello(payload: bytes) -> _ReceivedHello:
 
 
 def _plain_hello(received: _ReceivedHello) -> Hello:
-    return Hello(received.consumer_id, received.window, received.completes)
+    return Hello(
+        received.consumer_id, received.window, received.completes, received.renews,
+        received.lease_ms,
+    )  # fmt: skip

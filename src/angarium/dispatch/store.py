@@ -7,62 +7,56 @@ term and return None if a newer term exists: nothing was written, and the caller
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from angarium.dispatch import keys
+from angarium.dispatch import keys, transitions
 from angarium.dispatch.epochs import split_digests
 from angarium.dispatch.frames import DispatchedMessage, message_bytes
 from angarium.dispatch.message_ids import new_ids, partition_of_id
 from angarium.dispatch.settings import DispatchSettings
-from angarium.redis.connection import Argument, ReplyError
-from angarium.runtime.batching import BatchItem
+from angarium.dispatch.transitions import (
+    AcceptArgs,
+    AcceptInboxArgs,
+    ClaimArgs,
+    ClaimedBatch,
+    CompleteArgs,
+    CoverArgs,
+    DeadLetterItem,
+    EnqueueArgs,
+    EnqueueItem,
+    FinishedEpoch,
+    HeldItem,
+    JoinArgs,
+    LeaveArgs,
+    ListArgs,
+    Members,
+    MemberTransitions,
+    NewId,
+    RejectArgs,
+    RejectItem,
+    ResultItem,
+    RetryArgs,
+    ReturnArgs,
+    UnsentItem,
+)
+from angarium.redis.connection import ReplyError
+from angarium.runtime.batching import Batcher
 from angarium.runtime.errors import AngariumError, LimitExceeded
+from angarium.runtime.key import Key
 from angarium.runtime.lease import LeaseKeys
+from angarium.runtime.retry_policy import RetryPolicy
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
-
-ACCEPT = load_script("angarium.dispatch", "accept_messages")
-COMPLETE = load_script("angarium.dispatch", "complete_messages")
-ACKNOWLEDGE = load_script("angarium.dispatch", "acknowledge_messages")
-REJECT = load_script("angarium.dispatch", "reject_messages")
-CLAIM = load_script("angarium.dispatch", "claim_messages")
-ACCEPT_INBOX = load_script("angarium.dispatch", "accept_inbox")
-ENQUEUE = load_script("angarium.dispatch", "enqueue_messages")
-RETRY_DEAD_LETTERS = load_script("angarium.dispatch", "retry_dead_letters")
-DROP_DEAD_LETTERS = load_script("angarium.dispatch", "drop_dead_letters")
-PUBLISH_EPOCH_MARKER = load_script("angarium.dispatch", "publish_epoch_marker")
-COVER_EPOCHS = load_script("angarium.dispatch", "cover_epochs")
-JOIN_MEMBERS = load_script("angarium.dispatch", "join_members")
-LEAVE_MEMBERS = load_script("angarium.dispatch", "leave_members")
-LIST_MEMBERS = load_script("angarium.dispatch", "list_members")
 
 # How long an idempotency key is remembered: senders repeat within hours.
 ONCE_MS = 24 * 3600 * 1000
-# How long the id of a message without a key is remembered: we may repeat a call whose reply was
-# lost for this long.
-REPEAT_MS = 10 * 60 * 1000
 # Lua passes a few thousand values to one command; with more a script would fail half-way.
 SCRIPT_ITEMS_MAX = 1_000
 # A member renews its entry every second; an entry that is older than this is removed.
 MEMBER_TTL_MS = 5_000
-
-
-class ClaimedMessage(NamedTuple):
-    message_id: bytes
-    payload: bytes
-    delivery: int
-
-
-@dataclass(frozen=True)
-class ClaimedBatch:
-    """Messages that were due. `full`: more may be due."""
-
-    messages: list[ClaimedMessage]
-    dead: int
-    full: bool
 
 
 class Enqueued(NamedTuple):
@@ -104,28 +98,20 @@ class DispatchStore:
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
         self.partitions = runtime.settings.partitions
         self.items_max = min(self._limits.batch_items_max, SCRIPT_ITEMS_MAX)
-        name = runtime.keyspace.name
-        parts = range(self.partitions)
-        self._term = [name(keys.LEADER_LOCK_TERM, p) for p in parts]
-        self._pending = [name(keys.MESSAGES_PENDING, p) for p in parts]
-        self._payloads = [name(keys.MESSAGES_PAYLOADS, p) for p in parts]
-        self._attempts = [name(keys.MESSAGES_ATTEMPTS, p) for p in parts]
-        self._dead = [name(keys.MESSAGES_DEAD, p) for p in parts]
-        self._inbox = [name(keys.MESSAGES_INBOX, p) for p in parts]
-        self._stream = [name(keys.MESSAGES_PROCESSED, p) for p in parts]
-        self._covered = [name(keys.MESSAGES_COVERED, p) for p in parts]
-        self._epoch = name(keys.MESSAGES_EPOCH, 0)
         self.channel = runtime.keyspace.global_name(keys.MESSAGES_PUBLISHED)
         self.marker_channel = runtime.keyspace.global_name(keys.MESSAGES_EPOCHS)
         # Only on one node do all subscribers receive messages and markers in the same order.
-        self.subscription_key = self._epoch
-        self._consumers = [name(keys.CONSUMER_IDS, 0), name(keys.CONSUMERS_SEEN, 0)]
-        self._dispatchers = [name(keys.DISPATCHER_IDS, 0), name(keys.DISPATCHERS_SEEN, 0)]
-        self._enqueue = runtime.batched(ENQUEUE, lambda p: [self._inbox[p]])
+        self.subscription_key = runtime.keyspace.name(keys.MESSAGES_EPOCH, 0)
+        # Two stores of one process are two writers.
+        self._writer = f"{runtime.actor}/{secrets.token_hex(3)}"
+        self._writes: Counter[int] = Counter()  # calls of enqueue by partition
+        self._enqueue = runtime.batch(transitions.ENQUEUE, self._enqueue_args)
+        self.acknowledgements = runtime.batch(transitions.ACKNOWLEDGE)
 
     def lease_keys(self, partition: int) -> LeaseKeys:
         lock = self._runtime.keyspace.name(keys.LEADER_LOCK, partition)
-        return LeaseKeys(partition, lock, self._term[partition])
+        term = self._runtime.keyspace.name(keys.LEADER_LOCK_TERM, partition)
+        return LeaseKeys(partition, lock, term)
 
     # The leader's transitions -----------------------------------------------------------------
 
@@ -142,74 +128,76 @@ class DispatchStore:
 
         The caller sends the first `sent` messages; the others are due in Redis.
         """
-        names = self._names(partition, self._term, self._pending, self._payloads, self._attempts)
-        names += [self._digests(partition, epoch), self._dead[partition]]
         settings = self._settings
-        args: list[Argument] = [
+        args = AcceptArgs(
             term,
+            epoch,
             settings.ack_timeout_ms,
             settings.pending_messages_max,
             settings.pending_full,
-            self.channel,
+            self._payload_bytes_max,
             sent,
             digests,
-            self._payload_bytes_max,
-            len(messages),
-        ]
-        for message in messages:
-            args += message
-        reply = await self._runtime.run(ACCEPT, partition, names, args)
-        status = status_of(reply)
-        if status == "stale":
+        )
+        reply = await self._runtime.call(transitions.ACCEPT, partition, args, messages)
+        if reply == "stale":
             return None
         # A repeated call does not return the number. Refused messages are not pending, so sending
         # them does no harm: their results are not stored.
-        return len(messages) if status == "repeated" else int(reply[1])
+        return len(messages) if reply == "repeated" else int(reply.accepted)
 
-    async def claim(self, partition: int, term: int, count: int) -> ClaimedBatch | None:
-        names = self._names(
-            partition, self._term, self._pending, self._payloads, self._attempts, self._dead
-        )
+    async def claim(
+        self, partition: int, term: int, count: int, *, held_too: bool = True
+    ) -> ClaimedBatch | None:
+        """Due messages for one more delivery. Unless `held_too`, those that a worker may have are
+        left out."""
         settings = self._settings
-        args = [term, settings.ack_timeout_ms, settings.deliveries_max, count]
-        args += [self._payload_bytes_max, self._limits.batch_bytes_max]
-        reply = await self._runtime.run(CLAIM, partition, names, args)
-        if status_of(reply) == "stale":
-            return None
-        found = reply[3:]
-        messages = [
-            ClaimedMessage(found[i], found[i + 1], int(found[i + 2]))
-            for i in range(0, len(found), 3)
-        ]
-        return ClaimedBatch(messages, int(reply[2]), int(reply[1]) >= count)
+        args = ClaimArgs(
+            term,
+            settings.ack_timeout_ms,
+            settings.deliveries_max,
+            self._payload_bytes_max,
+            self._limits.batch_bytes_max,
+            count,
+            held_too,
+        )
+        reply: ClaimedBatch | str = await self._runtime.call(transitions.CLAIM, partition, args)
+        return None if isinstance(reply, str) else reply
+
+    async def return_unsent(self, partition: int, term: int, ids: Sequence[bytes]) -> bool:
+        """Make accepted messages due that the leader never sent. False if a newer term exists."""
+        args = ReturnArgs(term, self._settings.ack_timeout_ms)
+        for start in range(0, len(ids), self.items_max):
+            items = [UnsentItem(each) for each in ids[start : start + self.items_max]]
+            reply = await self._runtime.call(transitions.RETURN, partition, args, items)
+            if reply == "stale":
+                return False
+        return True
 
     async def accept_inbox(
         self, partition: int, term: int, count: int, sent: int
     ) -> list[DispatchedMessage] | None:
         """Messages of the durable intake that are pending now; [] if it is empty or the partition
         is full."""
-        names = self._names(
+        args = AcceptInboxArgs(
+            term,
+            self._settings.ack_timeout_ms,
+            self._settings.pending_messages_max,
+            self._payload_bytes_max,
+            self._limits.batch_bytes_max,
+            sent,
             partition,
-            self._term,
-            self._pending,
-            self._payloads,
-            self._attempts,
-            self._inbox,
-            self._dead,
+            self.partitions,
         )
-        ids = new_ids(count, partition, self.partitions)
-        settings = self._settings
-        args: list[Argument] = [term, settings.ack_timeout_ms, settings.pending_messages_max]
-        args += [sent, self._payload_bytes_max, partition, self.partitions, count, *ids]
-        reply = await self._runtime.run(ACCEPT_INBOX, partition, names, args)
-        status = status_of(reply)
-        if status == "stale":
+        ids = [NewId(each) for each in new_ids(count, partition, self.partitions)]
+        reply = await self._runtime.call(transitions.ACCEPT_INBOX, partition, args, ids)
+        if reply == "stale":
             return None
-        return list(zip(reply[1::2], reply[2::2], strict=True))
+        return [] if reply == "full" else reply.messages
 
     async def wait_for_inbox(self, partition: int, block_ms: int) -> bool:
         """Wait up to `block_ms`; whether the durable intake has an entry."""
-        name = self._inbox[partition]
+        name = self._name(keys.MESSAGES_INBOX, partition)
         reply = await self._runtime.redis.blocking(
             "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", name, "0-0",
             key=name, block_ms=block_ms,
@@ -217,29 +205,22 @@ class DispatchStore:
         return bool(reply)
 
     async def publish_epoch_marker(self) -> int:
-        reply = await self._runtime.run(
-            PUBLISH_EPOCH_MARKER, 0, [self._epoch], [self.marker_channel], durable=False
-        )
-        return int(reply)
+        reply = await self._runtime.call(transitions.PUBLISH_EPOCH_MARKER, 0, durable=False)
+        return int(reply.epoch)
 
     async def cover_epochs(
         self, partition: int, term: int, epoch: int, finished: Sequence[int]
     ) -> bool:
         """Record that all messages before `epoch` are accepted, and delete the digests of the
         `finished` epochs. False if a newer term exists."""
-        names = [self._term[partition], self._covered[partition]]
-        names += [self._digests(partition, each) for each in finished]
-        reply = await self._runtime.run(
-            COVER_EPOCHS,
-            partition,
-            names,
-            [term, epoch, self.marker_channel, partition],
-            durable=False,
+        args, items = CoverArgs(term, epoch, partition), [FinishedEpoch(each) for each in finished]
+        reply = await self._runtime.call(
+            transitions.COVER_EPOCHS, partition, args, items, durable=False
         )
-        return status_of(reply) != "stale"
+        return bool(reply == "covered")
 
     async def covered(self, partition: int) -> int:
-        name = self._covered[partition]
+        name = self._name(keys.MESSAGES_COVERED, partition)
         return int(await self._runtime.redis.call("GET", name, key=name) or 0)
 
     async def accepted_digests(
@@ -256,43 +237,38 @@ class DispatchStore:
 
     # Transitions by workers and acknowledgements ----------------------------------------------
 
-    async def complete(
-        self, partition: int, consumer: str, results: Sequence[tuple[bytes, Sequence[Argument]]]
-    ) -> list[bool]:
-        """Store results and finish their messages; False for a message that was finished before."""
-        names = self._names(partition, self._pending, self._payloads, self._attempts, self._stream)
-        args: list[Argument] = [consumer, self._settings.stream_entries_max or 0, len(results)]
-        for message_id, fields in results:
-            args.append(message_id)
-            args.append(len(fields))
-            args += fields
-        reply = await self._runtime.run(COMPLETE, partition, names, args)
-        return [status == b"completed" for status in reply]
+    def completions(self, consumer: str) -> Batcher[ResultItem, str]:
+        """Stores results and finishes their messages: `completed`, or `duplicate` for a message
+        that was finished before."""
+        entries_max = self._settings.stream_entries_max or 0
+        return self._runtime.batch(transitions.COMPLETE, CompleteArgs(consumer, entries_max))
 
-    async def acknowledge(
-        self, partition: int, acknowledged: Sequence[tuple[bytes, str]]
-    ) -> list[bool]:
-        """Finish messages whose worker stored the result itself; False if it was not pending."""
-        names = self._names(partition, self._pending, self._payloads, self._attempts)
-        args: list[Argument] = [len(acknowledged)]
-        for message_id, consumer in acknowledged:
-            args += (message_id, consumer)
-        reply = await self._runtime.run(ACKNOWLEDGE, partition, names, args)
-        return [status == b"acknowledged" for status in reply]
-
-    async def reject(
-        self, partition: int, rejections: Sequence[tuple[bytes, str, int]]
-    ) -> list[str]:
-        """Id, reason ('' when given back) and first delay in ms → status."""
-        names = self._names(partition, self._pending, self._payloads, self._attempts, self._dead)
+    def rejections(self, retry: RetryPolicy | None = None) -> Batcher[RejectItem, str]:
+        """Rejects messages by the policy of a worker function. Without one: as the settings say
+        for third-party workers, whose delay ends with the time-out."""
         settings = self._settings
-        args: list[Argument] = [
-            settings.ack_timeout_ms, settings.deliveries_max, len(rejections)
-        ]  # fmt: skip
-        for rejection in rejections:
-            args += rejection
-        reply = await self._runtime.run(REJECT, partition, names, args)
-        return [status_of(status) for status in reply]
+        tries_max, backoff = settings.deliveries_max, "exponential"
+        delay_ms_max = settings.ack_timeout_ms
+        if retry is not None:
+            tries_max = tries_max if retry.retries is None else retry.retries + 1
+            backoff, delay_ms_max = retry.backoff, int(retry.delay_s_max * 1000)
+        return self._runtime.batch(
+            transitions.REJECT,
+            RejectArgs(
+                settings.ack_timeout_ms, tries_max, backoff, settings.retry_delay_ms, delay_ms_max
+            ),
+        )
+
+    async def renew(self, partition: int, items: Sequence[HeldItem]) -> list[str]:
+        """`renewed`, `lost` or `unknown` for each."""
+        found: list[str] = []
+        for start in range(0, len(items), self.items_max):
+            part = items[start : start + self.items_max]
+            # Not durable: a renewal lasts seconds.
+            found += await self._runtime.call(
+                transitions.RENEW, partition, None, part, durable=False
+            )
+        return found
 
     async def enqueue(self, payload: bytes, idempotency_key: str | None = None) -> Enqueued:
         """Put one message into the durable intake. Concurrent calls share a batch."""
@@ -305,15 +281,18 @@ class DispatchStore:
         prepared = [self._intake(payload, key) for payload, key in messages]
         waiting: list[asyncio.Future[Any]] = []
         try:
-            for partition, item, size in prepared:
-                waiting.append(self._enqueue.submit(partition, item, None, size))
+            for partition, item in prepared:
+                waiting.append(self._enqueue.submit(partition, item, None, len(item.payload)))
         except AngariumError:
             # No batch was sent yet, so cancelling is enough.
             for each in waiting:
                 each.cancel()
             raise
         replies = await asyncio.gather(*waiting)
-        return [Enqueued(reply[1].decode(), status_of(reply) == "duplicate") for reply in replies]
+        return [
+            Enqueued(reply.message_id, isinstance(reply, transitions.DuplicateMessage))
+            for reply in replies
+        ]
 
     def check_payload(self, payload: bytes) -> None:
         """Raise LimitExceeded for a payload that does not fit into a frame."""
@@ -321,22 +300,23 @@ class DispatchStore:
         if size > size_max:
             raise LimitExceeded("frame_bytes_max", size, size_max)
 
-    def _intake(self, payload: bytes, idempotency_key: str | None) -> tuple[int, BatchItem, int]:
-        """PartitionLeader, the script's item and its size."""
+    def _intake(self, payload: bytes, idempotency_key: str | None) -> tuple[int, EnqueueItem]:
+        """The partition and the script's item."""
         self.check_payload(payload)
         if idempotency_key is None:
             (message_id,) = new_ids(1)
             partition = partition_of_id(message_id, self.partitions)
-            record_id, period_ms = message_id.decode(), REPEAT_MS
-        else:
-            key_bytes, key_max = len(idempotency_key.encode()), self._limits.id_bytes_max
-            if key_bytes > key_max:
-                raise LimitExceeded("id_bytes_max", key_bytes, key_max)
-            partition = self._runtime.keyspace.partition_of(idempotency_key)
-            (message_id,) = new_ids(1, partition, self.partitions)
-            record_id, period_ms = idempotency_key, ONCE_MS
-        record = self._runtime.keyspace.name(keys.MESSAGES_ONCE, partition, record_id)
-        return partition, ((record,), (message_id, payload, period_ms)), len(payload)
+            return partition, EnqueueItem(message_id, payload, "", 0)
+        key_bytes, key_max = len(idempotency_key.encode()), self._limits.id_bytes_max
+        if key_bytes > key_max:
+            raise LimitExceeded("id_bytes_max", key_bytes, key_max)
+        partition = self._runtime.keyspace.partition_of(idempotency_key)
+        (message_id,) = new_ids(1, partition, self.partitions)
+        return partition, EnqueueItem(message_id, payload, idempotency_key, ONCE_MS)
+
+    def _enqueue_args(self, partition: int) -> EnqueueArgs:
+        self._writes[partition] += 1
+        return EnqueueArgs(self._writer, self._writes[partition])
 
     async def publish(self, payload: bytes) -> int:
         """Publish on the channel; the number of subscribers that received the message."""
@@ -359,22 +339,22 @@ class DispatchStore:
     # Members ----------------------------------------------------------------------------------
 
     async def join_consumers(self, consumer: str) -> list[str]:
-        return await self._join(self._consumers, consumer)
+        return await self._join(transitions.CONSUMER_LIST, consumer)
 
     async def leave_consumers(self, consumer: str) -> None:
-        await self._runtime.run(LEAVE_MEMBERS, 0, self._consumers, [consumer], durable=False)
+        await self._leave(transitions.CONSUMER_LIST, consumer)
 
     async def consumers(self) -> list[str]:
-        return await self._members(self._consumers)
+        return await self._members(transitions.CONSUMER_LIST)
 
     async def join_dispatchers(self, dispatcher: str) -> list[str]:
-        return await self._join(self._dispatchers, dispatcher)
+        return await self._join(transitions.DISPATCHER_LIST, dispatcher)
 
     async def leave_dispatchers(self, dispatcher: str) -> None:
-        await self._runtime.run(LEAVE_MEMBERS, 0, self._dispatchers, [dispatcher], durable=False)
+        await self._leave(transitions.DISPATCHER_LIST, dispatcher)
 
     async def dispatchers(self) -> list[str]:
-        return await self._members(self._dispatchers)
+        return await self._members(transitions.DISPATCHER_LIST)
 
     async def announce_free_partition(self, partition: int) -> None:
         """Tell the other dispatchers that a partition has no leader. A hint: they also poll."""
@@ -385,33 +365,40 @@ class DispatchStore:
         slots become free after some time-outs too."""
         await self._runtime.redis.call("PUBLISH", self.marker_channel, b"done " + b" ".join(ids))
 
-    async def has_leader(self, partition: int) -> bool:
+    async def leader(self, partition: int) -> tuple[str | None, int]:
+        """The leader, and the milliseconds until its lock expires."""
         lock = self.lease_keys(partition).lock
-        return bool(await self._runtime.redis.call("EXISTS", lock, key=lock))
+        value, expiry_ms = await self._runtime.redis.execute(
+            [("GET", lock), ("PTTL", lock)], key=lock, repeatable=True
+        )
+        return _holder(value), max(0, int(expiry_ms))
 
     # Status and dead letters ------------------------------------------------------------------
 
     async def pending_count(self, partition: int) -> int:
-        name = self._pending[partition]
+        name = self._name(keys.MESSAGES_PENDING, partition)
         return int(await self._runtime.redis.call("ZCARD", name, key=name))
 
     async def is_pending(self, message_id: str) -> bool:
         partition = partition_of_id(message_id.encode(), self.partitions)
-        name = self._pending[partition]
+        name = self._name(keys.MESSAGES_PENDING, partition)
         return await self._runtime.redis.call("ZSCORE", name, message_id, key=name) is not None
 
     async def status(self, partition: int) -> PartitionStatus:
-        lease = self.lease_keys(partition)
+        lease, pending_name = (
+            self.lease_keys(partition),
+            self._name(keys.MESSAGES_PENDING, partition),
+        )
         replies: list[Any] = await self._runtime.redis.execute(
             [
                 ("GET", lease.lock),
                 ("GET", lease.term),
-                ("ZCARD", self._pending[partition]),
-                ("ZRANGE", self._pending[partition], 0, 0, "WITHSCORES"),
-                ("XLEN", self._inbox[partition]),
-                ("XLEN", self._stream[partition]),
-                ("XLEN", self._dead[partition]),
-                ("GET", self._covered[partition]),
+                ("ZCARD", pending_name),
+                ("ZRANGE", pending_name, 0, 0, "WITHSCORES"),
+                ("XLEN", self._name(keys.MESSAGES_INBOX, partition)),
+                ("XLEN", self._name(keys.MESSAGES_PROCESSED, partition)),
+                ("XLEN", self._name(keys.MESSAGES_DEAD, partition)),
+                ("GET", self._name(keys.MESSAGES_COVERED, partition)),
                 ("TIME",),
             ],
             key=lease.lock,
@@ -420,9 +407,8 @@ class DispatchStore:
         lock, term, pending, oldest, inbox, processed, dead, covered, time = replies
         now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
         oldest_ms = max(0, now_ms - int(float(oldest[1]))) if oldest else 0
-        leader = lock.decode().partition(":")[2].partition("/")[0] if lock else None
         return PartitionStatus(
-            partition, leader, int(term or 0), pending, oldest_ms, inbox, processed, dead,
+            partition, _holder(lock), int(term or 0), pending, oldest_ms, inbox, processed, dead,
             int(covered or 0),
         )  # fmt: skip
 
@@ -430,7 +416,7 @@ class DispatchStore:
         self, partition: int, count: int, after: str = "-", until: str = "+"
     ) -> list[DispatchDeadLetter]:
         """Dead letters after the entry `after`, oldest first, up to the entry `until`."""
-        name = self._dead[partition]
+        name = self._name(keys.MESSAGES_DEAD, partition)
         start = after if after == "-" else f"({after}"
         entries = await self._runtime.redis.call(
             "XRANGE", name, start, until, "COUNT", count, key=name
@@ -438,38 +424,46 @@ class DispatchStore:
         return [_dead_letter(partition, entry) for entry in entries]
 
     async def newest_dead_letter_id(self, partition: int) -> str | None:
-        name = self._dead[partition]
+        name = self._name(keys.MESSAGES_DEAD, partition)
         entries = await self._runtime.redis.call("XREVRANGE", name, "+", "-", "COUNT", 1, key=name)
         return entries[0][0].decode() if entries else None
 
     async def retry_dead_letters(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
-        names = self._names(partition, self._dead, self._pending, self._payloads, self._attempts)
-        args: list[Argument] = [self._settings.ack_timeout_ms, len(entry_ids), *entry_ids]
-        reply = await self._runtime.run(RETRY_DEAD_LETTERS, partition, names, args)
-        return [status_of(status) for status in reply]
+        args, items = RetryArgs(self._settings.ack_timeout_ms), list(map(DeadLetterItem, entry_ids))
+        found: list[str] = await self._runtime.call(
+            transitions.RETRY_DEAD_LETTERS, partition, args, items
+        )
+        return found
 
     async def drop_dead_letters(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
-        names = [self._dead[partition]]
-        reply = await self._runtime.run(
-            DROP_DEAD_LETTERS, partition, names, [len(entry_ids), *entry_ids]
+        items = list(map(DeadLetterItem, entry_ids))
+        found: list[str] = await self._runtime.call(
+            transitions.DROP_DEAD_LETTERS, partition, None, items
         )
-        return [status_of(status) for status in reply]
+        return found
 
-    def _names(self, partition: int, *keys_by_partition: Sequence[str]) -> list[str]:
-        return [names[partition] for names in keys_by_partition]
+    def _name(self, key: Key, partition: int) -> str:
+        return self._runtime.keyspace.name(key, partition)
 
     def _digests(self, partition: int, epoch: int) -> str:
         return self._runtime.keyspace.name(keys.MESSAGES_DIGESTS, partition, str(epoch))
 
-    async def _join(self, names: Sequence[str], member: str) -> list[str]:
-        reply = await self._runtime.run(
-            JOIN_MEMBERS, 0, names, [member, MEMBER_TTL_MS], durable=False
-        )
-        return [each.decode() for each in reply]
+    async def _join(self, members: MemberTransitions, member: str) -> list[str]:
+        args = JoinArgs(member, MEMBER_TTL_MS)
+        found: Members = await self._runtime.call(members.join, 0, args, durable=False)
+        return found.names
 
-    async def _members(self, names: Sequence[str]) -> list[str]:
-        reply = await self._runtime.run(LIST_MEMBERS, 0, names, [MEMBER_TTL_MS], durable=False)
-        return [each.decode() for each in reply]
+    async def _leave(self, members: MemberTransitions, member: str) -> None:
+        await self._runtime.call(members.leave, 0, LeaveArgs(member), durable=False)
+
+    async def _members(self, members: MemberTransitions) -> list[str]:
+        args = ListArgs(MEMBER_TTL_MS)
+        found: Members = await self._runtime.call(members.show, 0, args, durable=False)
+        return found.names
+
+
+def _holder(lock: bytes | None) -> str | None:
+    return lock.decode().partition(":")[2].partition("/")[0] if lock else None
 
 
 def _dead_letter(partition: int, entry: Sequence[Any]) -> DispatchDeadLetter:
@@ -480,7 +474,7 @@ def _dead_letter(partition: int, entry: Sequence[Any]) -> DispatchDeadLetter:
         partition,
         fields[b"message_id"].decode(),
         int(fields[b"deliveries"]),
-        reasons.split("\n") if reasons else [],
+        [each for each in reasons.split("\n") if each],
         fields.get(b"payload"),
         int(entry_id.partition("-")[0]),
     )

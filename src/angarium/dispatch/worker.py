@@ -2,36 +2,51 @@
 
 A worker decodes a message and calls the function. One script appends the result to the stream and
 removes the message from the pending ones; only then does the worker acknowledge. If the function
-raises, the worker rejects the message with the error as the reason. A worker that stops gives back
-the messages it has not started and finishes the others. A lost connection loses nothing: the
-results are still stored.
+raises, the worker stores the failure, and its retry policy decides what follows. While a message is
+here, waiting or running, the worker renews it, so no other worker gets it. A worker that stops
+gives back the messages it has not started and finishes the others. A lost connection loses
+nothing: the results are still stored, and the messages are renewed on another connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from socket import socket
+from typing import Any
 
 import msgspec
 
 from angarium.dispatch import security
 from angarium.dispatch.dispatcher_connection import DispatcherConnection, DispatcherConnectionEvents
-from angarium.dispatch.frames import DispatchedMessage, encode_acknowledgements
+from angarium.dispatch.frames import (
+    Command,
+    DispatchedMessage,
+    encode_acknowledgements,
+    encode_ids,
+)
+from angarium.dispatch.held_messages import HeldMessages
+from angarium.dispatch.limits import DispatchLimits
+from angarium.dispatch.message_ids import partition_of_id
 from angarium.dispatch.metrics import WorkerMetrics
 from angarium.dispatch.protocol import (
     REASON_BYTES_MAX,
     Hello,
     encode_heartbeat,
+    encode_hello,
     encode_rejection,
 )
-from angarium.dispatch.result_writer import ResultWriter
 from angarium.dispatch.results import stream_fields
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.transitions import RejectItem, ResultItem
+from angarium.redis.connection import Argument
 from angarium.runtime.application import Angarium, Caller, Handler
+from angarium.runtime.errors import AngariumError, InputInvalid, Overloaded, ScriptFailed
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.repeated_warnings import RepeatedWarnings
 from angarium.runtime.runtime import Runtime
@@ -48,8 +63,21 @@ TURN_MESSAGES_MAX = 100
 # Connections that have not proved that they know the token. Each lasts a few seconds at most; more
 # of them would use descriptors that dispatchers need.
 UNAUTHENTICATED_MAX = 100
+# A message is renewed when the last renewal is a quarter of the lease old, at the latest a tick
+# later. So a function that is faster costs nothing, and two renewals may be lost.
+RENEW_PART = 0.25
+RENEW_TICKS = 12
+RENEW_TICK_S_MAX = 0.1
+# Results and failures that Redis did not take are sent again after this time.
+STORE_RETRY_S = 0.1
+# Kinds of errors whose traceback is logged. A kind is a type and a line of code.
+TRACEBACKS_MAX = 100
 
 _decode = msgspec.json.Decoder().decode
+
+
+class TooLate(Exception):
+    """The function exceeded its time, and its failure is stored already."""
 
 
 def check(settings: CommonSettings, app: Angarium) -> None:
@@ -77,11 +105,10 @@ class Worker(Service, DispatcherConnectionEvents):
         settings = runtime.settings.group(DispatchSettings)
         self._runtime = runtime
         self._handler = handler
-        self._is_async = handler.is_async
         self._store = runtime.store(DispatchStore)
         self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
         self._window = int(handler.options.get("window", settings.worker_window))
-        self._caller = Caller(1 if self._is_async else self._concurrency)
+        self._caller = Caller(1 if handler.is_async else self._concurrency)
         self._tls = security.server_tls(runtime.settings)
         self.metrics = WorkerMetrics()
         self.warnings = RepeatedWarnings(self.log, runtime.clock)
@@ -90,11 +117,14 @@ class Worker(Service, DispatcherConnectionEvents):
         self._unauthenticated: dict[DispatcherConnection, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
         self._queue: deque[DispatchedMessage] = deque()
-        self._unfinished: dict[bytes, DispatcherConnection] = {}  # id → where to send the reply
+        self._held = HeldMessages()
+        self._lease_ms = settings.ack_timeout_ms
+        self._answers: dict[DispatcherConnection, dict[Command, list[bytes]]] = {}
+        self._traced: set[str] = set()  # kinds of errors
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
-        bytes_max = runtime.settings.limits.batch_bytes_max
-        self._results = ResultWriter(self._store, bytes_max, self, runtime.clock)
+        self._connections_max = runtime.settings.limits_of(DispatchLimits).worker_connections_max
+        self._rejections = self._store.rejections(handler.retry)
         self._reporter = ProcessReporter(runtime, "worker")
 
     async def on_start(self) -> None:
@@ -109,13 +139,15 @@ class Worker(Service, DispatcherConnectionEvents):
             ssl=self._tls,
             ssl_handshake_timeout=security.tls_deadline_s(self._tls),
         )
+        self._completions = self._store.completions(self.consumer)
         self.spawn("handlers", self._run_handlers)
-        self.spawn("results", self._results.run)
         self.loop("members", self._join_once, MEMBERS_S)
         # Until the end of the stop: dispatchers close a silent connection, and started messages
         # still finish here.
         beat_s = self._runtime.settings.group(DispatchSettings).heartbeat_ms / 1000
         self.loop("beats", self._beat_once, beat_s, until="stop")
+        tick_s = min(self._lease_ms / 1000 / RENEW_TICKS, RENEW_TICK_S_MAX)
+        self.loop("renewals", self._renew_once, tick_s, until="stop")
         self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
         await self._join_once()
 
@@ -125,13 +157,14 @@ class Worker(Service, DispatcherConnectionEvents):
             self._server.close()
         returned, self._queue = self._queue, deque()
         for message_id, _ in returned:
-            self._unfinished.pop(message_id).write(encode_rejection(message_id))
+            if (connection := self._held.remove(message_id)) is not None:
+                connection.write(encode_rejection(message_id))
         self.metrics.returned += len(returned)
         await self._store.leave_consumers(self.consumer)
 
     async def on_stop(self) -> None:
         """Wait until the started messages are finished, stored and acknowledged."""
-        while self._unfinished:
+        while self._held:
             await self.clock.sleep(0.01)
         await self._reporter.withdraw()
 
@@ -139,16 +172,19 @@ class Worker(Service, DispatcherConnectionEvents):
         for connection in (*self._connections, *self._unauthenticated):
             connection.close()
         self._caller.close()
-        self._unfinished.clear()
         self.warnings.flush(at_end=True)
 
     # Connections --------------------------------------------------------------------------
 
     def _connection(self) -> DispatcherConnection:
-        hello = Hello(consumer_id=self.consumer, window=self._window, completes=True)
+        # Messages of a broken connection count too; their dispatcher learns of them by renewals.
+        hello = self._hello(max(1, self._window - len(self._held.orphans)))
         return DispatcherConnection(
             self._runtime.settings, hello, self, self.metrics, self.warnings
         )
+
+    def _hello(self, window: int) -> Hello:
+        return Hello(consumer_id=self.consumer, window=window, completes=True, renews=True)
 
     @property
     def dispatchers(self) -> int:
@@ -166,7 +202,23 @@ class Worker(Service, DispatcherConnectionEvents):
 
     def on_authenticated(self, connection: DispatcherConnection) -> None:
         self._unauthenticated.pop(connection, None)
+        if len(self._connections) >= self._connections_max:
+            connection.abort()
+            return
         self._connections.add(connection)
+
+    def on_greeted(self, connection: DispatcherConnection) -> None:
+        """The dispatcher sent its HELLO. What the worker holds of broken connections is renewed
+        now, because the lease may be nearly over."""
+        if connection.lease_ms:
+            self._lease_ms = connection.lease_ms
+            if self._held.orphans:
+                self._renew(float("inf"))
+        if connection.window < self._window:
+            self._open_window(connection)
+
+    def on_released(self, ids: Sequence[bytes]) -> None:
+        self.metrics.lost += self._held.lose(ids)
 
     def on_disconnected(self, connection: DispatcherConnection) -> None:
         self._unauthenticated.pop(connection, None)
@@ -175,20 +227,32 @@ class Worker(Service, DispatcherConnectionEvents):
     def on_messages(
         self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
     ) -> None:
-        if not self.ready:
-            for message_id, _ in messages:
-                connection.write(encode_rejection(message_id))
-            self.metrics.returned += len(messages)
-            return
-        unfinished, queue = self._unfinished, self._queue
+        room = max(0, self._window - connection.held) if self.ready else 0
+        if len(messages) > room:
+            self._give_back(messages[room:], connection)
+            messages = messages[:room]
+        now_s, held, queue = self.clock.monotonic(), self._held, self._queue
         for message_id, payload in messages:
-            # A message may arrive again before it is finished. It runs once, and the reply goes
+            # A message may arrive again before it is finished. It runs once, and the answer goes
             # to the connection that sent it last.
-            if message_id not in unfinished:
+            if held.add(message_id, connection, now_s):
                 queue.append((message_id, payload))
-            unfinished[message_id] = connection
         self.metrics.received += len(messages)
         self._wake_one()
+
+    def _give_back(
+        self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
+    ) -> None:
+        """Messages that arrive during the stop, or beyond the window."""
+        connection.overfull = True
+        for message_id, _ in messages:
+            connection.write(encode_rejection(message_id))
+        self.metrics.returned += len(messages)
+
+    def _open_window(self, connection: DispatcherConnection) -> None:
+        connection.overfull = False
+        connection.window = self._window
+        connection.write(encode_hello(self._hello(self._window)))
 
     # Running the function -----------------------------------------------------------------
 
@@ -229,49 +293,148 @@ class Worker(Service, DispatcherConnectionEvents):
                 await asyncio.sleep(0)
 
     async def _handle(self, message_id: bytes, payload: bytes) -> None:
+        if self._held.is_lost(message_id):
+            self._held.remove(message_id)  # another worker has it, and it was not started here
+            return
         try:
             message = _decode(payload)
             # The function can read the message's id and continue its trace.
             CURRENT_WORK.set(CurrentWork(message_id, message, is_message=True))
-            if self._is_async:
-                result = await self._handler.function(message)
-            else:
+            if self._handler.retry.timeout_s is None:
                 result = await self._caller.call(self._handler, message)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self.on_failed([message_id], _reason(error), _origin(error))
-            return
-        try:
-            fields, size = stream_fields(result)
-        except Exception as error:
-            self.on_failed([message_id], reason := _reason(error), reason)
-            return
-        self._results.add(message_id, fields, size)
-
-    def on_failed(self, ids: Sequence[bytes], reason: str, kind: str) -> None:
-        """Reject messages. The log counts repeated failures of one `kind`."""
-        self.metrics.failed += len(ids)
-        first = ids[0].decode()
-        self.warnings.warn(
-            "message_failed", kind, count=len(ids), message_id=first, error=reason[:500]
-        )
-        for message_id in ids:
-            self._unfinished.pop(message_id).write(encode_rejection(message_id, reason))
-
-    def on_stored(self, ids: Sequence[bytes], completed: int) -> None:
-        """Acknowledge messages whose results are stored; `completed` of them for the first time."""
-        self.metrics.completed += completed
-        self.metrics.duplicates += len(ids) - completed
-        by_connection: dict[DispatcherConnection, list[bytes]] = {}
-        for message_id in ids:
-            connection = self._unfinished.pop(message_id)
-            if connection in by_connection:
-                by_connection[connection].append(message_id)
             else:
-                by_connection[connection] = [message_id]
-        for connection, part in by_connection.items():
-            connection.write(encode_acknowledgements(part))
+                result = await self._call_in_time(message_id, message)
+            fields, size = stream_fields(result)
+        except TooLate:
+            return
+        except Exception as error:
+            self._fail(message_id, error)
+        else:
+            self._store_result(message_id, fields, size)
+
+    async def _call_in_time(self, message_id: bytes, message: Any) -> Any:
+        """A function that exceeds its time fails the message at once. The slot is free when the
+        function has ended: a thread can't be interrupted. A late result is stored if the message
+        is still unfinished."""
+        timeout_s = self._handler.retry.timeout_s
+        call = asyncio.ensure_future(self._caller.call(self._handler, message))
+        try:
+            await asyncio.wait({call}, timeout=timeout_s)
+            if not call.done():
+                self._fail(message_id, TimeoutError(f"the function took more than {timeout_s:g} s"))
+                if self._handler.is_async:
+                    call.cancel()
+                await asyncio.wait({call})
+                if call.cancelled() or call.exception() is not None:
+                    raise TooLate
+        finally:
+            call.cancel()
+        return call.result()
+
+    # Results and failures -----------------------------------------------------------------
+
+    def _store_result(self, message_id: bytes, fields: Sequence[Argument], size: int) -> None:
+        partition = partition_of_id(message_id, self._store.partitions)
+        try:
+            stored = self._completions.submit(partition, ResultItem(message_id, fields), None, size)
+        except Overloaded:
+            self._later(self._store_result, message_id, fields, size)
+        else:
+            stored.add_done_callback(partial(self._on_stored, message_id, fields, size))
+
+    def _on_stored(
+        self, message_id: bytes, fields: Sequence[Argument], size: int, stored: asyncio.Future[str]
+    ) -> None:
+        if stored.cancelled():
+            return
+        error = stored.exception()
+        if error is None:
+            completed = stored.result() == "completed"
+            self.metrics.completed += completed
+            self.metrics.duplicates += not completed
+            self._answer(message_id, Command.ACK_MESSAGE)
+        elif isinstance(error, (ScriptFailed, InputInvalid)):
+            # Redis refuses the result now and later.
+            self._fail(message_id, error, f"the result can't be stored: {error}")
+        else:
+            # Safe to repeat. Without a repeat, another worker would repeat the work.
+            self.warnings.warn("store_failed", type(error).__name__, error=str(error))
+            self._later(self._store_result, message_id, fields, size)
+
+    def _fail(self, message_id: bytes, error: BaseException, reason: str = "") -> None:
+        """Store the failure of a try. The log counts repeated failures of one kind."""
+        reason = reason or _reason(error)
+        self.metrics.failed += 1
+        self._log_failure(message_id, error, reason)
+        last = not self._handler.retry.retries_error(error) and not reason.startswith("the result")
+        draw = random.uniform(0.5, 1.0)
+        text = f"{self.consumer}: {reason}"
+        self._store_failure(RejectItem(message_id, self.consumer, 0, text, last, draw))
+
+    def _store_failure(self, item: RejectItem) -> None:
+        partition = partition_of_id(item.message_id, self._store.partitions)
+        try:
+            stored = self._rejections.submit(partition, item)
+        except Overloaded:
+            self._later(self._store_failure, item)
+        else:
+            stored.add_done_callback(partial(self._on_failure_stored, item))
+
+    def _on_failure_stored(self, item: RejectItem, stored: asyncio.Future[str]) -> None:
+        if stored.cancelled():
+            return
+        error = stored.exception()
+        if isinstance(error, AngariumError) and not isinstance(error, ScriptFailed):
+            self._later(self._store_failure, item)
+            return
+        if error is not None:
+            # Without a renewal the message is due after the lease.
+            self.warnings.warn("failure_not_stored", type(error).__name__, error=str(error))
+        elif stored.result() == "dead":
+            self.metrics.dead += 1
+        self._answer(item.message_id, Command.RELEASE_MESSAGES)
+
+    def _log_failure(self, message_id: bytes, error: BaseException, reason: str) -> None:
+        kind = _origin(error)
+        shown: dict[str, Any] = {"message_id": message_id.decode(), "error": reason[:500]}
+        if kind not in self._traced and len(self._traced) < TRACEBACKS_MAX:
+            self._traced.add(kind)
+            self.log.warning("function_failed", **shown, exc_info=error)
+        self.warnings.warn("message_failed", kind, **shown)
+
+    def _later(self, call: Callable[..., None], *args: Any) -> None:
+        asyncio.get_running_loop().call_later(STORE_RETRY_S, call, *args)
+
+    def _answer(self, message_id: bytes, command: Command) -> None:
+        """Tell the dispatcher that the message is no longer here. All answers of this turn of the
+        loop are written together."""
+        connection = self._held.remove(message_id)
+        if connection is None:
+            return
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._write_answers)
+        self._answers.setdefault(connection, {}).setdefault(command, []).append(message_id)
+
+    def _write_answers(self) -> None:
+        answers, self._answers = self._answers, {}
+        for connection, by_command in answers.items():
+            if ids := by_command.get(Command.ACK_MESSAGE):
+                connection.write(encode_acknowledgements(ids))
+            if ids := by_command.get(Command.RELEASE_MESSAGES):
+                connection.write(encode_ids(Command.RELEASE_MESSAGES, ids))
+            if connection.overfull and self.ready and connection.held <= self._window // 2:
+                self._open_window(connection)
+
+    # Renewals -----------------------------------------------------------------------------
+
+    async def _renew_once(self) -> None:
+        self._renew(self.clock.monotonic() - self._lease_ms / 1000 * RENEW_PART)
+
+    def _renew(self, before_s: float) -> None:
+        now_s = self.clock.monotonic()
+        for connection, ids in self._held.to_renew(before_s, now_s, self._connections).items():
+            self.metrics.renewed += len(ids)
+            connection.write(encode_ids(Command.RENEW_MESSAGES, ids))
 
     async def _host(self) -> str:
         """The host that dispatchers dial. For a wildcard it is the address from which this machine
@@ -295,7 +458,7 @@ class Worker(Service, DispatcherConnectionEvents):
     async def _report_once(self) -> None:
         reported: Mapping[str, float] = {
             **asdict(self.metrics),
-            "in_hand": len(self._unfinished),
+            "in_hand": len(self._held),
             "dispatchers": self.dispatchers,
         }
         await self._reporter.report(reported)
@@ -303,7 +466,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self.warnings.flush()
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # __str__ is the application's code
@@ -311,7 +474,7 @@ def _reason(error: Exception) -> str:
     return valid_text(f"{type(error).__name__}: {text[:REASON_BYTES_MAX]}")
 
 
-def _origin(error: Exception) -> str:
+def _origin(error: BaseException) -> str:
     """Type and line of an error: equal for all messages that fail for the same reason."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from angarium.dispatch import security
+from angarium.dispatch.acknowledgements import AcknowledgementWriter
 from angarium.dispatch.errors import FrameInvalid, TokenRefused
-from angarium.dispatch.frames import DispatchedMessage, encode_messages
+from angarium.dispatch.frames import Command, DispatchedMessage, encode_ids, encode_messages
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import (
     AcknowledgementsReceived,
@@ -27,6 +28,8 @@ from angarium.dispatch.protocol import (
     HelloReceived,
     ProtocolViolated,
     RejectionReceived,
+    ReleaseReceived,
+    RenewalReceived,
     SendBytes,
     encode_error,
     encode_heartbeat,
@@ -51,6 +54,7 @@ class WorkerConnectionOptions:
     window: int  # of a worker that does not name one
     heartbeat_s: float
     name: str  # of this dispatcher
+    lease_ms: int = 0  # how long a worker holds a message without renewing it
     tracing: Tracing | None = None
 
 
@@ -59,6 +63,8 @@ class WorkerConnectionEvents:
 
     def on_acknowledged(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None: ...
     def on_rejected(self, connection: WorkerConnection, rejection: RejectionReceived) -> None: ...
+    def on_renewed(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None: ...
+    def on_released(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None: ...
     def on_lost(self, connection: WorkerConnection, unacknowledged: Sequence[bytes]) -> None: ...
     def on_free_slots(self) -> None: ...
 
@@ -75,7 +81,9 @@ class WorkerConnection(asyncio.Protocol):
         self.address = address
         self.consumer = address
         self.completes = False
+        self.renews = False
         self.unacknowledged: dict[bytes, float] = {}  # id → time of sending, oldest first
+        self._deliveries: dict[bytes, int] = {}  # of those that were sent more than once
         self._window = 0
         self._effective_window = 0  # smaller than the window while acknowledgements are late
         self._acknowledged = False  # since the last time-out
@@ -85,7 +93,7 @@ class WorkerConnection(asyncio.Protocol):
         self._metrics = metrics
         self._warnings = warnings
         self._reason_logged = False  # the reason why the connection ends
-        hello = Hello(consumer_id=options.name)
+        hello = Hello(consumer_id=options.name, lease_ms=options.lease_ms)
         self._protocol = DispatcherProtocol(
             options.frame_bytes_max, options.token, hello, dials=True
         )
@@ -109,27 +117,41 @@ class WorkerConnection(asyncio.Protocol):
             return 0
         return max(0, self._effective_window - len(self.unacknowledged))
 
-    def send(self, messages: Sequence[DispatchedMessage]) -> None:
+    def send(self, messages: Sequence[DispatchedMessage], deliveries: Mapping[bytes, int]) -> None:
+        """`deliveries` has the number of the delivery of each message that is sent again."""
         assert self._transport is not None
         now_s = self._loop.time()
-        self.unacknowledged.update(dict.fromkeys([message_id for message_id, _ in messages], now_s))
+        ids = [message_id for message_id, _ in messages]
+        self.unacknowledged.update(dict.fromkeys(ids, now_s))
         self._transport.write(encode_messages(messages))
+        if deliveries and (again := [each for each in ids if each in deliveries]):
+            self._deliveries.update((each, deliveries[each]) for each in again)
+            if self.renews:
+                # The record of the holder lets another dispatcher renew them if this one dies.
+                self._events.on_renewed(self, again)
         tracing = self._options.tracing
         if tracing is not None:
             values = {"angarium.consumer": self.consumer}
             tracing.messages("dispatch send", messages, time.time_ns(), values)
 
+    def delivery_of(self, message_id: bytes) -> int:
+        """The number of the delivery on this connection; 0 if it holds no such message."""
+        if message_id not in self.unacknowledged:
+            return 0
+        return self._deliveries.get(message_id, 1)
+
+    def adopt(self, ids: Sequence[bytes]) -> None:
+        """Count messages that the worker holds from an earlier connection or dispatcher."""
+        now_s = self._loop.time()
+        for message_id in ids:
+            self.unacknowledged.setdefault(message_id, now_s)
+
     def settle(self, ids: Sequence[bytes]) -> int:
-        """Free the slots of acknowledged or rejected messages.
+        """Free the slots of messages that the worker no longer holds.
 
         Returns how many of them this connection did not hold.
         """
-        unacknowledged, foreign = self.unacknowledged, 0
-        for message_id in ids:
-            if message_id in unacknowledged:
-                del unacknowledged[message_id]
-            else:
-                foreign += 1
+        foreign = self._free(ids)
         self._acknowledged = True
         self._effective_window = min(self._window, self._effective_window * 2)
         return foreign
@@ -140,23 +162,48 @@ class WorkerConnection(asyncio.Protocol):
         The window shrinks if no acknowledgement arrived since the last time-out: a worker that
         is too slow gets fewer messages, because each of them arrives late.
         """
-        for message_id in ids:
-            self.unacknowledged.pop(message_id, None)
+        self.release(ids)
         if not self._acknowledged:
             self._effective_window = max(1, self._effective_window // 2)
         self._acknowledged = False
 
+    def release(self, ids: Sequence[bytes]) -> None:
+        """Tell a worker that renews which messages it no longer holds."""
+        self._free(ids)
+        if ids and self.renews:
+            self.write(encode_ids(Command.RELEASE_MESSAGES, ids))
+
     def forget_sent_before(self, before_s: float) -> int:
         """Free the slots of old messages: they were finished elsewhere, or another leader took
-        over. Without this they would fill the window for ever. Returns their number."""
+        over. Without this they would fill the window for ever. Returns their number.
+
+        A worker that renews answers for each message, so nothing of it is forgotten."""
+        if self.renews:
+            return 0
         old = []
         for message_id, sent_s in self.unacknowledged.items():
             if sent_s >= before_s:
                 break
             old.append(message_id)
-        for message_id in old:
-            del self.unacknowledged[message_id]
+        self._free(old)
         return len(old)
+
+    def _free(self, ids: Sequence[bytes]) -> int:
+        """The number of ids that had no slot."""
+        unacknowledged, foreign = self.unacknowledged, 0
+        for message_id in ids:
+            if message_id in unacknowledged:
+                del unacknowledged[message_id]
+            else:
+                foreign += 1
+        if self._deliveries:
+            for message_id in ids:
+                self._deliveries.pop(message_id, None)
+        return foreign
+
+    def push_back(self, acknowledgements: AcknowledgementWriter) -> None:
+        if self._transport is not None:
+            acknowledgements.push_back(self._transport)
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -181,6 +228,10 @@ class WorkerConnection(asyncio.Protocol):
                     self._events.on_acknowledged(self, ids)
                 case RejectionReceived():
                     self._events.on_rejected(self, event)
+                case RenewalReceived(ids):
+                    self._events.on_renewed(self, ids)
+                case ReleaseReceived(ids):
+                    self._events.on_released(self, ids)
                 case SendBytes(reply):
                     self.write(reply)
                 case HelloReceived(hello):
@@ -207,6 +258,7 @@ class WorkerConnection(asyncio.Protocol):
             problem = "the connection ended before a proof of dispatch.token: do the tokens differ?"
             self._warn("protocol_error", code=TokenRefused.code, problem=problem)
         unacknowledged, self.unacknowledged = list(self.unacknowledged), {}
+        self._deliveries.clear()
         self._effective_window = 0
         self._events.on_lost(self, unacknowledged)
         if not self.closed.done():
@@ -222,11 +274,14 @@ class WorkerConnection(asyncio.Protocol):
         self.draining = False
         self.consumer = hello.consumer_id or self.address
         self.completes = hello.completes
+        self.renews = hello.completes and hello.renews
         self._open_window(hello.window or self._options.window)
 
     def _open_window(self, window: int) -> None:
         self._window = self._effective_window = window
-        self._events.on_free_slots()
+        # In the next turn of the loop: a worker that was connected before sends RENEW_MESSAGES
+        # right after HELLO, and these messages count first.
+        self._loop.call_soon(self._events.on_free_slots)
 
     def _no_hello(self) -> None:
         """A third-party worker: it gets plain frames and no heartbeats."""

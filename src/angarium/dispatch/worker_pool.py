@@ -36,6 +36,8 @@ class WorkerPool:
         self.warnings = RepeatedWarnings(log.logger("angarium.dispatch"), clock)
         self._connections: list[WorkerConnection] = []
         self._turn = 0
+        # The number of the delivery of each message that will be sent again.
+        self.deliveries: dict[bytes, int] = {}
         self._listed: frozenset[str] = frozenset()
         self._dial_tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -65,7 +67,7 @@ class WorkerPool:
             turn = self._turn % len(connections)
             for i, connection in enumerate((*connections[turn:], *connections[:turn])):
                 if part := messages[i :: len(connections)]:
-                    connection.send(part)
+                    self._send(connection, part)
             self._turn = turn + len(messages)
             return len(messages)
         return self._distribute_one_by_one(messages, avoid, connections)
@@ -89,8 +91,17 @@ class WorkerPool:
             sent += 1
         for connection, part in parts.items():
             if part:
-                connection.send(part)
+                self._send(connection, part)
         return sent
+
+    def _send(self, connection: WorkerConnection, messages: Sequence[DispatchedMessage]) -> None:
+        connection.send(messages, self.deliveries)
+        if self.deliveries:
+            self.forget_deliveries([message_id for message_id, _ in messages])
+
+    def forget_deliveries(self, ids: Iterable[bytes]) -> None:
+        for message_id in ids:
+            self.deliveries.pop(message_id, None)
 
     def _next(
         self,

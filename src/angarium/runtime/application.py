@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeVar, overload
 
 from angarium.runtime.errors import SettingInvalid
@@ -34,7 +35,7 @@ class Handler:
     options: Mapping[str, Any]
     retry: RetryPolicy = DEFAULT_POLICY
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         call = getattr(self.function, "__call__", None)  # noqa: B004  an object with async __call__
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)

@@ -208,14 +208,18 @@ class Runtime:
         return [transition.decode(each) for each in reply]
 
     def batch(
-        self, transition: Transition[Item], args: tuple[Any, ...] | None = None
+        self,
+        transition: Transition[Item],
+        args: tuple[Any, ...] | Callable[[int], tuple[Any, ...]] | None = None,
     ) -> Batcher[Item, Any]:
-        """Single calls of a declared transition that share script calls; `args` are the same for
-        all of them. A reply is a variant, as `Transition.decode` gives it."""
+        """Single calls of a declared transition that share script calls. `args` are the same for
+        all of them, or a function that gives those of the next script call of a partition. A reply
+        is a variant, as `Transition.decode` gives it."""
         bound = self._bound(transition)
 
         async def run(partition: int, items: list[Item]) -> Sequence[Any]:
-            names, values = bound.call(partition, args, items)
+            given = args(partition) if callable(args) else args
+            names, values = bound.call(partition, given, items)
             return transition.decode_all(await self.run(bound.script, partition, names, values))
 
         batcher: Batcher[Item, Any] = Batcher(run, self.options.limits, self._unanswered)

@@ -28,6 +28,10 @@ one flat list of arguments, for commands that take many at once; `item_keys(firs
 their keys. A script that reads ids itself gets the stem of their keys (`states_stem`). A script
 without items answers once; one with items answers once for each, or, with `one_reply`, once for the
 call.
+
+The last field of an item may be a list (`fields: Sequence[Argument]`). The function then gets two
+positions, `fields_first` and `fields_last`, and `argument_values(fields_first, fields_last)` gives
+the values.
 """
 
 from __future__ import annotations
@@ -97,6 +101,8 @@ class Transition(Generic[Item]):
 
     def _item_lines(self, at: int) -> list[str]:
         fields, keys = _fields(self.item), len(self.item_keys)
+        if _ends_in_list(self.item):
+            return _list_lines(at, fields)
         values = [_read(kind, f"ARGV[at + {n + 1}]") for n, (_, kind) in enumerate(fields)]
         values += [f"KEYS[key + {n + 1}]" for n in range(keys)]
         key = FIRST_KEY + len(self.keys) + len(self.stems) - 1
@@ -118,6 +124,8 @@ class Transition(Generic[Item]):
 
     def _check_parameters(self, source: str) -> None:
         wanted = [name for name, _ in _fields(self.item)] + [f"{k}_key" for k in self.item_keys]
+        if _ends_in_list(self.item):
+            wanted[-1:] = [f"{wanted[-1]}_first", f"{wanted[-1]}_last"]
         for found in _EACH_ITEM.findall(source):
             if [each.strip() for each in found.split(",")] != wanted:
                 problem = f"each_item takes ({found}), and the declaration says {wanted}"
@@ -173,6 +181,7 @@ class BoundTransition(Generic[Item]):
         self._item_places = places
         self._args_have_bools = bool in [kind for _, kind in _fields(transition.args)]
         self._items_have_bools = bool in [kind for _, kind in _fields(transition.item)]
+        self._items_end_in_list = _ends_in_list(transition.item)
 
     def call(
         self, partition: int, args: tuple[Any, ...] | None, items: Sequence[Item]
@@ -186,7 +195,10 @@ class BoundTransition(Generic[Item]):
             return names, values
         values.append(len(items))
         for item in items:
-            values += _without_bools(item) if self._items_have_bools else item
+            if self._items_end_in_list:
+                values += (*item[:-1], len(item[-1]), *item[-1])
+            else:
+                values += _without_bools(item) if self._items_have_bools else item
         if self._item_places:
             name = self._keyspace.name
             for item in items:
@@ -207,6 +219,25 @@ class BoundTransition(Generic[Item]):
 
 def _fields(kind: type[tuple[Any, ...]] | None) -> list[tuple[str, Any]]:
     return list(get_type_hints(kind).items()) if kind is not None else []
+
+
+def _ends_in_list(item: type[tuple[Any, ...]] | None) -> bool:
+    fields = _fields(item)
+    return bool(fields) and get_origin(fields[-1][1]) is Sequence
+
+
+def _list_lines(at: int, fields: list[tuple[str, Any]]) -> list[str]:
+    """The items follow each other: the plain fields, the number of values, the values."""
+    plain = len(fields) - 1
+    values = [_read(kind, f"ARGV[at + {n + 1}]") for n, (_, kind) in enumerate(fields[:-1])]
+    values += [f"at + {plain + 2}", "last"]
+    return [
+        f"local item_count = tonumber(ARGV[{at}])",
+        f"local function each_item(run) local found, at = {{}}, {at} for item = 1, item_count do "
+        f"local last = at + {plain + 1} + tonumber(ARGV[at + {plain + 1}]) "
+        f"found[item] = run({', '.join(values)}) at = last end return found end",
+        "local function argument_values(first, last) return unpack(ARGV, first, last) end",
+    ]
 
 
 def _read(kind: Any, text: str) -> str:

@@ -1,74 +1,80 @@
 #!lua
 -- Guarantee: under the newest term, messages that are due (never sent, given back, rejected, or
--- timed out) are returned for one more delivery, the longest due first. A message without further
--- deliveries, or that does not fit into a frame, becomes a dead letter instead.
--- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 dead letters
--- ARGV: 4 term, 5 ack_timeout_ms, 6 deliveries_max, 7 number of messages at most,
--- 8 payload_bytes_max of a frame, 9 bytes of payloads after which no more are returned
--- Returns: {'claimed', messages examined, dead, id, payload, delivery, id, …} | {'stale'}
+-- not acknowledged and not renewed in time) are returned for one more delivery, the longest due
+-- first. A message without further deliveries, or that does not fit into a frame, becomes a dead
+-- letter instead. Unless `held_too`, messages that a worker may have stay as they are: the caller
+-- gives the workers time to renew them.
 -- Events: redelivered, dead
 -- Repeats: no, each call returns other messages; those of a lost reply time out and are due again
 -- include: transition
 -- include: fence
+-- include: attempts
 -- include: dead_letter
-if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
-local ack_timeout_ms, deliveries_max = tonumber(ARGV[5]), tonumber(ARGV[6])
-local bytes_max = tonumber(ARGV[8])
-local due = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf',
-  string.format('%.0f', now_ms - ack_timeout_ms), 'LIMIT', 0, ARGV[7])
-local reply, dead, now = { 'claimed', #due, 0 }, 0, string.format('%.0f', now_ms)
-if #due == 0 then return reply end
-local attempts = redis.call('HMGET', KEYS[6], unpack(due))
+if fenced_off(term_key, term) then return reply.stale end
+local oldest = string.format('%.0f', now_ms - ack_timeout_ms)
+local due = redis.call('ZRANGEBYSCORE', pending_key, '-inf', oldest, 'LIMIT', 0, messages_max)
+if #due == 0 then return reply.claimed(0, 0, {}) end
+local full, dead, messages, now = #due >= messages_max, 0, {}, string.format('%.0f', now_ms)
+local attempts = redis.call('HMGET', attempts_key, unpack(due))
 -- Payloads are read in parts: all of them together may take too much memory.
 local PART = 25
-local payloads, bytes, bytes_enough = {}, 0, tonumber(ARGV[9])
+local payloads, bytes = {}, 0
 local members, first_time, failed = {}, {}, {}
-for i, id in ipairs(due) do
+
+local function deliver(message_id, payload, deliveries, reasons)
+  deliveries = deliveries + 1
+  if deliveries == 1 and reasons == '' then
+    first_time[#first_time + 1] = message_id
+  else
+    failed[#failed + 1] = message_id
+    failed[#failed + 1] = deliveries .. reasons
+  end
+  if deliveries > 1 then note('redelivered', message_id, { a = deliveries }) end
+  local m, r = #members, #messages
+  members[m + 1], members[m + 2] = now, message_id
+  messages[r + 1], messages[r + 2], messages[r + 3] = message_id, payload, deliveries
+end
+
+local function claim(message_id, payload, value)
+  local deliveries, holder, reasons = read_attempts(value)
+  if is_held(deliveries, reasons) then
+    if not held_too then return end
+    local silence = ' within ' .. ack_timeout_ms .. ' ms'
+    reasons = add_reason(reasons, holder == '' and 'no acknowledgement' .. silence
+      or holder .. ': no renewal' .. silence)
+  end
+  -- A message that was retried, or accepted under a higher limit, may be too large for a frame.
+  local fits = payload and #payload <= payload_bytes_max
+  if not payload then
+    reasons = add_reason(reasons, 'the payload is gone from Redis')
+  elseif not fits then
+    reasons = add_reason(reasons, 'too large, limits.frame_bytes_max is exceeded')
+  end
+  if fits and deliveries < deliveries_max then
+    deliver(message_id, payload, deliveries, reasons)
+    return
+  end
+  redis.call('HSET', attempts_key, message_id, deliveries .. reasons)
+  dead_letter(message_id)
+  note('dead', message_id, { a = deliveries })
+  dead = dead + 1
+end
+
+for i, message_id in ipairs(due) do
   local place = (i - 1) % PART + 1
   if place == 1 then
-    if bytes >= bytes_enough then
-      reply[2] = tonumber(ARGV[7])
+    if bytes >= reply_bytes_max then
+      full = true
       break
     end
-    payloads = redis.call('HMGET', KEYS[5], unpack(due, i, math.min(i + PART - 1, #due)))
+    payloads = redis.call('HMGET', payloads_key, unpack(due, i, math.min(i + PART - 1, #due)))
   end
   local payload = payloads[place]
   bytes = bytes + (payload and #payload or 0)
-  local count, reasons = parse_attempts(attempts[i])
-  -- A rejection wrote its own reason; a time-out wrote none. So fewer reasons than deliveries mean
-  -- that the last delivery timed out.
-  if count > 0 and select(2, string.gsub(reasons, '\n', '')) < count then
-    reasons = reasons .. '\nno acknowledgement within ' .. ack_timeout_ms .. ' ms'
-  end
-  -- A message that was retried, or accepted under a higher limit, may be too large for a frame.
-  local fits = payload and #payload <= bytes_max
-  if not payload then
-    reasons = reasons .. '\nthe payload is gone from Redis'
-  elseif not fits then
-    reasons = reasons .. '\ntoo large, limits.frame_bytes_max is exceeded'
-  end
-  if count >= deliveries_max or not fits then
-    redis.call('HSET', KEYS[6], id, count .. reasons)
-    dead_letter(KEYS[4], KEYS[5], KEYS[6], KEYS[7], id)
-    note('dead', id, { a = count })
-    dead = dead + 1
-  else
-    count = count + 1
-    if count == 1 and reasons == '' then
-      first_time[#first_time + 1] = id
-    else
-      failed[#failed + 1] = id
-      failed[#failed + 1] = count .. reasons
-    end
-    if count > 1 then note('redelivered', id, { a = count }) end
-    local m, r = #members, #reply
-    members[m + 1], members[m + 2] = now, id
-    reply[r + 1], reply[r + 2], reply[r + 3] = id, payload, count
-  end
+  claim(message_id, payload, attempts[i])
 end
-if #members > 0 then redis.call('ZADD', KEYS[4], unpack(members)) end
-if #first_time > 0 then redis.call('HDEL', KEYS[6], unpack(first_time)) end
-if #failed > 0 then redis.call('HSET', KEYS[6], unpack(failed)) end
-reply[3] = dead
+if #members > 0 then redis.call('ZADD', pending_key, unpack(members)) end
+if #first_time > 0 then redis.call('HDEL', attempts_key, unpack(first_time)) end
+if #failed > 0 then redis.call('HSET', attempts_key, unpack(failed)) end
 journal_append('dispatch')
-return reply
+return reply.claimed(full and #members + dead > 0 and 1 or 0, dead, messages)

@@ -1,25 +1,28 @@
 #!lua
 -- Guarantee: after the reply a message is in the durable intake. An idempotency key adds one
--- message, however often it is sent.
--- KEYS: 3 inbox (stream), then for each message the record of its idempotency key, or of its own
--- id if it has no key (string)
--- ARGV: 4 number of messages, then for each its id, its payload, and the expiry of its record in ms
--- Returns: for each {'enqueued', id} | {'duplicate', id of the first}
+-- message, however often it is sent. A repeated call of the same writer adds nothing: Redis
+-- remembers its last calls for ten minutes.
 -- Events: enqueued
--- Repeats: safe, the record has the id of the same message
+-- Repeats: safe, `sequence` identifies the call
 -- include: transition
-local replies = {}
-for i = 1, tonumber(ARGV[4]) do
-  local id, payload, record = ARGV[2 + 3 * i], ARGV[3 + 3 * i], KEYS[3 + i]
-  local first = redis.call('GET', record)
-  if first then
-    replies[i] = { first == id and 'enqueued' or 'duplicate', first }
-  else
-    redis.call('SET', record, id, 'PX', ARGV[4 + 3 * i])
-    redis.call('XADD', KEYS[3], '*', 'message_id', id, 'payload', payload)
-    note('enqueued', id)
-    replies[i] = { 'enqueued', id }
-  end
+local CALLS_MAX = 64
+local repeated = redis.call('SISMEMBER', writer_key, sequence) == 1
+if not repeated then
+  redis.call('SADD', writer_key, sequence)
+  redis.call('SREM', writer_key, sequence - CALLS_MAX)
+  redis.call('PEXPIRE', writer_key, 600000)
 end
+local replies = each_item(function(message_id, payload, idempotency_key, expiry_ms, once_key)
+  if idempotency_key ~= '' then
+    local first = redis.call('GET', once_key)
+    if first then return (first == message_id and reply.enqueued or reply.duplicate)(first) end
+    redis.call('SET', once_key, message_id, 'PX', expiry_ms)
+  elseif repeated then
+    return reply.enqueued(message_id)
+  end
+  redis.call('XADD', inbox_key, '*', 'message_id', message_id, 'payload', payload)
+  note('enqueued', message_id)
+  return reply.enqueued(message_id)
+end)
 journal_append('dispatch')
 return replies

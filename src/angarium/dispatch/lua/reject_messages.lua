@@ -1,41 +1,43 @@
 #!lua
--- Guarantee: a rejected message is due again, with the reason stored; after its last delivery it is
--- a dead letter. Without a reason the message is given back: it is due at once, and the delivery is
--- not counted.
--- KEYS: 3 pending (zset), 4 payloads (hash), 5 attempts (hash), 6 dead letters (stream)
--- ARGV: 4 ack_timeout_ms, 5 deliveries_max, 6 number of messages, then for each its id, the
--- reason or '', and the delay in ms before its second delivery, which doubles with each
--- Returns: for each 'requeued' | 'dead' | 'unknown'
+-- Guarantee: a message that its holder rejects is due again after the delay, with the reason
+-- stored; after its last try it is a dead letter. Without a reason the message is given back: it
+-- is due at once, and the delivery is not counted. If another worker has the message, or nobody,
+-- nothing changes ('lost').
 -- Events: rejected, returned, dead
--- Repeats: no, each call counts a failure
+-- Repeats: safe, the second call answers 'lost' or 'unknown'
 -- include: transition
+-- include: attempts
 -- include: dead_letter
-local ack_timeout_ms, deliveries_max = tonumber(ARGV[4]), tonumber(ARGV[5])
-local statuses = {}
-for i = 1, tonumber(ARGV[6]) do
-  local id, reason, delay_ms = ARGV[4 + 3 * i], ARGV[5 + 3 * i], tonumber(ARGV[6 + 3 * i])
-  if not redis.call('ZSCORE', KEYS[3], id) then
-    statuses[i] = 'unknown'
-  else
-    local count, reasons = attempts_of(KEYS[5], id)
-    statuses[i] = 'requeued'
-    if reason == '' then
-      redis.call('HSET', KEYS[5], id, math.max(0, count - 1) .. reasons)
-      redis.call('ZADD', KEYS[3], string.format('%.0f', now_ms - ack_timeout_ms), id)
-      note('returned', id)
-    else
-      redis.call('HSET', KEYS[5], id, count .. reasons .. '\n' .. reason)
-      note('rejected', id, { a = count, d = reason })
-      if count >= deliveries_max then
-        dead_letter(KEYS[3], KEYS[4], KEYS[5], KEYS[6], id)
-        note('dead', id, { a = count })
-        statuses[i] = 'dead'
-      else
-        local wait_ms = math.min(ack_timeout_ms, delay_ms * 2 ^ math.max(0, count - 1))
-        redis.call('ZADD', KEYS[3], string.format('%.0f', now_ms - ack_timeout_ms + wait_ms), id)
-      end
-    end
-  end
+local function requeue(message_id, value, wait_ms)
+  redis.call('HSET', attempts_key, message_id, value)
+  redis.call('ZADD', pending_key, string.format('%.0f', now_ms - ack_timeout_ms + wait_ms),
+    message_id)
+  return reply.requeued
 end
+local factors = {
+  exponential = function(failures) return 2 ^ (failures - 1) end,
+  linear = function(failures) return failures end,
+  fixed = function() return 1 end,
+}
+local replies = each_item(function(message_id, consumer, delivery, reason, last, draw)
+  if not redis.call('ZSCORE', pending_key, message_id) then return reply.unknown end
+  local value = redis.call('HGET', attempts_key, message_id)
+  if not is_holder(value, consumer, delivery) then return reply.lost end
+  local deliveries, _, reasons = read_attempts(value)
+  if reason == '' then
+    note('returned', message_id)
+    return requeue(message_id, deliveries - 1 .. reasons, 0)
+  end
+  value = deliveries .. add_reason(reasons, reason)
+  note('rejected', message_id, { a = deliveries, d = reason })
+  if last or deliveries >= tries_max then
+    redis.call('HSET', attempts_key, message_id, value)
+    dead_letter(message_id)
+    note('dead', message_id, { a = deliveries })
+    return reply.dead
+  end
+  local factor = factors[backoff](math.min(deliveries, 60))
+  return requeue(message_id, value, math.floor(math.min(delay_ms * factor, delay_ms_max) * draw))
+end)
 journal_append('dispatch')
-return statuses
+return replies

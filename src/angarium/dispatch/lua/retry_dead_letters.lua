@@ -1,32 +1,23 @@
 #!lua
--- Guarantee: a dead letter becomes pending again, once, with no delivery counted.
--- KEYS: 3 dead letters (stream), 4 pending (zset), 5 payloads (hash), 6 attempts (hash)
--- ARGV: 4 ack_timeout_ms, 5 number of dead letters, then their entry ids
--- Returns: for each 'retried' | 'unknown' | 'unusable' Redis has no payload
+-- Guarantee: a dead letter becomes pending again, once, with no delivery counted. Without a
+-- payload in Redis it is 'unusable'.
 -- Events: retried
 -- Repeats: safe, the second call answers 'unknown'
 -- include: transition
 -- include: dead_letter_entry
-local statuses = {}
-for i = 1, tonumber(ARGV[5]) do
-  local entry = dead_letter_entry(KEYS[3], ARGV[5 + i])
+local replies = each_item(function(entry_id)
+  local entry = dead_letter_entry(entry_id)
+  if not entry then return reply.unknown end
   local fields = {}
-  if entry then
-    for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
-  end
-  if not entry then
-    statuses[i] = 'unknown'
-  elseif not fields.payload then
-    statuses[i] = 'unusable'
-  else
-    local id = fields.message_id
-    redis.call('HSET', KEYS[5], id, fields.payload)
-    redis.call('HSET', KEYS[6], id, 0)
-    redis.call('ZADD', KEYS[4], string.format('%.0f', now_ms - tonumber(ARGV[4])), id)
-    redis.call('XDEL', KEYS[3], entry[1])
-    note('retried', id)
-    statuses[i] = 'retried'
-  end
-end
+  for f = 1, #entry[2], 2 do fields[entry[2][f]] = entry[2][f + 1] end
+  if not fields.payload then return reply.unusable end
+  local message_id = fields.message_id
+  redis.call('HSET', payloads_key, message_id, fields.payload)
+  redis.call('HSET', attempts_key, message_id, 0)
+  redis.call('ZADD', pending_key, string.format('%.0f', now_ms - ack_timeout_ms), message_id)
+  redis.call('XDEL', dead_key, entry[1])
+  note('retried', message_id)
+  return reply.retried
+end)
 journal_append('dispatch')
-return statuses
+return replies

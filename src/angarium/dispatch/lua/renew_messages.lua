@@ -1,0 +1,27 @@
+#!lua
+-- Guarantee: a message that its holder renews is not due for another time-out. If another worker
+-- has it, or nobody ('lost'), or if it is finished ('unknown'), nothing changes.
+-- Events: none, the message stays with its holder
+-- Repeats: safe
+-- include: transition
+-- include: attempts
+local ids, now = {}, string.format('%.0f', now_ms)
+each_item(function(message_id, consumer, delivery) ids[#ids + 1] = message_id end)
+local scores = redis.call('ZMSCORE', pending_key, unpack(ids))
+local attempts = redis.call('HMGET', attempts_key, unpack(ids))
+local members, item = {}, 0
+local replies = each_item(function(message_id, consumer, delivery)
+  item = item + 1
+  if not scores[item] then return reply.unknown end
+  local value = attempts[item]
+  if not is_holder(value, consumer, delivery) then return reply.lost end
+  members[#members + 1] = now
+  members[#members + 1] = message_id
+  local deliveries, holder, reasons = read_attempts(value)
+  if holder ~= consumer then
+    redis.call('HSET', attempts_key, message_id, deliveries .. '@' .. consumer .. reasons)
+  end
+  return reply.renewed
+end)
+if #members > 0 then redis.call('ZADD', pending_key, unpack(members)) end
+return replies
