@@ -78,9 +78,18 @@ class Angarium:
         policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
         return self._adder("step", step_type, policy)
 
-    def reply_sender(self, name: str = "default") -> Callable[[Function], Function]:
+    def reply_sender(
+        self,
+        name: str = "default",
+        *,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
+    ) -> Callable[[Function], Function]:
         """Send replies of the conversations module."""
-        return self._adder("reply_sender", name)
+        policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
+        return self._adder("reply_sender", name, policy)
 
     def inbox(
         self,

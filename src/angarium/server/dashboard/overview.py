@@ -12,8 +12,8 @@ from dataclasses import asdict
 import msgspec
 
 import angarium
-from angarium.conversations.queries import ConversationQueries
-from angarium.conversations.views import SendersView, view_senders
+from angarium.conversations.service import ConversationService
+from angarium.conversations.views import SendersView
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
@@ -71,7 +71,7 @@ class OverviewSampler:
         self._dispatch = runtime.store(DispatchStore)
         self._routing = runtime.store(routing_store)
         self._routing_lengths = RoutingListing(runtime)
-        self._conversations = ConversationQueries(runtime)
+        self._conversations = ConversationService(runtime)
         self._pickup = runtime.store(PickupStore)
         self._pickup_ages = PickupListing(runtime)
         self._transactions = Transactions(runtime)
@@ -83,7 +83,7 @@ class OverviewSampler:
         processes = await read_processes(self._runtime)
         journal = await self._journal_metrics()
         health = await self._transactions.health_report(1)
-        senders = await view_senders(self._conversations)
+        senders = await self._conversations.senders()
         modules = [
             await self._dispatch_metrics(processes),
             await self._routing_metrics(processes),
@@ -163,10 +163,9 @@ class OverviewSampler:
     async def _conversations_metrics(
         self, processes: Sequence[ProcessReport], senders: SendersView
     ) -> ModuleMetrics:
-        found = [await self._conversations.in_flight(partition) for partition in self._partitions]
-        replies, requests, new = (sum(each) for each in zip(*found, strict=True))
+        replies, requests = await self._conversations.in_flight()
         waiting = sum(need.replies for need in senders.needs)
-        facts = {"replies": replies, "requests": requests, "new": new, "without_sender": waiting}
+        facts = {"replies": replies, "requests": requests, "without_sender": waiting}
         return ModuleMetrics(
             "conversations", _count(processes, "conversations"), replies, None, 0, facts
         )
