@@ -76,7 +76,7 @@ class Ours:
             MinMessageInfo(info.request_id, "", info.conversation_id), "bench", 1, ""
         )
         new = NewReply(
-            info.conversation_id, info.request_id, info.response_id, 1, TASK, "", held=True
+            info.conversation_id, info.request_id, info.response_id, 1, TASK, "", hold="near"
         )
         await store.accept_reply(new)
         verdict = await store.check_reply(info, only_mine=True)
@@ -91,7 +91,7 @@ class _Bare:
     def __init__(self, runtime: Runtime) -> None:
         name = runtime.keyspace.name
         self._name = name
-        shared = [name(keys.PENDING_MESSAGES), name(keys.OPEN_REQUESTS), name(keys.NEW_MESSAGES)]
+        shared = [name(keys.PENDING_MESSAGES), name(keys.OPEN_REQUESTS)]
         self._steps = [
             runtime.batched(TOUCH, lambda _: shared, (step,))
             for step in ("request", "pending", "check", "sent", "ack")

@@ -112,7 +112,7 @@ async def _open(store: ConversationStore, size: int) -> None:
         info = MinMessageInfo(f"open{number}", "", f"open{number}")
         await store.create_request(info, "bench", 1, "")
         await store.accept_reply(
-            NewReply(info.conversation_id, info.request_id, f"open{number}", 1, TASK, held=True)
+            NewReply(info.conversation_id, info.request_id, f"open{number}", 1, TASK, hold="near")
         )
 
     for start in range(0, size, 5_000):

@@ -172,7 +172,7 @@ async def _conversations(runtime: Runtime) -> None:
         info = MinMessageInfo(f"request-{number}", "", f"conversation-{number}")
         await store.create_request(info, "bench", 1, "")
         reply = NewReply(
-            info.conversation_id, info.request_id, f"reply-{number}", 1, TEXT, held=True
+            info.conversation_id, info.request_id, f"reply-{number}", 1, TEXT, hold="near"
         )
         await store.accept_reply(reply)
 

@@ -1,6 +1,6 @@
 #!lua
 -- Guarantee: none; the keys of one step of a reply are touched as often as our transitions do it.
--- KEYS: 3 pendingMessages, 4 openRequests, 5 newMessages; per item: request, response, requests,
+-- KEYS: 3 pendingMessages, 4 openRequests; per item: request, response, requests,
 -- responses, order, ack
 -- ARGV: 4 step, 5 number of items; per item: conversation id, request id, response id, task,
 -- MinMessageInfo, score
@@ -9,7 +9,7 @@
 -- Repeats: no
 local step, answers = ARGV[4], {}
 for item = 1, tonumber(ARGV[5]) do
-  local k, a = 6 * item, 6 * item
+  local k, a = 6 * item - 1, 6 * item
   local request, response, requests, responses, order = KEYS[k], KEYS[k + 1], KEYS[k + 2],
     KEYS[k + 3], KEYS[k + 4]
   local conversation, request_id, response_id = ARGV[a], ARGV[a + 1], ARGV[a + 2]
@@ -19,7 +19,7 @@ for item = 1, tonumber(ARGV[5]) do
     redis.call('HINCRBY', order, 'n', 1)
     redis.call('HSET', request, 'conversationId', conversation, 'origin', 'bench', 'requestId',
       request_id, 'requestTimestamp', 1, 'status', 'WAITING', 'responseIdCounter', 0,
-      'expiresAtTS', 1, 'position', 1, 'corr', '')
+      'expiresAtTS', 1, 'position', 1)
     redis.call('PEXPIRE', request, 10000)
     redis.call('HSET', order, 'q' .. request, '1 1 0')
     redis.call('RPUSH', requests, request)
@@ -33,7 +33,7 @@ for item = 1, tonumber(ARGV[5]) do
     redis.call('HSET', response, 'conversationId', conversation, 'origin', 'bench', 'requestId',
       request_id, 'responseId', response_id, 'requestTimestamp', 1, 'responseTimestamp', 1,
       'status', 'PENDING', 'expiresAtTS', 1, 'awaitedToDateTS', 1, 'awaitedRetries', 0,
-      'taskItem', ARGV[a + 3], 'corr', '', 'sentAttempt', 0)
+      'taskItem', ARGV[a + 3])
     redis.call('PEXPIRE', response, 900000)
     redis.call('ZADD', responses, score, member)
     redis.call('PEXPIRE', responses, 900000)

@@ -9,8 +9,7 @@ from typing import Any
 from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import MessageOptions, MinMessageInfo, OutgoingReply, TaskItem
-from angarium.conversations.script_values import NewReply
-from angarium.conversations.settings import ConversationsSettings
+from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.journal import Journal, decode_entry
@@ -36,7 +35,7 @@ class Harness:
         self.runtime = runtime
         self.clock = clock
         self.store = ConversationStore(runtime, senders)
-        self.manager = MessageSyncManager(self.store, runtime.settings.group(ConversationsSettings))
+        self.manager = MessageSyncManager(runtime, self.store)
 
     async def request(self, request_id: str, conversation_id: str = "c") -> int:
         which = info(request_id, "", conversation_id)
@@ -54,12 +53,20 @@ class Harness:
         required_sender: str = "",
     ) -> MinMessageInfo:
         new = NewReply(
-            conversation_id, request_id, response_id, 2, b"{}", "corr", held,
+            conversation_id, request_id, response_id, 2, b"{}", "corr", "near" if held else "",
             required_sender=required_sender,
         )  # fmt: skip
         accepted = await self.store.accept_reply(new)
         assert not accepted.duplicate
         return accepted.info
+
+    async def claim(self, most: int = 100) -> list[TakeResult]:
+        """Claim and take what is due now."""
+        found: list[TakeResult] = []
+        for partition in self.store.partitions:
+            claim = await self.store.claim_awaited(partition, most)
+            found += await self.store.take(claim.infos, claim.claim)
+        return found
 
     async def verdict(self, which: MinMessageInfo) -> str:
         return (await self.store.check_reply(which)).status

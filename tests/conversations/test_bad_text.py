@@ -51,7 +51,7 @@ async def reasons(bridge: ConversationsInstance) -> list[str]:
         (Recoverable(BAD), f"Recoverable: {CLEAN}"),
         (FileNotFoundError(BAD), f"FileNotFoundError: {CLEAN}"),
         (Unreadable(), "Unreadable: its text can't be read: ValueError"),
-        (SystemExit(BAD), f"RuntimeError: the task raised SystemExit: {CLEAN}"),
+        (SystemExit(BAD), f"HandlerExit: the function raised {SystemExit(BAD)!r}"),
         (Fatal(BAD), CLEAN),
         (Fatal(BAD * 100), (CLEAN * 100)[:200]),
     ],

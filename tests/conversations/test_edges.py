@@ -12,7 +12,7 @@ import pytest
 from yarl import URL
 
 from angarium.cli import conversation as command
-from angarium.conversations import keys, operations
+from angarium.conversations import keys, service
 from angarium.conversations.compat import SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
 from angarium.conversations.model import MinMessageInfo, OutgoingReply
@@ -49,11 +49,10 @@ async def test_the_end_of_a_reply_does_not_end_another_of_the_same_id(any_redis_
         await it.request("B")
         second = await it.reply("B", "1", held=False)
         partition = it.store.partition_of("c")
-        claim, due = await it.store.claim_awaited(partition, 10)
-        assert due == [first]
-        (ended,) = await it.store.take(due, claim)
-        assert ended.status == "delivered"
-        (found,) = await it.store.take(await it.store.pop_new(partition, 10))
+        claim, due, _ = await it.store.claim_awaited(partition, 10)
+        assert set(due) == {first, second}
+        assert (await it.store.take([first], claim))[0].status == "delivered"
+        (found,) = await it.claim()  # the end of the first made it due
         assert found.status == "taken"
         assert await it.store.report_sent(second, None) == "sent"
 
@@ -130,7 +129,7 @@ async def test_places_are_removed_with_their_expired_list(redis_url: str) -> Non
         await it.runtime.redis.call("DEL", name)
         it.clock.jump(900_000)
         await it.request("B")
-        claim, due = await it.store.claim_awaited(0, 10)
+        claim, due, _ = await it.store.claim_awaited(0, 10)
         outcomes = await it.store.take(due, claim)
         assert [each.status for each in outcomes] == ["expired"] * 3
         request = it.runtime.keyspace.name(keys.CONVERSATION_REQUEST, 0, "B")
@@ -197,7 +196,7 @@ async def test_the_first_message_has_not_expired(redis_url: str) -> None:
 async def test_a_large_group_is_cancelled_completely_although_its_first_was_delivered_meanwhile(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "CANCEL_BATCH", 4)
+    monkeypatch.setattr(service, "CANCEL_BATCH", 4)
     async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
@@ -228,14 +227,10 @@ async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
         for name in ("A", "B", "C"):
             await it.request(name, name)
             await it.store.accept_reply(NewReply(name, name, name, 2, large))
-        new = await it.store.pop_new(0, 10)
-        statuses = [each.status for each in await it.store.take(new)]
-        assert statuses == ["taken", "taken", "later"]
-        again = await it.store.pop_new(0, 10)
-        assert again == new[2:]
-        assert [each.status for each in await it.store.take(again)] == ["taken"]
+        assert [each.status for each in await it.claim()] == ["taken", "taken", "later"]
+        assert [each.status for each in await it.claim()] == ["taken"]
         it.clock.jump(30_000)
-        claim, due = await it.store.claim_awaited(0, 10)
+        claim, due, _ = await it.store.claim_awaited(0, 10)
         statuses = [each.status for each in await it.store.take(due, claim)]
         assert statuses == ["taken", "taken", "later"]
         assert (await it.store.claim_awaited(0, 10))[1] == due[2:]
@@ -290,7 +285,7 @@ async def test_a_reply_that_cannot_be_read_does_not_block_the_others(redis_url: 
             await it.reply(name, name, name, held=False)
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "A")
         await it.runtime.redis.call("HSET", name, "requestTimestamp", "1.5e300")
-        taken = await it.manager.take(await it.store.pop_new(0, 10))
+        taken = await it.manager.get_awaited_messages(10)
         assert [each.info.response_id for each in taken] == ["B"]
         assert ("cancelled", "A") in await it.events()
 
@@ -383,7 +378,7 @@ async def test_any_conversation_can_be_shown_over_http(redis_url: str, odd: str)
     async with running_api(redis_url) as (api, _):
         assert await api.post("requests", opening("A", odd)) == (201, "created")
         status, shown = await get_encoded(api, odd)
-        assert (status, shown["conversationId"], shown["requestsTotal"]) == (200, odd, 1)
+        assert (status, shown["conversation_id"], shown["requests_total"]) == (200, odd, 1)
 
 
 async def test_a_conversation_without_an_id_is_refused_over_http(redis_url: str) -> None:

@@ -49,12 +49,12 @@ async def running_api(redis_url: str) -> AsyncIterator[tuple[ApiClient, Runtime]
 
 
 def opening(request_id: str = "A", conversation_id: str = "c") -> dict[str, Any]:
-    return {"conversationId": conversation_id, "requestId": request_id, "origin": "web"}
+    return {"conversation_id": conversation_id, "request_id": request_id, "origin": "web"}
 
 
 def answering(response_id: str, request_id: str = "A", **more: Any) -> dict[str, Any]:
     return {
-        "conversationId": "c", "requestId": request_id, "responseId": response_id, **more,
+        "conversation_id": "c", "request_id": request_id, "response_id": response_id, **more,
     }  # fmt: skip
 
 
@@ -64,14 +64,14 @@ async def test_every_refusal_has_its_code(redis_url: str) -> None:
         assert await api.post("requests", opening()) == (200, "duplicate")
         assert await api.post("requests", opening("A", "d")) == (409, "request_taken")
         assert await api.post("requests", opening("B", "x:req")) == (400, "id_refused")
-        assert await api.post("requests", {"conversationId": 7}) == (400, "input_invalid")
+        assert await api.post("requests", {"conversation_id": 7}) == (400, "input_invalid")
         assert await api.post("replies", answering("a1")) == (202, "accepted")
         assert await api.post("replies", answering("a1")) == (200, "duplicate")
         assert await api.post("replies", answering("b1", "B")) == (404, "request_unknown")
-        private = answering("a2", callbackUrl="http://10.0.0.1/")
+        private = answering("a2", callback_url="http://10.0.0.1/")
         assert await api.post("replies", private) == (422, "address_refused")
-        assert await api.post("acks", {"asyncResponseId": "x"}) == (404, "ack_unknown")
-        assert await api.post("acks", {"asyncResponseId": ""}) == (400, "id_refused")
+        assert await api.post("acks", {"async_response_id": "x"}) == (404, "ack_unknown")
+        assert await api.post("acks", {"async_response_id": ""}) == (400, "id_refused")
 
 
 @pytest.mark.parametrize("response_id", ["plain", "with/slash", "mit Ümlaut", '"quoted"'])
@@ -85,10 +85,10 @@ async def test_a_conversation_is_shown_with_the_reason_each_reply_waits(
         status, shown = await api.get("c")
         assert status == 200
         (only,) = shown["replies"]
-        assert only["reply"]["responseId"] == response_id
+        assert only["reply"]["response_id"] == response_id
         assert only["reason"]["why"] == "wait_request"
         status, shown = await api.get("nobody")
-        assert (status, shown["repliesTotal"]) == (200, 0)
+        assert (status, shown["replies_total"]) == (200, 0)
 
 
 def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
-from angarium.conversations.instance import build, check
+from angarium.conversations.instance import ConversationsInstance, build, check
 from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.process_report import ProcessReporter, read_processes
+from angarium.runtime.process_report import read_processes
 from angarium.settings import load
 from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.conversations.receiver import receiver
@@ -289,6 +289,10 @@ async def test_a_private_callback_address_cancels_the_reply(redis_url: str) -> N
         await eventually(lambda: bridge.cancelled == 1, DEADLINE_S)
 
 
+async def without_sender(bridge: ConversationsInstance) -> bool:
+    return bool((await bridge.manager.senders()).needs)
+
+
 async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_url: str) -> None:
     elsewhere, sent = Angarium(), list[str]()
 
@@ -300,32 +304,12 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
         await bridge.request("c", "A", "web")
         accepted = await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
         assert not accepted.held
-        await eventually(lambda: bridge.operations.without_sender >= 1, DEADLINE_S)
+        await eventually(lambda: without_sender(bridge), DEADLINE_S)
         assert len(bridge.queue) == 0
         prefix = bridge.runtime.settings.prefix
-        async with instance(redis_url, elsewhere, prefix=prefix) as other:
+        async with instance(redis_url, elsewhere, prefix=prefix):
             await eventually(lambda: sent == ["a1 0"], DEADLINE_S)
-            assert other.store.old_version_runs is False
         assert bridge.awaited == 0
-
-
-async def test_while_a_process_of_0_1_0_runs_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
-    """0.1.0 reports metrics but no senders, and finds replies only when they are due."""
-    async with sample_runtime(redis_url) as runtime:
-        prefix = runtime.settings.prefix
-        await ProcessReporter(runtime, "conversations").report({"queue": 0})
-        process = Harness(runtime, FakeClock())
-        async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
-            assert bridge.store.old_version_runs
-            await bridge.request("c", "A", "web")
-            await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
-            await eventually(lambda: bridge.operations.without_sender >= 1, DEADLINE_S)
-
-            async def claimed() -> bool:
-                _, infos = await process.store.claim_awaited(0, 10)
-                return [each.response_id for each in infos] == ["a1"]
-
-            await eventually(claimed, DEADLINE_S)
 
 
 async def test_the_role_reports_its_metrics(redis_url: str) -> None:

@@ -32,18 +32,18 @@ class Api:
 
     async def open(self, request_id: str, conversation_id: str = "c") -> None:
         status, _ = await self.post(
-            "requests", conversationId=conversation_id, requestId=request_id, origin="web"
+            "requests", conversation_id=conversation_id, request_id=request_id, origin="web"
         )
         assert status == 201
 
     async def reply(self, request_id: str, response_id: str, url: str) -> int:
         status, _ = await self.post(
             "replies",
-            conversationId="c",
-            requestId=request_id,
-            responseId=response_id,
+            conversation_id="c",
+            request_id=request_id,
+            response_id=response_id,
             payload={"text": response_id},
-            callbackUrl=url,
+            callback_url=url,
         )
         return status
 
@@ -83,11 +83,11 @@ async def test_replies_posted_over_http_reach_their_callbacks_in_order(any_redis
         for number, wanted in enumerate(["a1", "a2", "b1"]):
             await client.wait(number + 1)
             assert client.ids[-1] == wanted
-            status, body = await api.post("acks", asyncResponseId=f"ack-{wanted}")
+            status, body = await api.post("acks", async_response_id=f"ack-{wanted}")
             assert (status, body) == (200, {"status": "delivered"})
         assert client.bodies[0]["payload"] == {"text": "a1"}
         status, shown = await api.get("/v1/conversations/c")
-        assert (status, shown["repliesTotal"]) == (200, 0)
+        assert (status, shown["replies_total"]) == (200, 0)
 
 
 async def test_the_command_shows_why_each_reply_waits(redis_url: str) -> None:

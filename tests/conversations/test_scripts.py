@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from angarium.conversations import keys
@@ -15,12 +17,12 @@ from angarium.conversations.errors import (
 from angarium.conversations.model import CanSend
 from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.runtime.errors import Overloaded
-from tests.conversations.harness import harness, info
+from tests.conversations.harness import harness, harnesses, info
 from tests.kit.server import ServerProcess
 
 
 def new(request_id: str, response_id: str, conversation_id: str = "c") -> NewReply:
-    return NewReply(conversation_id, request_id, response_id, 2, b"{}", held=True)
+    return NewReply(conversation_id, request_id, response_id, 2, b"{}", hold="near")
 
 
 # create_requests
@@ -148,7 +150,7 @@ async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert await it.verdict(first) == "send"
         assert await it.store.check_reply(second) == CanSend(
-            "wait_response", "a1", None, 900_000, it.runtime.actor
+            "wait_response", "a1", None, 900_000, it.store.holder
         )
         await it.store.report_sent(first, "x")
         assert (await it.store.check_reply(second)).left_ms == 5_000
@@ -268,12 +270,15 @@ async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
         await it.request("A")
         reply = await it.reply("A", "a1", held=False)
         partition = it.store.partition_of("c")
-        assert await it.store.pop_new(partition, 10) == [reply]
-        assert await it.store.pop_new(partition, 10) == []
-        (outcome,) = await it.store.take([reply])
+        claim, due, _ = await it.store.claim_awaited(partition, 10)
+        assert due == [reply]
+        assert (await it.store.claim_awaited(partition, 10))[1] == []
+        (outcome,) = await it.store.take([reply], claim)
         assert outcome.taken is not None
         assert (outcome.status, outcome.taken.reply.origin) == ("taken", "whatsapp")
-        assert [each.status for each in await it.store.take([reply])] == ["lost"]
+        it.clock.jump(1)
+        assert await it.store.await_replies([reply], 0, 0, "") == ["awaited"]
+        assert [each.status for each in await it.store.take([reply], claim)] == ["lost"]
 
 
 async def test_a_claim_goes_to_one_process_and_the_reply_is_due_again_when_it_expires(
@@ -285,11 +290,11 @@ async def test_a_claim_goes_to_one_process_and_the_reply_is_due_again_when_it_ex
         partition = it.store.partition_of("c")
         assert (await it.store.claim_awaited(partition, 10))[1] == []
         it.clock.jump(30_000)
-        first, claimed = await it.store.claim_awaited(partition, 10)
+        first, claimed, _ = await it.store.claim_awaited(partition, 10)
         assert claimed == [reply]
         assert (await it.store.claim_awaited(partition, 10))[1] == []
         it.clock.jump(30_000)
-        second, claimed = await it.store.claim_awaited(partition, 10)
+        second, claimed, _ = await it.store.claim_awaited(partition, 10)
         assert claimed == [reply]
         assert [each.status for each in await it.store.take([reply], first)] == ["lost"]
         (outcome,) = await it.store.take([reply], second)
@@ -303,20 +308,20 @@ async def test_taking_ends_expired_replies_and_leaves_sent_ones(redis_url: str) 
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert [each.status for each in await it.store.take([info("A", "never")], "1")] == ["gone"]
         it.clock.jump(30_000)
-        claim, _ = await it.store.claim_awaited(0, 10)
+        claim, _, _ = await it.store.claim_awaited(0, 10)
         await it.store.report_sent(first, "x")
         it.clock.jump(1_000)
         outcomes = await it.store.take([first, second], claim)
         assert [each.status for each in outcomes] == ["lost", "taken"]
         it.clock.jump(4_000)
-        claim, due = await it.store.claim_awaited(0, 10)
+        claim, due, _ = await it.store.claim_awaited(0, 10)
         assert due == [first]
         (outcome,) = await it.store.take(due, claim)
         assert (outcome.status, outcome.next) == ("delivered", second)
         it.clock.jump(900_000)
-        claim, due = await it.store.claim_awaited(0, 10)
+        claim, due, _ = await it.store.claim_awaited(0, 10)
         assert [each.status for each in await it.store.take(due, claim)] == ["expired"]
-        assert await it.store.in_flight(0) == (0, 0, 0)
+        assert await it.store.in_flight(0) == (0, 0)
 
 
 async def test_a_reply_far_behind_is_not_taken_until_it_is_nearly_its_turn(
@@ -325,9 +330,7 @@ async def test_a_reply_far_behind_is_not_taken_until_it_is_nearly_its_turn(
     async with harness(redis_url) as it:
         await it.request("A")
         replies = [await it.reply("A", f"a{n}", held=False) for n in range(70)]
-        outcomes = await it.store.take(await it.store.pop_new(0, 100))
-        statuses = [each.status for each in outcomes]
-        assert statuses == ["taken"] * 64 + ["awaited"] * 6
+        assert [each.status for each in await it.claim()] == ["taken"] * 64
         for reply in replies[:63]:
             await it.store.finish(reply, "unasked")
             assert (await it.store.claim_awaited(0, 10))[1] == []
@@ -349,7 +352,7 @@ async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) ->
         it.clock.jump(4_999)
         assert (await it.store.claim_awaited(partition, 1))[1] == []
         it.clock.jump(1)
-        claim, due = await it.store.claim_awaited(partition, 1)
+        claim, due, _ = await it.store.claim_awaited(partition, 1)
         await it.store.take(due, claim)
         # One retry so far: the back-off counts once.
         await it.store.await_replies([reply], 0, 30_000, "why")
@@ -379,7 +382,7 @@ async def test_a_reply_that_is_sent_or_held_by_another_process_is_not_set_awaite
 async def test_a_reply_is_postponed_and_retired(redis_url: str) -> None:
     async with harness(redis_url) as it:
         await it.request("A")
-        reply = await it.reply("A", "a1")
+        reply = await it.reply("A", "a1", held=False)
         assert await it.store.postpone(reply, 50_000, 0) == "postponed"
         it.clock.jump(49_999)
         assert (await it.store.claim_awaited(0, 1))[1] == []
@@ -391,6 +394,134 @@ async def test_a_reply_is_postponed_and_retired(redis_url: str) -> None:
         sent = await it.reply("A", "a2")
         await it.store.report_sent(sent, None)
         assert await it.store.postpone(sent, 1_000, 0) == "sent"
+
+
+async def test_f23_only_its_holder_changes_the_end_of_a_hold(any_redis_url: str) -> None:
+    """Postponing a held reply made it due at once, and a second process sent it too."""
+    async with harnesses(any_redis_url, None, None) as (it, other):
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        it.clock.jump(20_000)
+        assert await other.store.postpone(reply, 0, 30_000) == "held"
+        assert await other.claim() == []
+        assert (await other.store.check_reply(reply, only_mine=True)).status == "gone"
+        assert await it.store.postpone(reply, 0, 30_000) == "renewed"
+        it.clock.jump(29_999)
+        assert await other.claim() == []
+        assert await it.verdict(reply) == "send"
+        it.clock.jump(1)
+        assert [each.status for each in await other.claim()] == ["taken"]
+        assert await it.store.renew([reply]) == ["held"]
+        assert await other.store.renew([reply]) == ["renewed"]
+        assert await other.store.await_replies([reply], 0, 0, "") == ["awaited"]
+        assert await it.store.renew([reply]) == ["gone"]
+
+
+async def test_a_reply_that_another_holds_is_retired_when_its_hold_ends(redis_url: str) -> None:
+    async with harnesses(redis_url, None, None) as (it, other):
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        it.clock.jump(20_000)
+        assert await other.store.retire(reply, 0) == "retiring"
+        it.clock.jump(9_999)
+        assert await other.claim() == []
+        assert await it.verdict(reply) == "send"
+        it.clock.jump(1)
+        assert [each.status for each in await other.claim()] == ["expired"]
+
+
+async def test_permission_to_send_lasts_at_least_half_of_a_hold(any_redis_url: str) -> None:
+    async with harnesses(any_redis_url, None, None) as (it, other):
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        it.clock.jump(29_999)
+        found = await it.store.check_reply(reply, only_mine=True)
+        assert (found.status, found.hold_ms) == ("send", 30_000)
+        it.clock.jump(29_999)
+        assert await other.claim() == []
+        # Nobody took it when the hold ended: it is still this process's.
+        it.clock.jump(1)
+        assert (await it.store.check_reply(reply, only_mine=True)).status == "send"
+        assert await other.claim() == []
+
+
+async def test_f27_a_reply_that_is_being_sent_does_not_expire(any_redis_url: str) -> None:
+    async with harnesses(any_redis_url, None, None) as (it, other):
+        await it.request("A")
+        reply = await it.reply("A", "a1")
+        it.clock.jump(29_000)
+        for _ in range(29):
+            assert await it.store.renew([reply]) == ["renewed"]
+            it.clock.jump(29_990)
+        assert (await it.store.check_reply(reply, only_mine=True)).status == "send"
+        it.clock.jump(29_000)  # its time has ended meanwhile
+        assert await other.claim() == []
+        assert await it.store.report_sent(reply, None) == "sent"
+        it.clock.jump(5_000)
+        assert [each.status for each in await other.claim()] == ["delivered"]
+        assert await it.count("expired") == 0
+
+
+async def test_f27_a_sent_reply_whose_list_has_expired_was_delivered(redis_url: str) -> None:
+    """No process ran for a quarter of an hour: only the entry in pendingMessages is left."""
+    async with harness(redis_url) as it:
+        await it.request("A")
+        sent, waiting = await it.reply("A", "a1"), await it.reply("A", "a2")
+        await it.store.report_sent(sent, "ack")
+        name = it.runtime.keyspace.name
+        await it.runtime.redis.call(
+            "DEL", name(keys.CONVERSATION_RESPONSES, 0, "c"),
+            name(keys.CONVERSATION_RESPONSE, 0, "a1"), name(keys.CONVERSATION_RESPONSE, 0, "a2"),
+        )  # fmt: skip
+        it.clock.jump(900_000)
+        assert {each.status for each in await it.claim()} == {"delivered", "expired"}
+        events = await it.events()
+        assert ("delivered", sent.response_id) in events
+        assert ("expired", waiting.response_id) in events
+
+
+async def test_f27_ids_of_replies_are_forgotten_when_a_request_has_had_many(
+    redis_url: str,
+) -> None:
+    async with harness(redis_url) as it:
+        await it.request("A")
+        name = it.runtime.keyspace.name(keys.CONVERSATION_REQUEST, 0, "A")
+        for start in range(0, 4 * 4096, 512):
+            await asyncio.gather(
+                *(it.store.accept_reply(new("A", f"a{start + n}")) for n in range(512))
+            )
+            await it.manager.delete_conversation_register("nobody", None, info("A"))
+        assert await it.runtime.redis.call("HLEN", name) < 2 * 4096 + 12
+        assert (await it.store.accept_reply(new("A", f"a{4 * 4096 - 4096}"))).duplicate
+
+
+async def test_only_the_first_reply_of_a_conversation_counts_a_retry(redis_url: str) -> None:
+    """F25: the replies behind a failed one were not tried."""
+    async with harness(redis_url) as it:
+        await it.request("A")
+        replies = [await it.reply("A", f"a{n}") for n in range(3)]
+        for _ in range(3):
+            assert await it.store.await_replies(replies, 0, 0, "503") == ["awaited"] * 3
+            taken = [each.taken for each in await it.claim()]
+        retries = {each.info.response_id: each.reply.awaited_retries for each in taken if each}
+        assert retries == {"a0": 3, "a1": 0, "a2": 0}
+        it.clock.jump(30_000)  # the holder died
+        taken = [each.taken for each in await it.claim()]
+        retries = {each.info.response_id: each.reply.awaited_retries for each in taken if each}
+        assert retries == {"a0": 4, "a1": 0, "a2": 0}
+
+
+async def test_a_program_may_hold_replies_far_behind_and_a_process_waits_with_them(
+    redis_url: str,
+) -> None:
+    async with harnesses(redis_url, None, None) as (it, other):
+        await it.request("A")
+        for number in range(65):
+            reply = NewReply("c", "A", f"a{number}", 2, b"{}", hold="always")
+            assert (await it.store.accept_reply(reply)).held
+        other.clock.jump(30_000)
+        statuses = [each.status for each in await other.claim()]
+        assert (statuses.count("taken"), statuses.count("awaited")) == (64, 1)
 
 
 # cancel_replies, list_siblings
@@ -487,8 +618,8 @@ async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
 
 @pytest.mark.parametrize(
     "conversation_id",
-    ["pendingMessages", "openRequests", "newMessages", "waitingSender", "waitingSender:n:x",
-     "senderProcesses", "req:x", "res:x", "x:req", "x:order", "req",
+    ["pendingMessages", "openRequests", "waitingSender", "waitingSender:n:x",
+     "req:x", "res:x", "x:req", "x:order", "req",
      "asyncRequest:1", "", "x" * 513, "\ud800"],
 )  # fmt: skip
 async def test_an_id_that_spells_another_key_is_refused(

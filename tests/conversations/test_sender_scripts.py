@@ -19,6 +19,7 @@ from angarium.conversations.model import (
 from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import WAITING
 from angarium.conversations.wait_reasons import SenderWait
+from angarium.runtime.process_report import ProcessReporter
 from tests.conversations.harness import Harness, harnesses, info
 from tests.kit.sample import sample_runtime
 
@@ -37,20 +38,8 @@ async def offered(process: Harness) -> list[MinMessageInfo]:
     return [each for p in partitions for each in await process.store.pop_waiting(p, 100)]
 
 
-async def take_new(process: Harness) -> list[TakeResult]:
-    found = []
-    for partition in process.store.partitions:
-        infos = await process.store.pop_new(partition, 100)
-        found += await process.store.take(infos)
-    return found
-
-
 async def claim(process: Harness) -> list[TakeResult]:
-    found = []
-    for partition in process.store.partitions:
-        claimed, infos = await process.store.claim_awaited(partition, 100)
-        found += await process.store.take(infos, claimed)
-    return found
+    return await process.claim()
 
 
 def statuses(outcomes: list[TakeResult]) -> list[str]:
@@ -67,7 +56,7 @@ async def waiting(process: Harness, *, required_sender: str = FAX) -> MinMessage
     """A reply that this process found and can't send."""
     await process.request("A")
     reply = await process.reply("A", "a1", held=False, required_sender=required_sender)
-    assert statuses(await take_new(process)) == ["no_sender"]
+    assert statuses(await claim(process)) == ["no_sender"]
     return reply
 
 
@@ -92,7 +81,7 @@ async def test_a_process_holds_only_replies_it_can_send(
 ) -> None:
     async with harnesses(redis_url, senders) as (it,):
         await it.request("A")
-        new = NewReply("c", "A", "a1", 2, b"{}", held=True, required_sender=need)
+        new = NewReply("c", "A", "a1", 2, b"{}", hold="near", required_sender=need)
         assert (await it.store.accept_reply(new)).held is held
         assert (await status(it, info("A", "a1")))[0] == ("PENDING" if held else "WAITING")
 
@@ -136,7 +125,7 @@ async def test_a_process_without_sender_names_gets_every_reply(any_redis_url: st
         await waiting(foreign)
         await foreign.request("B", "d")
         await foreign.reply("B", "b1", "d", held=False)
-        await take_new(foreign)
+        await claim(foreign)
         taken = await manager.manager.get_awaited_messages(10)
         assert {each.info.response_id for each in taken} == {"a1", "b1"}
 
@@ -211,40 +200,8 @@ async def test_a_reply_far_behind_does_not_wait_for_its_sender_yet(redis_url: st
         for number in range(64):
             await it.reply("A", f"a{number}", required_sender="n:http")
         await it.reply("A", "last", held=False, required_sender=FAX)
-        assert statuses(await take_new(it)) == ["awaited"]
+        assert statuses(await claim(it)) == []
         assert await needs(it) == []
-
-
-async def test_the_required_sender_of_a_reply_that_0_1_0_accepted_is_read_from_its_task(
-    redis_url: str,
-) -> None:
-    async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
-        await foreign.request("A")
-        options = {
-            "a1": MessageOptions(1, sender="fax"),
-            "a2": MessageOptions(1, callback_url="https://example.com"),
-            "a3": MessageOptions(1),
-        }
-        for response_id, option in options.items():
-            task = encode_task(TaskItem(option))
-            await foreign.store.accept_reply(NewReply("c", "A", response_id, 2, task))
-            name = foreign.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, response_id)
-            await foreign.runtime.redis.call("HDEL", name, "sender", key=name)
-        assert statuses(await take_new(foreign)) == ["no_sender", "taken", "no_sender"]
-        assert {need.senders for need in await needs(own)} == {("fax",), ("whatsapp", "default")}
-
-
-async def test_while_a_process_of_0_1_0_runs_a_reply_stays_due_for_it(redis_url: str) -> None:
-    """0.1.0 finds replies only when they are due, and takes all of them."""
-    async with harnesses(redis_url, ["http"], None) as (foreign, older):
-        foreign.store.old_version_runs = True
-        reply = await waiting(foreign)
-        assert statuses(await claim(foreign)) == ["no_sender"]
-        assert await claim(older) == []
-        older.clock.jump(1_000)
-        assert statuses(await claim(older)) == ["taken"]
-        # It is still in the wait set, but no other process may take it.
-        assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
 
 
 async def test_a_reply_waits_for_a_sender_with_an_odd_name(redis_url: str) -> None:
@@ -358,7 +315,7 @@ async def test_sender_waits_of_an_expired_conversation_are_removed_in_time(redis
         assert await needs(it) == []
         await it.request("B", "d")
         await it.reply("B", "b1", "d", held=False, required_sender="n:telex")
-        await take_new(it)
+        await claim(it)
         stem = it.runtime.keyspace.name(keys.WAITING_SENDER, 0, "n")
         found = await it.runtime.redis.call("ZRANGE", stem, 0, -1, key=stem)
         assert found == [b"n:telex"]
@@ -387,7 +344,7 @@ async def test_no_more_replies_are_popped_than_asked_for(redis_url: str) -> None
         for number in range(6):
             need = ("n:fax", "", "n:default")[number % 3]
             await foreign.reply("A", f"a{number}", held=False, required_sender=need)
-        await take_new(foreign)
+        await claim(foreign)
         found = []
         while some := await own.store.pop_waiting(0, 4):
             assert len(some) <= 4
@@ -403,7 +360,7 @@ async def test_replies_too_large_for_one_call_wait_for_the_next(redis_url: str) 
             await foreign.store.accept_reply(
                 NewReply("c", "A", f"a{number}", 2, large, required_sender=FAX)
             )
-        assert statuses(await take_new(foreign)) == ["no_sender"] * 10
+        assert statuses(await claim(foreign)) == ["no_sender"] * 10
         first = await own.store.take(await offered(own), WAITING)
         assert statuses(first) == ["taken"] * 8 + ["later"] * 2
         assert statuses(await own.store.take(await offered(own), WAITING)) == ["taken"] * 2
@@ -422,22 +379,24 @@ def test_a_required_sender_names_the_acceptable_senders() -> None:
     assert acceptable_senders("o:default") == ("default",)
 
 
-# The registry of senders
+# The senders of the running processes
 
 
 async def test_the_senders_of_a_process_count_for_as_long_as_it_reports(
     any_redis_url: str,
 ) -> None:
     async with harnesses(any_redis_url, None, None) as (first, second):
-        await first.store.senders.register(["http", "fax"])
-        await second.store.senders.register(["http"])
-        assert await first.store.senders.running() == {"http": 2, "fax": 1}
+        one = ProcessReporter(first.runtime, "conversations")
+        two = ProcessReporter(second.runtime, "conversations")
+        await one.report({"senders": '["http","fax"]'})
+        await two.report({"senders": '["http"]'})
+        assert await first.store.running_senders() == {"http": 2, "fax": 1}
         first.clock.jump(9_000)
-        await second.store.senders.register(["http"])
+        await two.report({"senders": '["http"]'})
         first.clock.jump(2_000)
-        assert await second.store.senders.running() == {"http": 1}
-        await second.store.senders.withdraw()
-        assert await second.store.senders.running() == {}
+        assert await second.store.running_senders() == {"http": 1}
+        await two.withdraw()
+        assert await second.store.running_senders() == {}
 
 
 # Waiting behind others (F25)
@@ -465,7 +424,7 @@ async def test_a_wait_far_behind_is_no_retry(redis_url: str) -> None:
         await it.request("A")
         ahead = [await it.reply("A", f"a{number}") for number in range(64)]
         last = await it.reply("A", "last", held=False)
-        assert statuses(await take_new(it)) == ["awaited"]
+        assert statuses(await claim(it)) == []
         for each in ahead:
             await it.store.finish(each, "unasked")
         assert statuses(await claim(it)) == ["taken"]

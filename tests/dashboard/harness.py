@@ -114,12 +114,12 @@ class Client:
         return str((await self.ask("POST", "/v1/transactions", body))["id"])
 
     async def request(self, conversation: str, request: str) -> None:
-        body = {"conversationId": conversation, "requestId": request, "origin": "chat"}
+        body = {"conversation_id": conversation, "request_id": request, "origin": "chat"}
         await self.ask("POST", "/v1/conversations/requests", body)
 
     async def reply(self, conversation: str, request: str, response: str, payload: Any) -> None:
         body = {
-            "conversationId": conversation, "requestId": request, "responseId": response,
+            "conversation_id": conversation, "request_id": request, "response_id": response,
             "sender": "chat", "payload": payload,
         }  # fmt: skip
         await self.ask("POST", "/v1/conversations/replies", body)

@@ -11,8 +11,6 @@ import aiohttp
 
 from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
-from angarium.conversations.settings import ConversationsSettings
-from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
 from angarium.routing.role_settings import routing_store
 from angarium.runtime.application import Angarium
@@ -75,8 +73,7 @@ async def test_all_keys_are_listed_with_their_owners(any_redis_url: str, tmp_pat
 
 async def test_all_waiting_conversations_are_listed(any_redis_url: str, tmp_path: Path) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
-        settings = runtime.settings.group(ConversationsSettings)
-        manager = MessageSyncManager(ConversationStore(runtime), settings)
+        manager = MessageSyncManager(runtime)
         for number in range(20):
             id = f"c{number}"
             await manager.create_conversation_register("chat", id, f"{id}-open")
@@ -87,11 +84,11 @@ async def test_all_waiting_conversations_are_listed(any_redis_url: str, tmp_path
                     "chat", id, f"{id}-r", task, "", f"{id}-a"
                 )
         replies = await walk(ask, "/v1/conversations", "conversations", limit=3)
-        assert sorted(row["conversationId"] for row in replies) == sorted(
+        assert sorted(row["conversation_id"] for row in replies) == sorted(
             f"c{number}" for number in range(1, 20, 2)
         )
         requests = await walk(ask, "/v1/conversations", "conversations", limit=3, kind="requests")
-        assert {row["conversationId"] for row in requests} == {f"c{n}" for n in range(20)}
+        assert {row["conversation_id"] for row in requests} == {f"c{n}" for n in range(20)}
 
 
 async def test_all_queues_and_sessions_are_listed(any_redis_url: str, tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ import asyncio
 
 import pytest
 
-from angarium.conversations.compat import MessageSyncManager
-from angarium.conversations.settings import ConversationsSettings
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.service import ConversationService
 from tests.conversations.harness import task
 from tests.conversations.receiver import receiver
 from tests.faults.profile import rounds
@@ -45,16 +43,14 @@ async def test_the_role_sends_again_after_every_restart_of_redis() -> None:
                 "ANGARIUM_DURABILITY": "local",
                 "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
             }
-            manager = MessageSyncManager(
-                ConversationStore(runtime), runtime.settings.group(ConversationsSettings)
-            )
+            service = ConversationService(runtime)
             async with RoleProcess(["serve", "conversations"], env) as role:
                 for number in range(rounds(2, 20)):
                     name = f"c{number}"
-                    await manager.create_conversation_register("web", name, name)
+                    await service.request(name, name, "web")
                     for index in range(3):
-                        await manager.mark_pending_conversation_register(
-                            "", name, name, task(callback_url=client.url), "", f"{name}.{index}"
+                        await service.accept(
+                            name, name, f"{name}.{index}", task(callback_url=client.url)
                         )
                     # Before some of them left, perhaps: what was accepted must leave anyway.
                     server.kill()

@@ -31,7 +31,7 @@ async def test_waiting_for_an_earlier_request_counts_as_no_retry(redis_url: str)
         attempts = [each.event.attempt for each in await it.seen("taken")]
         assert attempts == [0] * len(attempts)
         status, _ = await it.api.post(
-            "replies", conversationId="c", requestId="earlier", responseId="first", payload=1,
+            "replies", conversation_id="c", request_id="earlier", response_id="first", payload=1,
             sender="default",
         )  # fmt: skip
         assert status == 202

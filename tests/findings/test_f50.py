@@ -58,8 +58,8 @@ class Site:
 
     async def reply(self, conversation_id: str, response_id: str, **options: Any) -> None:
         status, _ = await self.api.post(
-            "replies", conversationId=conversation_id, requestId=f"{conversation_id}-q",
-            responseId=response_id, payload=1, **options,
+            "replies", conversation_id=conversation_id, request_id=f"{conversation_id}-q",
+            response_id=response_id, payload=1, **options,
         )  # fmt: skip
         assert status == 202
 
@@ -141,11 +141,11 @@ async def test_replies_without_a_process_wait_visibly_and_leave_when_it_comes(
 
         shown = await eventually(waits, DEADLINE_S)
         assert shown["needs"][0]["senders"] == ["web", "default"]
-        assert 0 < shown["needs"][0]["sinceMs"] <= shown["nowMs"]
+        assert 0 < shown["needs"][0]["since_ms"] <= shown["now_ms"]
         first = shown["replies"][0]
         assert first["reason"]["why"] == "no_sender"
         assert "waiting for a process with sender 'web' or 'default'" in first["reason"]["text"]
-        assert (first["reply"]["status"], first["reply"]["awaitedRetries"]) == ("WAITING", 0)
+        assert (first["reply"]["status"], first["reply"]["awaited_retries"]) == ("WAITING", 0)
         with RoleProcess(["conversation", "show", "c"], env, ready_lines=0) as command:
             assert command.wait() == 0
             text = "\n".join(command.lines())
@@ -193,7 +193,7 @@ async def test_what_a_killed_process_held_waits_for_the_next_one_with_its_sender
             await eventually(lambda: it.seen("taken"), DEADLINE_S)
             own.kill()
         await it.api.post(
-            "replies", conversationId="c", requestId="c-earlier", responseId="c-first",
+            "replies", conversation_id="c", request_id="c-earlier", response_id="c-first",
             payload=1, sender="other",
         )  # fmt: skip
         async with RoleProcess(OTHER, env) as other:

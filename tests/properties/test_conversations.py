@@ -75,6 +75,7 @@ class ModelReply:
     ended: bool = False
     waits: bool = False  # for a process with its sender
     retries: int = 0
+    failed: bool = False  # a send of its group failed
 
     @property
     def place(self) -> tuple[int, int]:
@@ -189,8 +190,9 @@ class Conversations(RuleBasedStateMachine):
             need = "n:a"  # one blocked conversation is enough
         response_id = f"s{len(self.model.replies)}"
         new = NewReply(
-            request.conversation, request.id, response_id, 2, b"{}", held=held, required_sender=need
-        )
+            request.conversation, request.id, response_id, 2, b"{}", hold="near" if held else "",
+            required_sender=need,
+        )  # fmt: skip
         process = self.processes[instance]
         if request.closed or request.until_ms <= self.now_ms:
             with pytest.raises(RequestUnknown):
@@ -207,7 +209,7 @@ class Conversations(RuleBasedStateMachine):
             request,
             request.replies,
             self.now_ms + AWAITED_TTL,
-            self.now_ms + PENDING_TTL,
+            self.now_ms + (PENDING_TTL if held else 0),
             process.runtime.actor if held else None,
             "PENDING" if held else "WAITING",
             need,
@@ -227,10 +229,7 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE)
     def fetch_new(self, instance: int) -> None:
-        store = self.processes[instance].store
-        for partition in store.partitions:
-            infos = self.do(store.pop_new(partition, 3))
-            self.taken(instance, infos, self.do(store.take(infos)))
+        self.claim(instance, 0)
 
     @rule(instance=INSTANCE, others=st.booleans())
     def fetch_waiting(self, instance: int, others: bool) -> None:
@@ -251,13 +250,13 @@ class Conversations(RuleBasedStateMachine):
         """With a pause, the claim expires and another process claims the replies."""
         store = self.processes[instance].store
         for partition in store.partitions:
-            claim, infos = self.do(store.claim_awaited(partition, 4))
+            claim, infos, _ = self.do(store.claim_awaited(partition, 4))
             for info in infos:
                 assert self.model.replies[info.response_id].due_ms <= self.now_ms
             if pause_ms and infos:
                 self.clock.jump(pause_ms)
                 other = self.processes[(instance + 1) % INSTANCES].store
-                second, again = self.do(other.claim_awaited(partition, 4))
+                second, again, _ = self.do(other.claim_awaited(partition, 4))
                 self.taken((instance + 1) % INSTANCES, again, self.do(other.take(again, second)))
             self.taken(instance, infos, self.do(store.take(infos, claim)))
 
@@ -272,8 +271,11 @@ class Conversations(RuleBasedStateMachine):
                 assert reply.status in ("WAITING", "AWAITED") or lapsed
                 assert can_send(instance, reply.need)
                 assert outcome.taken is not None
-                reply.retries += reply.status != "WAITING" and not reply.waits
-                assert outcome.taken.reply.awaited_retries == reply.retries
+                retries = outcome.taken.reply.awaited_retries
+                # Waiting is no retry: only a failure or the loss of a holder may count.
+                tried = reply.failed or reply.status == "PENDING"
+                assert retries - reply.retries in ((0, 1) if tried else (0,))
+                reply.retries, reply.failed = retries, False
                 self.seen["waited"] += reply.waits
                 reply.waits = False
                 reply.holder = self.processes[instance].runtime.actor
@@ -306,7 +308,14 @@ class Conversations(RuleBasedStateMachine):
         if found.status == "wait_response":
             assert found.first_response_id == first
         self.seen[found.status] += 1
+        self.renewed(reply, found.status)
         self.make_expired_due(reply.info.conversation_id)
+
+    def renewed(self, reply: ModelReply, status: str) -> None:
+        """Permission to send renews a hold that would end soon."""
+        if status == "send" and reply.due_ms - self.now_ms < PENDING_TTL / 2:
+            reply.due_ms = self.now_ms + PENDING_TTL
+            reply.until_ms = max(reply.until_ms, reply.due_ms)
 
     @rule(instance=INSTANCE)
     def check_all_held(self, instance: int) -> None:
@@ -317,6 +326,7 @@ class Conversations(RuleBasedStateMachine):
             found = self.do(self.processes[instance].store.check_reply(reply.info, only_mine=True))
             assert found.status == expected
             self.seen[expected] += 1
+            self.renewed(reply, found.status)
             self.make_expired_due(reply.info.conversation_id)
 
     @rule(instance=INSTANCE, which=WHICH, way=st.sampled_from(["ack", "lost", "unasked", "crash"]))
@@ -332,6 +342,7 @@ class Conversations(RuleBasedStateMachine):
             return
         reply = ours[which % len(ours)]
         assert self.do(process.store.check_reply(reply.info, only_mine=True)).status == "send"
+        self.renewed(reply, "send")
         self.make_expired_due(reply.info.conversation_id)
         self.left.append(reply.info.response_id)
         self.seen[f"sent {way}"] += 1
@@ -395,7 +406,7 @@ class Conversations(RuleBasedStateMachine):
         for each in self.live_group(reply):
             mine = each.holder in (None, process.runtime.actor) or each.due_ms <= self.now_ms
             if each.status in ("PENDING", "WAITING") and mine:
-                each.status, each.holder = "AWAITED", None
+                each.status, each.holder, each.failed = "AWAITED", None, True
                 each.due_ms = self.now_ms  # retries are counted by the scripts; not before now
         self.seen["awaited"] += 1
 
@@ -509,7 +520,7 @@ class Conversations(RuleBasedStateMachine):
                     self.do(store.finish(each.info, "unasked"))
             for partition in store.partitions:
                 self.do(store.expire_requests(partition, 1_000))
-            if all(self.do(store.in_flight(p))[:2] == (0, 0) for p in store.partitions):
+            if all(self.do(store.in_flight(p)) == (0, 0) for p in store.partitions):
                 return
         raise AssertionError("a request or reply never ended")
 

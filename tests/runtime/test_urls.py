@@ -27,7 +27,10 @@ from angarium.runtime.urls import (
         ("https://host/path?jwt=secret#top", "https://host/path?jwt=***#top"),
         ("https://host/a@b", "https://host/a@b"),
         ("https://host/path?token=secret&x=1", "https://host/path?token=***&x=***"),
-        ("postgresql://host/db?user=u&password=secret", "postgresql://host/db?user=***&password=***"),
+        (
+            "postgresql://host/db?user=u&password=secret",
+            "postgresql://host/db?user=***&password=***",
+        ),
         (
             "s3://bucket/lake?AWS_SECRET_ACCESS_KEY=secret",
             "s3://bucket/lake?AWS_SECRET_ACCESS_KEY=***",

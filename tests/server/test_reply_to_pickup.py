@@ -12,8 +12,7 @@ import pytest
 from angarium.client import Client
 from angarium.client.application import Angarium
 from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
-from angarium.conversations.operations import ConversationOperations
-from angarium.conversations.settings import ConversationsSettings
+from angarium.conversations.service import ConversationService
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
 from angarium.runtime import keys
@@ -21,9 +20,9 @@ from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.server.reply_to_pickup import (
     AckFollower,
-    JoinedConversations,
     PickupSender,
     Removal,
+    build,
     reply_message_id,
 )
 from tests.kit.clock import FakeClock
@@ -31,8 +30,10 @@ from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 
 DEADLINE_S = 30.0
-# So long that no reply counts as delivered without its ACK during a test.
-NO_ACK_TIMEOUT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
+# A removal is waited for, so long that no reply counts as delivered without it during a test.
+NO_ACK_TIMEOUT: dict[str, Any] = {
+    "conversations": {"sent_message_ttl": 600_000, "pickup_delivered": "removed"}
+}
 
 
 async def events(runtime: Runtime, module: str) -> list[tuple[str, str, str | None]]:
@@ -59,7 +60,7 @@ async def conversations_role(
 ) -> AsyncIterator[tuple[Runtime, Client]]:
     async with sample_runtime(redis_url, **{**NO_ACK_TIMEOUT, **overrides}) as runtime:
         await mark_archive_counted(runtime)
-        instance = JoinedConversations(runtime, Angarium())
+        instance = build(runtime, Angarium())
         await instance.start()
         client = Client(runtime=runtime)
         try:
@@ -93,7 +94,7 @@ async def test_a_reply_waits_in_pickup_and_its_removal_lets_the_next_one_go(
 
 async def test_a_reply_that_is_sent_twice_is_queued_once(any_redis_url: str) -> None:
     """Its process died, or lost the response, between adding the reply and recording it."""
-    async with sample_runtime(any_redis_url) as runtime:
+    async with sample_runtime(any_redis_url, **NO_ACK_TIMEOUT) as runtime:
         await mark_archive_counted(runtime)
         send, client = PickupSender(runtime), Client(runtime=runtime)
         reply = OutgoingReply("anna", "q", "r", "pickup", TaskItem(MessageOptions({"n": 1})), 0, 0)
@@ -119,16 +120,14 @@ async def test_an_ack_survives_a_killed_process(any_redis_url: str, no_settings:
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r", "hello")
         store = ConversationStore(runtime)
-        info = (await store.pop_new(store.partition_of("anna"), 1))[0]
-        (taken,) = await ConversationOperations(
-            store, runtime.settings.group(ConversationsSettings)
-        ).take([info])
+        _, (taken,), _ = await ConversationService(runtime, store).claim_awaited(1)
+        info = taken.info
         ack_id = await send(taken.reply)
         assert ack_id is not None
         await store.report_sent(info, ack_id)
         await client.pickup.remove("anna", [ack_id])
         assert await store.find_ack(ack_id, None) is not None  # this is where it was killed
-        instance = JoinedConversations(runtime, Angarium())
+        instance = build(runtime, Angarium())
         await instance.start()
 
         async def heard() -> bool:

@@ -9,11 +9,12 @@ import pytest
 
 from angarium.client import Client
 from angarium.client.application import Angarium
+from angarium.conversations.store import ConversationStore
 from angarium.lake.lookup import LakeEvent
 from angarium.runtime.errors import InputInvalid, NotFound
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import CURRENT_WORK, CurrentWork
-from angarium.server.reply_to_pickup import JoinedConversations, reply_message_id
+from angarium.server.reply_to_pickup import build, reply_message_id
 from angarium.server.search import Search, SearchAnswer
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -21,7 +22,9 @@ from tests.kit.sample import sample_runtime
 
 PATIENCE_S = 30.0
 MESSAGE = "11111111-1111-4111-8111-111111110000"
-PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
+PATIENT: dict[str, Any] = {
+    "conversations": {"sent_message_ttl": 600_000, "pickup_delivered": "removed"}
+}
 
 
 async def play(runtime: Runtime, client: Client) -> str:
@@ -30,12 +33,12 @@ async def play(runtime: Runtime, client: Client) -> str:
     started = await client.transactions.start("p", {}, external_id=MESSAGE)
     await client.conversations.request("anna", MESSAGE)
     await client.conversations.reply("anna", MESSAGE, "r1", {"text": "hello"})
-    instance = JoinedConversations(runtime, Angarium())
+    instance = build(runtime, Angarium())
     await instance.start()
 
     async def sent() -> bool:
         return (
-            await client.conversations._store.find_ack(
+            await ConversationStore(runtime).find_ack(
                 reply_message_id(runtime.settings.prefix, "anna", "r1"), None
             )
             is not None

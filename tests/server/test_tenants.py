@@ -74,7 +74,7 @@ def _furnished(api: ApiWithTenants, gateway: int) -> ApiWithTenants:
     foreign = made("POST", "/v1/transactions", {**start, "owner": "other"})["id"]
     plain = made("POST", "/v1/transactions", start)["id"]
     made("POST", "/v1/messages", {"payload": {"x": SECRET}})
-    request = {"conversationId": SECRET, "requestId": f"rq-{SECRET}", "origin": "chat"}
+    request = {"conversation_id": SECRET, "request_id": f"rq-{SECRET}", "origin": "chat"}
     made("POST", "/v1/conversations/requests", request)
     connection = f"phone-{SECRET}"
     with SyncPickupClient(f"ws://127.0.0.1:{gateway}/", token="other-gate") as client:

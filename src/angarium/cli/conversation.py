@@ -58,11 +58,10 @@ def senders(
 
 async def _look_at_senders() -> SendersView:
     from angarium.cli.runtime import open_runtime
-    from angarium.conversations.queries import ConversationQueries
-    from angarium.conversations.views import view_senders
+    from angarium.conversations.service import ConversationService
 
     async with open_runtime() as runtime:
-        return await view_senders(ConversationQueries(runtime))
+        return await ConversationService(runtime).senders()
 
 
 def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
@@ -77,11 +76,10 @@ def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
 
 async def _look(conversation_id: str) -> ConversationView:
     from angarium.cli.runtime import open_runtime
-    from angarium.conversations.queries import ConversationQueries
-    from angarium.conversations.views import view_conversation
+    from angarium.conversations.service import ConversationService
 
     async with open_runtime() as runtime:
-        return await view_conversation(ConversationQueries(runtime), conversation_id)
+        return await ConversationService(runtime).show(conversation_id)
 
 
 def _print_requests(found: ConversationView) -> None:

@@ -3,7 +3,9 @@
 A script gives each claim to one process, and a claim expires: two agents never take the same reply,
 and the replies of a dead process become due again. The first turn comes at a random second of the
 minute, which only spreads the load of processes that start together. After a full turn the next
-one follows at once: the number of replies per turn is a batch size, not a rate limit.
+one follows at once: the number of replies per turn is a batch size, not a rate limit. A hint of
+another process starts a turn early, and so does the time at which the next reply is due; the
+interval finds what both missed.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from angarium.conversations.operations import ConversationOperations
 from angarium.conversations.script_values import TakenReply
+from angarium.conversations.service import ConversationService
 from angarium.conversations.settings import ConversationsSettings
-from angarium.conversations.store import ConversationStore
 from angarium.runtime.clock import Clock
 
 # Requests without a reply that one turn expires, per partition.
 REQUESTS_MAX = 500
+# The shortest pause before a reply is due: many processes wake for the same reply.
+PAUSE_S_MIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class AwaitedTurn:
     taken: int
     requests_expired: int
     again: bool
+    pause_s: float
 
 
 class AwaitedAgent:
@@ -36,25 +40,24 @@ class AwaitedAgent:
 
     def __init__(
         self,
-        operations: ConversationOperations,
-        store: ConversationStore,
+        service: ConversationService,
         settings: ConversationsSettings,
         clock: Clock,
         free_slots: Callable[[], int],
         enqueue: Callable[[Sequence[TakenReply]], None],
     ) -> None:
-        self._operations = operations
-        self._store = store
+        self._service = service
         self._settings = settings
         self._clock = clock
         self._free_slots = free_slots
         self._enqueue = enqueue
         self._woken = asyncio.Event()
         self._started = False
+        self._requests_checked_s = -float("inf")
         self.turns = 0
 
     def wake(self) -> None:
-        """Start the next turn now: a reply became due early."""
+        """Start the next turn now: a reply is due."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -66,21 +69,36 @@ class AwaitedAgent:
             if turn.again:
                 await asyncio.sleep(0)
             else:
-                await self._pause(self._settings.awaited_messages_interval / 1000)
+                await self._pause(turn.pause_s)
 
     async def run_once(self) -> AwaitedTurn:
         self._woken.clear()
         self.turns += 1
-        expired = 0
-        for partition in self._store.partitions:
-            expired += await self._store.expire_requests(partition, REQUESTS_MAX)
+        expired = await self._expire_requests()
+        interval_s = self._settings.awaited_messages_interval / 1000
         most = min(self._settings.awaited_messages_by_turn, self._free_slots())
-        claimed, taken = 0, list[TakenReply]()
-        if most > 0:
-            claimed, taken = await self._operations.claim_awaited(most)
-            self._enqueue(taken)
-        full = 0 < most <= claimed
-        return AwaitedTurn(len(taken), expired, full or expired >= REQUESTS_MAX)
+        if most <= 0:
+            # The memory queue is full; it has space again soon.
+            return AwaitedTurn(0, expired, expired >= REQUESTS_MAX, self._settings.interval / 1000)
+        claimed, taken, next_ms = await self._service.claim_awaited(most)
+        self._enqueue(taken)
+        if next_ms is not None:
+            interval_s = max(PAUSE_S_MIN, min(interval_s, next_ms / 1000))
+        return AwaitedTurn(
+            len(taken), expired, claimed >= most or expired >= REQUESTS_MAX, interval_s
+        )
+
+    async def _expire_requests(self) -> int:
+        """Once in an interval, however often the agent is woken."""
+        now_s = self._clock.monotonic()
+        if now_s - self._requests_checked_s < self._settings.awaited_messages_interval / 1000:
+            return 0
+        expired = 0
+        for partition in self._service.store.partitions:
+            expired += await self._service.store.expire_requests(partition, REQUESTS_MAX)
+        if expired < REQUESTS_MAX:
+            self._requests_checked_s = now_s
+        return expired
 
     async def _pause(self, seconds: float) -> None:
         async with asyncio.TaskGroup() as group:

@@ -1,27 +1,29 @@
 """The names of aura-bridge: its sync manager, mapped to our operations.
 
-`MessageSyncManager` is for programs that bring their own queue. Each of its nineteen methods has
-a Python name and, at the end of the class, its original one; parameters keep their order. `corr`
-is accepted everywhere and used where a request or reply is created. A method that writes is one
-script call, except for groups with more replies than one call may change.
+The role `conversations` and programs that bring their own queue use `MessageSyncManager`. Each of
+its nineteen methods has a Python name and, at the end of the class, its original one; parameters
+keep their order. `corr` is accepted everywhere and used where a request or reply is created. A
+method that writes is one script call, except for groups with more replies than one call may change.
+
+A manager holds the replies that it marks pending or gets as awaited, for `max_pending_ttl`. Only
+the holder of a reply may send it: `can_send_conversation_message` says so and renews the hold.
+`update_awaited_expires` renews it too, and `set_awaited_by_response_id` gives the reply back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from angarium.conversations.errors import ReplyUnknown
 from angarium.conversations.model import CanSend, ConversationMessage, MinMessageInfo, TaskItem
-from angarium.conversations.operations import (
-    AWAIT_MAX,
-    ConversationOperations,
-    new_reply,
-    new_request,
-)
 from angarium.conversations.script_values import AcceptResult, CancelOptions, TakenReply
+from angarium.conversations.service import AWAIT_MAX, ConversationService, new_request
+from angarium.conversations.store import ConversationStore
+from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
 
 # Expired replies can be ahead of the next reply to send.
@@ -47,7 +49,16 @@ class ResponsesIdByRequestId(msgspec.Struct, frozen=True):
     siblings: Sequence[MinMessageInfo]
 
 
-class MessageSyncManager(ConversationOperations):
+class MessageSyncManager(ConversationService):
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: ConversationStore | None = None,
+        wake: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Each manager holds replies under a name of its own."""
+        super().__init__(runtime, ConversationStore(runtime) if store is None else store, wake)
+
     async def find(self, options: SyncMessageOptions) -> MinMessageInfo:
         if options.async_response_id is not None:
             return await self.find_ack(options.async_response_id, options.conversation_id)
@@ -69,7 +80,7 @@ class MessageSyncManager(ConversationOperations):
         request_timestamp: int | None = None,
     ) -> tuple[str, ConversationMessage]:
         """Open a request: ('created' | 'duplicate', the request)."""
-        return await self.open_request(
+        return await self.request(
             conversation_id, request_id, origin, corr=corr, request_timestamp=request_timestamp
         )
 
@@ -84,8 +95,9 @@ class MessageSyncManager(ConversationOperations):
         *,
         response_timestamp: int | None = None,
     ) -> AcceptResult:
-        """Accept a reply to an open request; with the origin '' it has its request's origin."""
-        new = new_reply(
+        """Accept a reply to an open request, and hold it; with the origin '' it has its
+        request's origin. The status is PENDING."""
+        return await self.accept(
             conversation_id,
             request_id,
             response_id,
@@ -93,22 +105,26 @@ class MessageSyncManager(ConversationOperations):
             origin=origin,
             corr=corr,
             response_timestamp=response_timestamp,
+            hold="always",
         )
-        return await self._store.accept_reply(new)
 
     # Sending
 
     async def can_send_conversation_message(
         self, conversation_id: str, request_id: str, corr: str = "", response_id: str | None = None
     ) -> CanSend:
-        """Without a response id, the request's first reply is checked."""
+        """'send' only if this manager holds the reply; its hold then lasts `hold_ms`.
+
+        Without a response id, the request's first reply is checked. 'gone': sent, ended, awaited,
+        or held by another.
+        """
         info = MinMessageInfo(request_id, response_id or "", conversation_id)
         if response_id is None:
-            first = await self._store.siblings(info, 1)
+            first = await self.store.siblings(info, 1)
             if not first:
                 return CanSend("gone")
             info = first[0]
-        return await self._store.check_reply(info)
+        return await self.store.check_reply(info, only_mine=True)
 
     async def mark_sent_conversation_register(
         self,
@@ -124,7 +140,7 @@ class MessageSyncManager(ConversationOperations):
         reply waits for an ACK of this id, so only the time ends this one.
         """
         info = MinMessageInfo(request_id, response_id, conversation_id)
-        return await self._store.report_sent(info, async_response_id)
+        return await self.store.report_sent(info, async_response_id)
 
     async def delete_conversation_message(self, options: SyncMessageOptions) -> str:
         """Remove one reply: 'delivered' if it was SENT, else 'cancelled', or 'gone'."""
@@ -137,32 +153,35 @@ class MessageSyncManager(ConversationOperations):
     async def get_conversation_message(
         self, options: SyncMessageOptions, projection: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
-        """The stored fields, or those that the projection names: `{"status": 1}`."""
+        """The stored fields; with `{"status": 1}` only those, with `{"status": 0}` all others."""
         if options.async_response_id is not None:
             info = await self.find(options)
             options = SyncMessageOptions(
                 response_id=info.response_id, conversation_id=info.conversation_id
             )
-        fields: dict[str, Any] = msgspec.to_builtins(await self._read(options))
-        if projection is None:
+        fields = _with_dates(msgspec.to_builtins(await self._read(options)))
+        if not projection:
             return fields
-        return {name: fields[name] for name, on in projection.items() if on and name in fields}
+        named = {name for name, on in projection.items() if on}
+        if named:
+            return {name: value for name, value in fields.items() if name in named}
+        return {name: value for name, value in fields.items() if name not in projection}
 
     async def get_first_conversation_message(
         self, conversation_id: str
     ) -> ConversationMessage | None:
         """The next reply to send."""
-        snapshot = await self._store.snapshot(conversation_id, FIRST_REPLY_LOOKUPS)
+        snapshot = await self.store.snapshot(conversation_id, FIRST_REPLY_LOOKUPS)
         for each in snapshot.replies:
             if each.until_ms > snapshot.now_ms:
-                return await self._store.read_reply(each.response_id, conversation_id)
+                return await self.store.read_reply(each.response_id, conversation_id)
         return None
 
     async def get_all_siblings(
         self, response_id_key: str, corr: str = ""
     ) -> ResponsesIdByRequestId:
         """`response_id_key` is the Redis key of the reply's hash."""
-        message = await self._store.read_by_key(response_id_key)
+        message = await self.store.read_by_key(response_id_key)
         if message is None:
             raise ReplyUnknown(f"no reply {response_id_key!r} is in flight")
         return await self._siblings(message.info())
@@ -182,19 +201,20 @@ class MessageSyncManager(ConversationOperations):
     async def set_awaited_by_response_id(self, options: SyncMessageOptions, why: str = "") -> str:
         """'awaited' | 'sent' | 'held' (by another process) | 'gone'."""
         info = await self.find(options)
-        (status,) = await self._store.await_replies([info], 0, self._retry_ms, why)
+        (status,) = await self.store.await_replies([info], 0, self.retry_ms, why)
         return status
 
     async def get_awaited_messages(self, n_messages: int, corr: str = "") -> list[TakenReply]:
-        """Claim at most this many due replies; they are PENDING in this process now."""
+        """Claim at most this many due replies; this manager holds them now, PENDING."""
         return (await self.claim_awaited(n_messages))[1]
 
     async def update_awaited_expires(
         self, response_id: str, corr: str = "", conversation_id: str | None = None
     ) -> str:
-        """Set the time of the next try by the back-off: 'postponed' | 'sent' | 'gone'."""
+        """'renewed' if this manager holds the reply, else 'postponed': the next try is set by the
+        back-off. 'held' by another | 'sent' | 'gone': nothing changes."""
         info = (await self.read_reply(response_id, conversation_id)).info()
-        return await self._store.postpone(info, 0, self._retry_ms)
+        return await self.store.postpone(info, 0, self.retry_ms)
 
     # Cancelling
 
@@ -218,7 +238,7 @@ class MessageSyncManager(ConversationOperations):
         info = request_info.of_request()
         if options.close:
             return await self.cancel_all(info, options)
-        group = await self._store.siblings(info, AWAIT_MAX, last_first=True)
+        group = await self.store.siblings(info, AWAIT_MAX, last_first=True)
         return await self.cancel_some(info, group, options)
 
     async def remove_request_message(
@@ -241,13 +261,13 @@ class MessageSyncManager(ConversationOperations):
     ) -> str:
         """End the reply after the delay: 'retiring' | 'gone'."""
         info = await self.find(options)
-        return await self._store.retire(info, max(0, round(delay_s * 1000)))
+        return await self.store.retire(info, max(0, round(delay_s * 1000)))
 
     async def _read(self, options: SyncMessageOptions) -> ConversationMessage:
         return await self.read_reply(options.response_id or "", options.conversation_id)
 
     async def _siblings(self, info: MinMessageInfo) -> ResponsesIdByRequestId:
-        return ResponsesIdByRequestId(info, await self._store.siblings(info, AWAIT_MAX))
+        return ResponsesIdByRequestId(info, await self.store.siblings(info, AWAIT_MAX))
 
     createConversationRegister = create_conversation_register  # noqa: N815
     getInitDefaultValues = get_init_default_values  # noqa: N815
@@ -268,3 +288,12 @@ class MessageSyncManager(ConversationOperations):
     removeAllSiblings = remove_all_siblings  # noqa: N815
     generateUniqueMinInfoKey = generate_unique_min_info_key  # noqa: N815
     removeAllReferencesAtTime = remove_all_references_at_time  # noqa: N815
+
+
+def _with_dates(fields: dict[str, Any]) -> dict[str, Any]:
+    """The two times of the message model that are dates; Redis has them in seconds."""
+    for name in ("expiresAt", "awaitedToDate"):
+        seconds = fields.get(f"{name}TS")
+        if seconds is not None:
+            fields[name] = datetime.fromtimestamp(seconds, UTC)
+    return fields

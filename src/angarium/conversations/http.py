@@ -12,11 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.conversations.errors import ReplyUnknown
-from angarium.conversations.model import ConversationMessage, MessageOptions, TaskItem
-from angarium.conversations.operations import ConversationOperations, new_reply
-from angarium.conversations.settings import ConversationsSettings
-from angarium.conversations.store import ConversationStore
-from angarium.conversations.views import ConversationView, view_conversation
+from angarium.conversations.model import MessageOptions
+from angarium.conversations.service import ConversationService
+from angarium.conversations.views import ConversationView, RequestView
 from angarium.runtime.application import Angarium
 from angarium.runtime.http_api import (
     TRACE,
@@ -28,14 +26,13 @@ from angarium.runtime.http_api import (
     reply,
     traceparent_of,
 )
-from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 
 # Lua and JavaScript numbers are exact up to here.
 Timestamp = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class OpenRequestBody(msgspec.Struct, frozen=True, rename="camel"):
+class OpenRequestBody(msgspec.Struct, frozen=True):
     conversation_id: str
     request_id: str
     origin: str
@@ -43,13 +40,13 @@ class OpenRequestBody(msgspec.Struct, frozen=True, rename="camel"):
     request_timestamp: Timestamp | None = None
 
 
-class OpenedRequest(msgspec.Struct, frozen=True, rename="camel"):
+class OpenedRequest(msgspec.Struct, frozen=True):
     status: Literal["created", "duplicate"]
-    request: ConversationMessage
+    request: RequestView
 
 
-class ReplyBody(msgspec.Struct, frozen=True, rename="camel"):
-    """`sender` or `callbackUrl` choose the sender; without them, the origin decides."""
+class ReplyBody(msgspec.Struct, frozen=True):
+    """`sender` or `callback_url` choose the sender; without them, the origin decides."""
 
     conversation_id: str
     request_id: str
@@ -57,25 +54,26 @@ class ReplyBody(msgspec.Struct, frozen=True, rename="camel"):
     payload: Any = None
     sender: str | None = None
     callback_url: str | None = None
+    address: Any = None
     corr: str = ""
     response_timestamp: Timestamp | None = None
 
 
-class AcceptedReply(msgspec.Struct, frozen=True, rename="camel"):
+class AcceptedReply(msgspec.Struct, frozen=True):
     status: Literal["accepted", "duplicate"]
     conversation_id: str
     request_id: str
     response_id: str
 
 
-class AckBody(msgspec.Struct, frozen=True, rename="camel"):
+class AckBody(msgspec.Struct, frozen=True):
     """Without the conversation id, every partition is asked."""
 
     async_response_id: str
     conversation_id: str | None = None
 
 
-class AcknowledgedReply(msgspec.Struct, frozen=True, rename="camel"):
+class AcknowledgedReply(msgspec.Struct, frozen=True):
     status: Literal["delivered", "cancelled"]
 
 
@@ -86,10 +84,7 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
 class ConversationsHttpApi:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
-        self._store = runtime.store(ConversationStore)
-        self._operations = ConversationOperations(
-            self._store, runtime.settings.group(ConversationsSettings)
-        )
+        self._service = ConversationService(runtime)
 
     def operations(self) -> list[Operation]:
         conversation = Parameter("conversation_id", "path", description="Id of the conversation")
@@ -119,40 +114,39 @@ class ConversationsHttpApi:
     async def open_request(self, request: Request) -> Response:
         body = await self._body(request, OpenRequestBody)
         corr = body.corr or traceparent_of(request)
-        status, message = await self._operations.open_request(
+        status, message = await self._service.request(
             body.conversation_id, body.request_id, body.origin, corr=corr,
             request_timestamp=body.request_timestamp,
         )  # fmt: skip
-        opened = OpenedRequest("created" if status == "created" else "duplicate", message)
-        return reply(opened, 201 if status == "created" else 200)
+        created = status == "created"
+        opened = OpenedRequest("created" if created else "duplicate", RequestView.of(message))
+        return reply(opened, 201 if created else 200)
 
     async def post_reply(self, request: Request) -> Response:
         body = await self._body(request, ReplyBody)
-        if body.callback_url is not None:
-            check_url(body.callback_url, allow_private=self._settings.allow_private_addresses)
-        options = MessageOptions(body.payload, body.sender, body.callback_url)
-        corr = body.corr or traceparent_of(request)
-        task = TaskItem(options, body.response_id, body.conversation_id, corr=corr)
-        new = new_reply(
-            body.conversation_id, body.request_id, body.response_id, task, corr=corr,
-            response_timestamp=body.response_timestamp,
+        options = MessageOptions(body.payload, body.sender, body.callback_url, body.address)
+        status = await self._service.post_reply(
+            body.conversation_id, body.request_id, body.response_id, options,
+            corr=body.corr or traceparent_of(request), response_timestamp=body.response_timestamp,
         )  # fmt: skip
-        accepted = await self._store.accept_reply(new)
-        status: Literal["accepted", "duplicate"] = "accepted"
-        if accepted.duplicate:
-            status = "duplicate"
-        answer = AcceptedReply(status, body.conversation_id, body.request_id, body.response_id)
-        return reply(answer, 200 if accepted.duplicate else 202)
+        accepted = status == "accepted"
+        answer = AcceptedReply(
+            "accepted" if accepted else "duplicate",
+            body.conversation_id,
+            body.request_id,
+            body.response_id,
+        )
+        return reply(answer, 202 if accepted else 200)
 
     async def acknowledge_reply(self, request: Request) -> Response:
         body = await self._body(request, AckBody)
-        status = await self._operations.acknowledge(body.async_response_id, body.conversation_id)
+        status = await self._service.acknowledge(body.async_response_id, body.conversation_id)
         if status == "gone":
             raise ReplyUnknown("the reply expired before its ACK came")
         return reply(AcknowledgedReply("delivered" if status == "delivered" else "cancelled"))
 
     async def show_conversation(self, request: Request) -> Response:
-        return reply(await view_conversation(self._store, request.path_params["conversation_id"]))
+        return reply(await self._service.show(request.path_params["conversation_id"]))
 
     async def _body(self, request: Request, kind: Any) -> Any:
         return decode(await read_bytes(request, self._settings.limits.http_body_bytes_max), kind)

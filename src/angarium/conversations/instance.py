@@ -1,19 +1,21 @@
 """The role `conversations`: takes replies, sends each when it is its turn, receives ACKs.
 
-Any number of processes run the role; Redis decides which process may send which reply. The end of
-the reply ahead wakes a waiting reply: directly in the same process, over Pub/Sub in another.
-Polling and the awaited agent find the replies of lost hints and dead processes.
+Any number of processes run the role; Redis decides which process may send which reply. The role
+uses the sync manager as any other program does: it holds replies, renews the holds of those it is
+sending, and gives back what it can't send. The end of the reply ahead wakes a waiting reply:
+directly in the same process, over Pub/Sub in another. The awaited agent finds the replies of lost
+hints and dead processes.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import msgspec
 
 from angarium.conversations.awaited_agent import AwaitedAgent
+from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.errors import (
     WHY_CHARS_MAX,
     Fatal,
@@ -37,25 +39,27 @@ from angarium.conversations.model import (
     OutgoingReply,
     TaskItem,
     acceptable_senders,
+    encode_task,
 )
-from angarium.conversations.operations import ConversationOperations, new_reply
-from angarium.conversations.script_values import AcceptResult, NewReply, TakenReply
+from angarium.conversations.script_values import AcceptResult, TakenReply
 from angarium.conversations.senders import ReplySender, ReplySenders, sender_names
+from angarium.conversations.service import RETRY_MS_MIN, wall_clock_ms
 from angarium.conversations.settings import ConversationsSettings
-from angarium.conversations.store import WAITING, ConversationStore
-from angarium.conversations.views import view_senders
+from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.outbound import Outbound
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.service import Loop, Service
+from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork, read_traceparent
+
+_Task = Callable[[], Awaitable[None]]
 
 ROLE = "conversations"
-# Replies that one pass fetches from a partition: enough to fill the execution queue, few enough to
-# leave some for the other processes.
-FETCH_MAX = 100
+# A hold is renewed this often in its time, so that one failed pass does not end it.
+RENEWALS_PER_HOLD = 3
 
 
 def check(settings: CommonSettings, app: Angarium) -> None:
@@ -78,18 +82,12 @@ def build(
 class WakeHints(msgspec.Struct, frozen=True):
     """The JSON that the scripts publish. `needs` are required senders of waiting replies."""
 
-    new: bool = False
     due: bool = False
     woken: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
 
 _read_hints = msgspec.json.Decoder(WakeHints).decode
-
-
-@dataclass(frozen=True)
-class FetchPass:
-    again: bool
 
 
 class ConversationsInstance(Service):
@@ -100,22 +98,18 @@ class ConversationsInstance(Service):
         self._joined = dict(senders or {})
         self.runtime = runtime
         self._app = app
-        settings, limits = (
-            runtime.settings.group(ConversationsSettings),
-            runtime.settings.limits_of(ConversationsLimits),
-        )
+        settings = runtime.settings.group(ConversationsSettings)
+        limits = runtime.settings.limits_of(ConversationsLimits)
         self._settings = settings
         self._tasks_max = limits.conversation_queue_replies_max
         self._bytes_max = limits.conversation_queue_bytes_max
         # Replies that Redis is accepting for this process.
         self._accepting = self._accepting_bytes = 0
         self._threads_max = settings.concurrent + limits.conversation_slow_sends_max
-        # A send must end while this process certainly holds the reply.
+        # A reply that could not be sent within this time is given back.
         self._hold_s = (settings.max_pending_ttl - settings.max_pending_ttl_margin) / 1000
         self._sender_names = sender_names(app, self._joined)
         self.store = ConversationStore(runtime, self._sender_names)
-        # `operations.without_sender` when the registry was last asked for old processes.
-        self._without_sender = 0
         self.queue = MemoryQueue(
             MemoryQueueLimits(
                 settings.concurrent,
@@ -125,17 +119,21 @@ class ConversationsInstance(Service):
             ),
             self.clock,
         )
-        self.operations = ConversationOperations(self.store, settings, self.queue.wake)
+        self.manager = MessageSyncManager(runtime, self.store, self.queue.wake)
         self.agent = AwaitedAgent(
-            self.operations, self.store, settings, self.clock, self._free_slots, self._enqueue
+            self.manager, settings, self.clock, self._free_slots, self._enqueue
         )
         self._reporter = ProcessReporter(runtime, ROLE)
         self._senders: ReplySenders | None = None
         self._outbound: Outbound | None = None
-        self._fetching: Loop | None = None
-        self._fetching_waiting: Loop | None = None
+        self._sending: dict[str, MinMessageInfo] = {}
+        self._beside: list[tuple[str, _Task, _Task]] = []
         self._last_metrics = MemoryQueueMetrics()
         self.sent = self.acknowledged = self.cancelled = self.awaited = 0
+
+    def run_beside(self, name: str, run: _Task, release: _Task) -> None:
+        """Run a task of another module's sender with this role; `release` is called at its end."""
+        self._beside.append((name, run, release))
 
     # Operations for programs that run the role themselves
 
@@ -149,7 +147,7 @@ class ConversationsInstance(Service):
         request_timestamp: int | None = None,
     ) -> tuple[str, ConversationMessage]:
         """Open a request: ('created' | 'duplicate', the request)."""
-        return await self.operations.open_request(
+        return await self.manager.request(
             conversation_id, request_id, origin, corr=corr, request_timestamp=request_timestamp
         )
 
@@ -168,24 +166,31 @@ class ConversationsInstance(Service):
         If the memory queue is full or lacks the reply's sender, another process sends it.
         """
         held = self._free_slots() > 0
-        new = new_reply(
-            conversation_id, request_id, response_id, task_item, corr=corr,
-            response_timestamp=response_timestamp,
-        )  # fmt: skip
+        if response_timestamp is None:
+            response_timestamp = wall_clock_ms()
+        size_bytes = len(encode_task(task_item)) if held else 0
         self._accepting += held
-        self._accepting_bytes += held * len(new.task)
+        self._accepting_bytes += size_bytes
         try:
-            accepted = await self.store.accept_reply(replace(new, held=held))
+            accepted = await self.manager.accept(
+                conversation_id, request_id, response_id, task_item, corr=corr,
+                response_timestamp=response_timestamp, hold="near" if held else "",
+            )  # fmt: skip
         finally:
             self._accepting -= held
-            self._accepting_bytes -= held * len(new.task)
+            self._accepting_bytes -= size_bytes
         if accepted.held:
-            self._enqueue_accepted(accepted, task_item, new)
+            reply = OutgoingReply(
+                conversation_id, request_id, response_id, accepted.origin, task_item,
+                accepted.request_timestamp, response_timestamp, corr=corr,
+            )  # fmt: skip
+            left_ms = self._settings.awaited_message_ttl
+            self._add(TakenReply(accepted.info, accepted.score, left_ms, reply, size_bytes))
         return accepted
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
         """'delivered' or 'gone'; raises `AckUnknown`."""
-        status = await self.operations.acknowledge(ack_id, conversation_id)
+        status = await self.manager.acknowledge(ack_id, conversation_id)
         self.acknowledged += status == "delivered"
         return status
 
@@ -196,38 +201,34 @@ class ConversationsInstance(Service):
         self._outbound = Outbound(
             allow_private=self.runtime.settings.allow_private_addresses, timeout_s=self._hold_s
         )
-        self._senders = ReplySenders(self._app, self._outbound, self._threads_max, self._joined)
-        await self.store.senders.register(self._sender_names)
-        self.store.old_version_runs = await self.store.senders.old_version_runs()
-        self.spawn("queue", self.queue.run)
-        self._fetching = self.loop("new", self._fetch_new, settings.interval / 1000)
-        self._fetching_waiting = self.loop(
-            "waiting", self._fetch_waiting, settings.check_queue_interval / 1000
+        self._senders = ReplySenders(
+            self._app, self._outbound, self._threads_max, self._joined, self._hold_s
         )
-        self.loop("senders", self._register_senders, INTERVAL_S, until="stop")
+        await self.report()
+        self.spawn("queue", self.queue.run)
         self.spawn("hints", self._listen)
         self.spawn("awaited", self.agent.run)
         self.spawn("poll", self._poll)
+        renewal_s = settings.max_pending_ttl / 1000 / RENEWALS_PER_HOLD
+        self.loop("holds", self._renew_holds, renewal_s, until="stop")
         self.loop("metrics", self.report, INTERVAL_S, until="stop")
         if settings.extra_time_metrics:
             self.loop(
                 "partial_metrics", self._report_partial, settings.metrics_partial_interval / 1000
             )
+        for name, run, _ in self._beside:
+            self.spawn(name, run)
 
     async def on_stop(self) -> None:
         """Finish the running sends and give the other replies back, for others to take at once."""
         await self.passes_ended()
-        await self._give_back()
+        await self.manager.give_back([_info(task) for task in self.queue.take_all()])
         await self.queue.drained()
-        await self._give_back()  # replies that were in validation and must wait
+        # Replies that were in validation and must wait.
+        await self.manager.give_back([_info(task) for task in self.queue.take_all()])
+        for _, _, release in self._beside:
+            await release()
         await self._reporter.withdraw()
-        await self.store.senders.withdraw()
-
-    async def _give_back(self) -> None:
-        left = [_info(task) for task in self.queue.take_all()]
-        if left:
-            await self.store.await_replies(left, 0, 0, "given back", tried=False)
-            await self.store.hint_due()
 
     async def on_close(self) -> None:
         if self._senders is not None:
@@ -247,58 +248,14 @@ class ConversationsInstance(Service):
             return 0
         return max(0, self._tasks_max - len(self.queue) - self._accepting)
 
-    async def _fetch_new(self) -> FetchPass:
-        again = False
-        for partition in self.store.partitions:
-            most = min(FETCH_MAX, self._free_slots())
-            if most <= 0:
-                break
-            infos = await self.store.pop_new(partition, most)
-            if infos:
-                self._enqueue(await self.operations.take(infos))
-            again = again or len(infos) == most
-        return FetchPass(again)
-
-    async def _fetch_waiting(self) -> FetchPass:
-        """Replies whose sender another process lacked and this process has."""
-        again = False
-        for partition in self.store.partitions:
-            most = min(FETCH_MAX, self._free_slots())
-            if most <= 0:
-                break
-            infos = await self.store.pop_waiting(partition, most)
-            taken = await self.operations.take(infos, WAITING)
-            self._enqueue(taken)
-            # Fewer were taken if together they were too large for one call; the rest waits again.
-            again = again or len(infos) == most or len(taken) < len(infos)
-        return FetchPass(again)
-
-    async def _register_senders(self) -> None:
-        await self.store.senders.register(self._sender_names)
-        if self.operations.without_sender != self._without_sender:
-            self._without_sender = self.operations.without_sender
-            self.store.old_version_runs = await self.store.senders.old_version_runs()
-
     def _enqueue(self, taken: Sequence[TakenReply]) -> None:
         for each in taken:
             self._add(each)
 
-    def _enqueue_accepted(self, accepted: AcceptResult, task: TaskItem, new: NewReply) -> None:
-        reply = OutgoingReply(
-            new.conversation_id,
-            new.request_id,
-            new.response_id,
-            accepted.origin,
-            task,
-            accepted.request_timestamp,
-            new.response_timestamp,
-            corr=new.corr,
-        )
-        left_ms = self._settings.awaited_message_ttl
-        self._add(TakenReply(accepted.info, accepted.score, left_ms, reply, len(new.task)))
-
     def _add(self, taken: TakenReply) -> None:
         info, reply = taken.info, taken.reply
+        wish_ms = reply.task_item.time_in_queue
+        hold_s = self._hold_s if wish_ms is None else min(self._hold_s, wish_ms / 1000)
         self.queue.add(
             QueuedTask(
                 execution_task=self.send,
@@ -309,7 +266,7 @@ class ConversationsInstance(Service):
                 task_group=info.conversation_id,
                 ts_input=reply.request_timestamp,
                 ts_output=reply.response_timestamp,
-                time_in_queue=min(self._hold_s, taken.left_ms / 1000),
+                time_in_queue=min(hold_s, taken.left_ms / 1000),
                 size_bytes=taken.size_bytes,
                 message_options=(info, reply),
                 corr=reply.corr,
@@ -323,8 +280,7 @@ class ConversationsInstance(Service):
                 batch = await subscription.receive()
                 if batch.gap:
                     self.queue.wake_all()
-                    self._wake_fetching()
-                    self._wake_fetching_waiting()
+                    self.agent.wake()
                 for message in batch.messages:
                     self._apply_hints(message.payload)
 
@@ -333,34 +289,25 @@ class ConversationsInstance(Service):
             hints = _read_hints(payload)
         except (msgspec.MsgspecError, RecursionError):
             return  # another program published it
-        if hints.new:
-            self._wake_fetching()
-        if hints.due:
+        needed = (name for need in hints.needs for name in acceptable_senders(need))
+        if hints.due or any(name in self._sender_names for name in needed):
             self.agent.wake()
-        if any(
-            name in self._sender_names for need in hints.needs for name in acceptable_senders(need)
-        ):
-            self._wake_fetching_waiting()
         for conversation_id in hints.woken:
             self.queue.wake(conversation_id)
 
-    def _wake_fetching(self) -> None:
-        if self._fetching is not None:
-            self._fetching.wake()
-
-    def _wake_fetching_waiting(self) -> None:
-        if self._fetching_waiting is not None:
-            self._fetching_waiting.wake()
-
     async def _poll(self) -> None:
-        """Finds what lost wake-ups missed; polls less often while the queue is empty."""
-        settings = self._settings
+        """Finds what lost wake-ups missed; ends while the queue is empty."""
         while True:
-            busy = len(self.queue) > 0
-            await self.clock.sleep(
-                (settings.interval if busy else settings.check_queue_interval) / 1000
-            )
+            await self.queue.filled()
+            await self.clock.sleep(self._settings.interval / 1000)
             self.queue.poll()
+
+    async def _renew_holds(self) -> None:
+        """A reply that is being sent stays held, however long its sender takes."""
+        infos = list(self._sending.values())
+        for info, status in zip(infos, await self.store.renew(infos), strict=True):
+            if status != "renewed" and info.key().decode() in self._sending:
+                self.log.warning("hold_lost", reply=info.response_id, status=status)
 
     # Sending
 
@@ -374,45 +321,69 @@ class ConversationsInstance(Service):
         return Validation(TaskVerdict.WAIT, left_s)
 
     async def send(self, task: QueuedTask) -> float | None:
-        assert self._senders is not None
-        info, reply = _info(task), _reply(task)
-        left_s = self._hold_s - (self.clock.monotonic() - task.entered_s)
+        self._sending[task.task_id] = _info(task)
         try:
-            async with asyncio.timeout(max(0.0, left_s)):
-                ack_id = await self._senders.send(reply)
-        except TimeoutError:
-            raise Recoverable(f"the sender did not end within {self._hold_s:g} s") from None
+            return await self._send_traced(task)
+        finally:
+            del self._sending[task.task_id]
+
+    async def _send_traced(self, task: QueuedTask) -> float | None:
+        tracing = self.runtime.tracing
+        trace = None if tracing is None else read_traceparent(task.corr)
+        if tracing is None or trace is None:
+            return await self._send(_info(task), _reply(task))
+        values = {"angarium.conversation_id": task.task_group, "angarium.id": task.task_id}
+        with tracing.span(
+            "conversations send", trace, values, kind="producer", current=True
+        ) as own:
+            work = CurrentWork(b"")
+            work.enter_span(own)
+            token = CURRENT_WORK.set(work)
+            try:
+                return await self._send(_info(task), _reply(task))
+            finally:
+                CURRENT_WORK.reset(token)
+
+    async def _send(self, info: MinMessageInfo, reply: OutgoingReply) -> float | None:
+        assert self._senders is not None
+        ack_id = await self._senders.send(reply)
         self.sent += 1
         try:
             if ack_id is None:
-                await self.store.finish(info, "unasked")
+                await self.manager.finish(info, "unasked")
                 return None
             try:
                 if await self.store.report_sent(info, ack_id) == "ack_taken":
                     self.log.warning("ack_id_taken", reply=info.response_id, ack=ack_id)
             except IdRefused as error:
                 self.log.warning("ack_id_refused", reply=info.response_id, error=str(error))
-                await self.store.finish(info, "unasked")
+                await self.manager.finish(info, "unasked")
                 return None
         except AngariumError as error:
-            # Redis does not know of the send: the reply is sent again when the claim expires.
+            # Redis does not know of the send: the reply is sent again when the hold ends.
             self.log.error("sent_but_not_reported", reply=info.response_id, error=str(error))
             return None
         return self._settings.sent_message_ttl / 1000
 
     async def _failed(self, task: QueuedTask, error: Exception) -> None:
-        info = _info(task)
-        if isinstance(error, Fatal):
-            self.cancelled += await self.operations.cancel_group(info, error_text(error))
-        elif isinstance(error, RetriesEnded):
+        info, reply = _info(task), _reply(task)
+        if isinstance(error, RetriesEnded):
             self.awaited += 1
-            await self.operations.await_after_retries(info)
+            await self.manager.await_after_retries(info)
+            return
+        assert self._senders is not None
+        why = error_text(error)
+        if not isinstance(error, Fatal):
+            why = f"{type(error).__name__}: {why}"[:WHY_CHARS_MAX]
+        if not isinstance(error, Recoverable | AngariumError):
+            self.log.warning("sender_failed", reply=info.response_id, error=why, exc_info=error)
+        wait_ms = self._senders.retry_in_ms(reply, error, self.manager.retry_ms)
+        if wait_ms is None:
+            self.cancelled += await self.manager.cancel_group(info, why)
         else:
-            why = f"{type(error).__name__}: {error_text(error)}"[:WHY_CHARS_MAX]
-            if not isinstance(error, Recoverable | AngariumError):
-                self.log.warning("sender_failed", reply=info.response_id, error=why, exc_info=error)
-            self.awaited += await self.operations.await_group(
-                info.conversation_id, info.request_id, why
+            wait_ms = max(RETRY_MS_MIN, wait_ms)
+            self.awaited += await self.manager.await_group(
+                info.conversation_id, info.request_id, why, wait_ms
             )
 
     # Metrics
@@ -429,12 +400,9 @@ class ConversationsInstance(Service):
             "cancelled": self.cancelled,
             "turns": self.agent.turns,
         }
-        for partition in self.store.partitions:
-            replies, requests, new = await self.store.in_flight(partition)
-            for name, value in (("replies", replies), ("requests", requests), ("new", new)):
-                metrics[name] = float(metrics.get(name, 0)) + value
-        metrics |= (await view_senders(self.store)).metrics()
-        metrics["senders"] = " ".join(self._sender_names)
+        metrics["replies"], metrics["requests"] = await self.manager.in_flight()
+        metrics |= (await self.manager.senders()).metrics()
+        metrics["senders"] = msgspec.json.encode(self._sender_names).decode()
         await self._reporter.report(metrics)
         self.log.info("metrics", **metrics)
 

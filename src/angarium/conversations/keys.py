@@ -50,12 +50,6 @@ OPEN_REQUESTS = Key(
     meaning="MinMessageInfo of requests without a reply, scored by their expiry (s)",
     expiry="each member separately; the key is removed with its last member",
 )
-NEW_MESSAGES = Key(
-    f"{CONVERSATIONS_PREFIX}:newMessages",
-    "list",
-    meaning="MinMessageInfo of replies that no process has taken yet; every reply in it is also in "
-    "pendingMessages",
-)
 WAITING_SENDER = Key(
     f"{CONVERSATIONS_PREFIX}:waitingSender:{{need}}",
     "zset",
@@ -65,13 +59,6 @@ WAITING_SENDER = Key(
     "alone list the needs of that kind. An index only: every reply is also in pendingMessages",
     expiry="`conversations.awaited_message_ttl` after the last addition; each member that long "
     "after its own",
-)
-SENDER_PROCESSES = Key(
-    f"{CONVERSATIONS_PREFIX}:senderProcesses",
-    "hash",
-    meaning="Each process that sends replies → time of its last report, and the names of its "
-    "senders; in the first partition only",
-    expiry="a field that is older than 10 s is removed when a new process first reports",
 )
 ASYNC_REQUEST = Key(
     f"{CONVERSATIONS_PREFIX}:asyncRequest:{{async_request_id}}",

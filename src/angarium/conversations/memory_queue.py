@@ -135,6 +135,7 @@ class MemoryQueue:
         self._tasks: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._filled = asyncio.Event()
         self._log = log.logger("angarium.conversations")
         self.metrics = MemoryQueueMetrics()
 
@@ -171,6 +172,7 @@ class MemoryQueue:
             return False
         self._task_ids.add(task.task_id)
         self._bytes += task.size_bytes
+        self._filled.set()
         task.internal_id = next(self._ids)
         task.entered_s = self._clock.monotonic()
         self.metrics.added += 1
@@ -205,6 +207,10 @@ class MemoryQueue:
         for group in some:
             self._ready(group)
         return len(some)
+
+    async def filled(self) -> None:
+        """Wait until the queue has a task."""
+        await self._filled.wait()
 
     async def drained(self) -> None:
         """Wait until no task is in execution."""
@@ -273,6 +279,8 @@ class MemoryQueue:
         self._timed.pop(task.internal_id, None)
         self._task_ids.discard(task.task_id)
         self._bytes -= task.size_bytes
+        if not self._task_ids:
+            self._filled.clear()
 
     # Execution
 

@@ -85,6 +85,8 @@ class CanSend(msgspec.Struct, frozen=True, rename="camel"):
     request_key: str | None = None
     left_ms: int | None = None
     holder: str | None = None
+    hold_ms: int | None = None
+    """How long the caller still holds the reply, if it may be sent."""
 
 
 class ConversationMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from angarium.conversations.queries import ConversationQueries
-from angarium.conversations.views import view_senders
+from angarium.conversations.service import ConversationService
 from angarium.conversations.wait_reasons import SenderWait, process_with_sender
 from angarium.runtime.overview import ModuleSample, Notice, count_of
 from angarium.runtime.runtime import Runtime
@@ -13,19 +12,13 @@ from angarium.runtime.runtime import Runtime
 
 class ConversationsSampler:
     def __init__(self, runtime: Runtime) -> None:
-        self._partitions = range(runtime.settings.partitions)
-        self._queries = ConversationQueries(runtime)
+        self._conversations = ConversationService(runtime)
 
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
-        needs = (await view_senders(self._queries)).needs
-        found = [await self._queries.in_flight(partition) for partition in self._partitions]
-        replies, requests, new = (sum(each) for each in zip(*found, strict=True))
-        facts = {
-            "replies": replies,
-            "requests": requests,
-            "new": new,
-            "without_sender": sum(need.replies for need in needs),
-        }
+        needs = (await self._conversations.senders()).needs
+        replies, requests = await self._conversations.in_flight()
+        without_sender = sum(need.replies for need in needs)
+        facts = {"replies": replies, "requests": requests, "without_sender": without_sender}
         notices = [*conversations_notices(replies, needs, roles)]
         return ModuleSample(replies, facts, notices=notices)
 

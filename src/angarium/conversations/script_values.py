@@ -1,10 +1,10 @@
-"""Arguments and replies of the scripts, as values. Pure: converts bytes, does no I/O."""
+"""What the store takes and returns, as values. Pure: converts bytes, does no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -14,18 +14,27 @@ from angarium.conversations.model import (
     acceptable_senders,
     read_task,
 )
+from angarium.conversations.transitions import (
+    Delivered,
+    ExpiredReply,
+    NoSender,
+    ReplyRow,
+    SenderWaitRow,
+    Taken,
+)
 from angarium.conversations.wait_reasons import OpenRequest, QueuedReply, SenderWait
-from angarium.runtime.scripts import status_of
 
 SPAN = 1 << 26  # as in the scripts: score = position × SPAN + number of the reply
 
 # 'unasked': the sender expects no ACK.
 FinishReason = Literal["acknowledged", "unasked", "deleted"]
+# 'near': only if the reply is near its turn, so that a long conversation fills no memory.
+HoldWish = Literal["", "near", "always"]
 
 
 @dataclass(frozen=True, slots=True)
 class NewReply:
-    """A reply to accept. `held`: the accepting process also sends it."""
+    """A reply to accept. `hold`: whether the accepting store holds it, to send it."""
 
     conversation_id: str
     request_id: str
@@ -33,7 +42,7 @@ class NewReply:
     response_timestamp: int
     task: bytes
     corr: str = ""
-    held: bool = False
+    hold: HoldWish = ""
     origin: str = ""  # '': the origin of its request
     required_sender: str = ""  # see `model.required_sender_of`; '': the sender of its origin
 
@@ -70,6 +79,14 @@ class TakeResult:
     next: MinMessageInfo | None = None
 
 
+class Claim(NamedTuple):
+    """Due replies, claimed. `due_in_ms`: when the first of the others is due; None if none is."""
+
+    claim: str
+    infos: list[MinMessageInfo]
+    due_in_ms: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class CancelOptions:
     """Which replies of a group to cancel. `close`: the request accepts no more replies."""
@@ -89,13 +106,15 @@ class ConversationSnapshot:
     replies: Sequence[QueuedReply]
 
 
-def read_sender_waits(reply: Sequence[Any]) -> tuple[int, list[SenderWait]]:
-    rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-    waits = []
-    for required, replies, since in rows:
-        senders = acceptable_senders(required.decode(errors="backslashreplace"))
-        waits.append(SenderWait(senders, replies, int(float(since))))
-    return int(reply[0]), waits
+def read_sender_waits(rows: Iterable[SenderWaitRow]) -> list[SenderWait]:
+    return [
+        SenderWait(
+            acceptable_senders(row.required.decode(errors="backslashreplace")),
+            row.waiting,
+            int(row.since),
+        )
+        for row in rows
+    ]
 
 
 def read_infos(members: Iterable[bytes]) -> list[MinMessageInfo]:
@@ -108,56 +127,55 @@ def read_infos(members: Iterable[bytes]) -> list[MinMessageInfo]:
     return found
 
 
-def read_next(reply: Sequence[Any]) -> MinMessageInfo | None:
-    return MinMessageInfo.read(reply[1]) if reply[1] else None
+def read_next(member: bytes) -> MinMessageInfo | None:
+    return MinMessageInfo.read(member) if member else None
 
 
-def read_take_result(info: MinMessageInfo, reply: Sequence[Any]) -> TakeResult:
-    status = status_of(reply)
-    if status in ("expired", "delivered"):
-        return TakeResult(status, next=read_next(reply))
-    if status != "taken":
-        return TakeResult(status)
+def read_take_result(info: MinMessageInfo, reply: Any) -> TakeResult:
+    if isinstance(reply, ExpiredReply):
+        return TakeResult("expired", next=read_next(reply.next_member))
+    if isinstance(reply, Delivered):
+        return TakeResult("delivered", next=read_next(reply.next_member))
+    if isinstance(reply, NoSender):
+        return TakeResult("no_sender")
+    if not isinstance(reply, Taken):
+        return TakeResult(reply)
     try:
-        return TakeResult(status, _read_taken(info, reply))
-    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, AttributeError):
+        return TakeResult("taken", _read_taken(info, reply))
+    except (msgspec.MsgspecError, RecursionError, ValueError):
         return TakeResult("unreadable")  # the other replies of the batch are still sent
 
 
-def _read_taken(info: MinMessageInfo, reply: Sequence[Any]) -> TakenReply:
-    _, score, retries, left_ms, text, origin, corr, requested, responded, attempts = reply
+def _read_taken(info: MinMessageInfo, reply: Taken) -> TakenReply:
     outgoing = OutgoingReply(
         conversation_id=info.conversation_id,
         request_id=info.request_id,
         response_id=info.response_id,
-        origin=origin.decode(),
-        task_item=read_task(text),
-        request_timestamp=int(requested),
-        response_timestamp=int(responded),
-        awaited_retries=int(retries),
-        sent_attempts=int(attempts),
-        corr=corr.decode(),
+        origin=reply.origin.decode(),
+        task_item=read_task(reply.task),
+        request_timestamp=int(reply.request_timestamp),
+        response_timestamp=int(reply.response_timestamp),
+        awaited_retries=reply.retries,
+        sent_attempts=int(reply.attempts),
+        corr=reply.corr.decode(),
     )
-    return TakenReply(info, int(score), int(left_ms), outgoing, len(text or b""))
+    return TakenReply(info, reply.score, reply.left_ms, outgoing, len(reply.task))
 
 
-def read_queued(
-    info: MinMessageInfo, row: Sequence[bytes], stored: Sequence[bytes | None]
-) -> QueuedReply:
+def read_queued(info: MinMessageInfo, row: ReplyRow, stored: Sequence[bytes | None]) -> QueuedReply:
     """`stored`: status and retries of the reply's hash, which may have expired already."""
-    _, score, until_ms, state, holder, due, required, since_ms = row
     status, retries = stored
-    status_by_state = b"SENT" if state == b"S" else b"PENDING"
+    status_by_state = b"SENT" if row.state == "S" else b"PENDING"
     return QueuedReply(
         request_id=info.request_id,
         response_id=info.response_id,
-        position=int(score) // SPAN,
-        number=int(score) % SPAN,
+        position=row.score // SPAN,
+        number=row.score % SPAN,
         status=(status or status_by_state).decode(),
-        holder=None if required or holder in (b"-", b"*") else holder.decode(),
-        until_ms=int(until_ms),
-        due_ms=round(float(due) * 1000),
+        holder=None if row.required or row.holder == "-" else row.holder,
+        until_ms=row.until_ms,
+        due_ms=int(row.due * 1000),
         awaited_retries=int(retries or 0),
-        senders=acceptable_senders(required.decode()) if required else (),
-        without_sender_since_ms=int(float(since_ms)) or None,
+        senders=acceptable_senders(row.required) if row.required else (),
+        without_sender_since_ms=int(row.since) or None,
     )

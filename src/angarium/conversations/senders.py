@@ -8,6 +8,7 @@ or `http` by a `callbackUrl`). Otherwise the sender named like its origin sends 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from angarium.conversations.model import (
 )
 from angarium.runtime.application import Angarium, Caller, Handler
 from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
+from angarium.runtime.retry_policy import DEFAULT_POLICY, RetryPolicy
 from angarium.runtime.text import check_text
 from angarium.runtime.trace import TRACEPARENT, current_trace, read_traceparent
 
@@ -116,19 +118,26 @@ class ReplySenders:
     """The senders of one process, by name."""
 
     def __init__(
-        self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, ReplySender]
+        self,
+        app: Angarium,
+        outbound: Outbound,
+        threads_max: int,
+        joined: Mapping[str, ReplySender],
+        timeout_s: float,
     ) -> None:
         """A sender of the application replaces one of `joined` with the same name."""
         self._caller = Caller(threads_max)
-        self._senders: dict[str, ReplySender] = {HTTP_SENDER: CallbackSender(outbound), **joined}
+        self._timeout_s = timeout_s
+        self._policies: dict[str, RetryPolicy] = {}
+        given: dict[str, ReplySender] = {HTTP_SENDER: CallbackSender(outbound), **joined}
+        self._senders = {name: self._limited(each, timeout_s) for name, each in given.items()}
         for name, handler in app.handlers("reply_sender").items():
             self._senders[name] = self._sender(handler)
+            self._policies[name] = handler.retry
 
     async def send(self, reply: OutgoingReply) -> str | None:
         """The ACK's id or None. Raises what the sender raises; `Recoverable` if there is none."""
-        required = required_sender_of(reply.task_item.message_options) or f"o:{reply.origin}"
-        acceptable = acceptable_senders(required)
-        name = next((name for name in acceptable if name in self._senders), acceptable[-1])
+        name = self._name_of(reply)
         sender = self._senders.get(name)
         if sender is None:
             # The stored requirement does not match the task; no other process could send it.
@@ -138,12 +147,48 @@ class ReplySenders:
             raise Fatal(f"sender {name!r} answered {type(answer).__name__}, not an id or None")
         return answer
 
+    def retry_in_ms(self, reply: OutgoingReply, error: Exception, retry_ms: int) -> int | None:
+        """The back-off after this error; None if the reply is not tried again.
+
+        By the sender's policy if it declares one, else `retry_ms` for each retry so far.
+        """
+        policy = self._policies.get(self._name_of(reply), DEFAULT_POLICY)
+        if isinstance(error, Fatal):
+            return None
+        if not isinstance(error, Recoverable) and not policy.retries_error(error):
+            return None
+        if policy.retries is not None and reply.awaited_retries >= policy.retries:
+            return None
+        if policy == DEFAULT_POLICY:
+            return retry_ms * reply.awaited_retries
+        return round(policy.next_delay_s(reply.awaited_retries + 1) * 1000)
+
     def close(self) -> None:
         self._caller.close()
+
+    def _name_of(self, reply: OutgoingReply) -> str:
+        required = required_sender_of(reply.task_item.message_options) or f"o:{reply.origin}"
+        acceptable = acceptable_senders(required)
+        return next((name for name in acceptable if name in self._senders), acceptable[-1])
 
     def _sender(self, handler: Handler) -> ReplySender:
         async def send(reply: OutgoingReply) -> str | None:
             answer: str | None = await self._caller.call(handler, reply)
             return answer
+
+        # A thread can't be interrupted: its reply stays held until the function returns.
+        if not handler.is_async:
+            return send
+        return self._limited(send, handler.retry.timeout_s or self._timeout_s)
+
+    def _limited(self, sender: ReplySender, timeout_s: float) -> ReplySender:
+        async def send(reply: OutgoingReply) -> str | None:
+            try:
+                async with asyncio.timeout(timeout_s) as limit:
+                    return await sender(reply)
+            except TimeoutError:
+                if not limit.expired():
+                    raise  # the function's own
+                raise Recoverable(f"the sender did not end within {timeout_s:g} s") from None
 
         return send

@@ -73,6 +73,11 @@ class ConversationsSettings(Group):
             description="Milliseconds after which a reply without a client's ACK counts as sent.",
         )
     )
+    pickup_delivered: Literal["stored", "removed"] = Field(
+        "stored",
+        description="When a reply that is sent to pickup counts as delivered and the next one is "
+        "sent: once pickup has `stored` it, or when the recipient has `removed` it.",
+    )
     metrics_partial_interval: Annotated[
         Positive, FormerName("AURA_QUEUE_MANAGER_METRICS_PARTIAL_INTERVAL")
     ] = Field(30_000, description="Milliseconds that the queue's partial metrics cover.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from angarium.conversations.queries import ConversationQueries
+from angarium.conversations.model import ConversationMessage
+from angarium.conversations.store import ConversationStore
 from angarium.conversations.wait_reasons import (
     OpenRequest,
     QueuedReply,
@@ -21,12 +23,40 @@ from angarium.conversations.wait_reasons import (
 VIEW_ITEMS_MAX = 200
 
 
-class ReplyView(msgspec.Struct, frozen=True, rename="camel"):
+class RequestView(msgspec.Struct, frozen=True):
+    conversation_id: str
+    request_id: str
+    origin: str
+    request_timestamp: int
+    status: str
+    position: int
+    corr: str = ""
+
+    @classmethod
+    def of(cls, message: ConversationMessage) -> RequestView:
+        return cls(
+            message.conversation_id,
+            message.request_id,
+            message.origin,
+            message.request_timestamp,
+            message.status,
+            message.position or 0,
+            message.corr,
+        )
+
+
+def view_message(message: ConversationMessage) -> dict[str, Any]:
+    """All stored fields of a request or reply."""
+    fields = msgspec.structs.asdict(message)
+    return {name: value for name, value in fields.items() if value is not None and value != ""}
+
+
+class ReplyView(msgspec.Struct, frozen=True):
     reply: QueuedReply
     reason: WaitReason
 
 
-class ConversationView(msgspec.Struct, frozen=True, rename="camel"):
+class ConversationView(msgspec.Struct, frozen=True):
     """The first requests and replies of a conversation, in sending order.
 
     `needs`: the replies for whose sender no process runs.
@@ -41,7 +71,7 @@ class ConversationView(msgspec.Struct, frozen=True, rename="camel"):
     needs: Sequence[SenderWait] = ()
 
 
-class SendersView(msgspec.Struct, frozen=True, rename="camel"):
+class SendersView(msgspec.Struct, frozen=True):
     """How many processes have each sender, and the replies for whose sender no process runs."""
 
     now_ms: int
@@ -58,10 +88,10 @@ class SendersView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 async def view_conversation(
-    queries: ConversationQueries, conversation_id: str, most: int = VIEW_ITEMS_MAX
+    store: ConversationStore, conversation_id: str, most: int = VIEW_ITEMS_MAX
 ) -> ConversationView:
-    found = await queries.snapshot(conversation_id, most)
-    running = await queries.senders.running()
+    found = await store.snapshot(conversation_id, most)
+    running = await store.running_senders()
     reasons = explain(found.requests, found.replies, found.now_ms, running)
     waits = [
         SenderWait(reply.senders, 1, reply.without_sender_since_ms or found.now_ms)
@@ -79,8 +109,8 @@ async def view_conversation(
     )
 
 
-async def view_senders(queries: ConversationQueries) -> SendersView:
-    found = await asyncio.gather(*(queries.sender_waits(p) for p in queries.partitions))
-    running = await queries.senders.running()
+async def view_senders(store: ConversationStore) -> SendersView:
+    found = await asyncio.gather(*(store.sender_waits(p) for p in store.partitions))
+    running = await store.running_senders()
     waits = [wait for _, some in found for wait in some]
     return SendersView(max(now_ms for now_ms, _ in found), running, without_process(waits, running))

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 
-class OpenRequest(msgspec.Struct, frozen=True, rename="camel"):
+class OpenRequest(msgspec.Struct, frozen=True):
     """A request in a conversation's list."""
 
     request_id: str
@@ -17,7 +17,7 @@ class OpenRequest(msgspec.Struct, frozen=True, rename="camel"):
     answered: bool
 
 
-class QueuedReply(msgspec.Struct, frozen=True, rename="camel"):
+class QueuedReply(msgspec.Struct, frozen=True):
     """A reply in a conversation's order, as it is stored."""
 
     request_id: str
@@ -39,7 +39,7 @@ WaitCode = Literal[
 ]
 
 
-class WaitReason(msgspec.Struct, frozen=True, rename="camel"):
+class WaitReason(msgspec.Struct, frozen=True):
     """Why a reply is not sent at this moment, and the latest time at which that ends."""
 
     why: WaitCode
@@ -48,7 +48,7 @@ class WaitReason(msgspec.Struct, frozen=True, rename="camel"):
     until_ms: int | None = None
 
 
-class SenderWait(msgspec.Struct, frozen=True, rename="camel"):
+class SenderWait(msgspec.Struct, frozen=True):
     """Replies that wait for a process with one of these senders; `since_ms` is of the first."""
 
     senders: tuple[str, ...]

@@ -233,10 +233,9 @@ def event_counts(counts: Mapping[tuple[str, str], int]) -> Sequence[tuple[str, i
         "sleeping until the expert answers": ("transactions", "slept"),
         "transactions completed": ("transactions", "completed"),
         "replies accepted": ("conversations", "accepted"),
-        "replies sent, in order": ("conversations", "sent"),
+        "replies sent, in order": ("conversations", "delivered"),
         "waiting at pickup": ("pickup", "accepted"),
         "push notifications": ("pickup", "pushed"),
         "picked up and removed": ("pickup", "delivered"),
-        "acknowledged": ("conversations", "delivered"),
     }
     return [(text, counts.get(event, 0)) for text, event in labels.items()]

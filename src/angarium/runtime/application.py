@@ -100,13 +100,30 @@ class Angarium:
     def reply_sender(self, name: Function, /) -> Function: ...
 
     @overload
-    def reply_sender(self, name: str = "default") -> Callable[[Function], Function]: ...
+    def reply_sender(
+        self,
+        name: str = "default",
+        *,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
+    ) -> Callable[[Function], Function]: ...
 
-    def reply_sender(self, name: Any = "default") -> Any:
+    def reply_sender(
+        self,
+        name: Any = "default",
+        *,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Send replies of the conversations module."""
+        policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
         if callable(name):
-            return self._adder("reply_sender", "default")(name)
-        return self._adder("reply_sender", name)
+            return self._adder("reply_sender", "default", policy)(name)
+        return self._adder("reply_sender", name, policy)
 
     @overload
     def inbox(self, function: Function, /) -> Function: ...

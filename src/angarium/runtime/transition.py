@@ -174,8 +174,9 @@ class BoundTransition(Generic[Item]):
         self.script = transition.script
         self._keyspace = keyspace
         self._channels = [keyspace.global_name(each) for each in transition.channels.values()]
+        filled = [name for name, _ in _fields(transition.args)]
         keys = transition.keys.values()
-        self._fixed = all(placeholder_of(key.name) is None for key in keys)
+        self._fixed = all(placeholder_of(key.name) not in filled for key in keys)
         self._names: dict[int, list[str]] = {}
         places = [(key, _place(key, transition.item)) for key in transition.item_keys.values()]
         self._item_places = places
@@ -206,7 +207,8 @@ class BoundTransition(Generic[Item]):
         return names, values
 
     def _shared_names(self, partition: int, args: tuple[Any, ...] | None) -> list[str]:
-        """A placeholder is filled by the argument of that name."""
+        """A placeholder is filled by the argument of that name. Without one it stays empty: the
+        script gets the beginning of the names of such keys."""
         found = self._names.get(partition)
         if found is None:
             name, keys = self._keyspace.name, self.transition.keys.values()
@@ -255,7 +257,7 @@ def _variant(word: str, fields: type[tuple[Any, ...]] | None) -> str:
 
 def _filling(key: Key, args: tuple[Any, ...] | None) -> tuple[str, ...]:
     name = placeholder_of(key.name)
-    return () if name is None else (str(getattr(args, name)),)
+    return () if name is None else (str(getattr(args, name, "")),)
 
 
 def _place(key: Key, item: type[tuple[Any, ...]] | None) -> int:

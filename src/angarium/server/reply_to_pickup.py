@@ -1,9 +1,11 @@
-"""Sends replies of conversations to pickup queues, and acknowledges them when they are removed.
+"""Sends replies of conversations to pickup queues.
 
 `PickupSender` is a sender of the conversations module. It adds a reply to the recipient's queue
-under an id derived from the reply's, so a reply that is sent twice is queued once. `AckFollower`
-reads removals from the journal and acknowledges the replies. One script makes the removal and
-writes its event, so a killed process can't lose an ACK.
+under an id derived from the reply's, so a reply that is sent twice is queued once. A stored reply
+is delivered as far as its conversation is concerned: pickup keeps it, in order, until the recipient
+comes. With `conversations.pickup_delivered` = `removed` the next reply waits for the removal:
+`AckFollower` reads removals from the journal and acknowledges the replies. One script makes the
+removal and writes its event, so a killed process can't lose an ACK.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import msgspec
 from angarium.conversations import instance
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.memory_queue import QueuedTask
 from angarium.conversations.model import OutgoingReply
 from angarium.conversations.settings import ConversationsSettings
 from angarium.pickup.deduplicated_add import (
@@ -36,8 +37,7 @@ from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
 from angarium.runtime.lease import Lease, LeaseKeys, LeaseOutcome
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.service import Service
-from angarium.runtime.trace import CURRENT_WORK, CurrentWork, Trace, current_trace, read_traceparent
+from angarium.runtime.trace import Trace, current_trace, read_traceparent
 from angarium.settings import Settings
 
 PICKUP = "pickup"
@@ -54,13 +54,14 @@ CONCURRENT_ACKS = 1_000
 
 class PickupSender:
     def __init__(self, runtime: Runtime) -> None:
-        repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
-        self._adds = DeduplicatedAdd(runtime, repeats_ms)
+        settings = runtime.settings.group(ConversationsSettings)
+        self._adds = DeduplicatedAdd(runtime, settings.awaited_message_ttl)
+        self._waits_for_removal = settings.pickup_delivered == "removed"
         self._prefix = runtime.settings.prefix
         self._tracing = runtime.tracing
 
     async def __call__(self, reply: OutgoingReply) -> str | None:
-        """Returns the id of the expected ACK; None if the message was added before and removed."""
+        """The id of the expected ACK; None if no removal is waited for."""
         message = self._message(reply)
         try:
             status = await self._add(message)
@@ -68,7 +69,7 @@ class PickupSender:
             raise Recoverable(str(error)) from error
         except (InputInvalid, LimitExceeded) as error:
             raise Fatal(str(error)) from error
-        return None if status == "removed" else message.message_id
+        return message.message_id if self._waits_for_removal and status != "removed" else None
 
     async def _add(self, message: NewMessage) -> str:
         trace = None if self._tracing is None else current_trace()
@@ -229,69 +230,48 @@ class AckFollower:
         ]
 
 
-class JoinedConversations(ConversationsInstance):
-    """The role `conversations` with a sender to pickup and followers of its removals."""
+class ReplyAcknowledger:
+    """Acknowledges the replies of removed messages in the role."""
 
-    def __init__(self, runtime: Runtime, app: Angarium) -> None:
-        super().__init__(runtime, app, {PICKUP: PickupSender(runtime)})
-        self._followers = [
-            AckFollower(runtime, partition, self.acknowledge_removed)
-            for partition in range(runtime.settings.partitions)
-        ]
+    def __init__(self, role: ConversationsInstance) -> None:
+        self._role = role
+        self._tracing = role.runtime.tracing
 
-    async def on_start(self) -> None:
-        await super().on_start()
-        for partition, follower in enumerate(self._followers):
-            self.spawn(f"acks-{partition}", follower.run)
-
-    async def on_stop(self) -> None:
-        await super().on_stop()
-        for follower in self._followers:
-            await follower.release()
-
-    async def acknowledge_removed(self, removal: Removal) -> bool:
+    async def acknowledge(self, removal: Removal) -> bool:
+        """Whether a reply waited for the removal."""
         trace: Trace | None = None
         try:
-            if self.runtime.tracing is not None:
+            if self._tracing is not None:
                 trace = await self._trace_of(removal.ack_id)
-            status = await self.operations.acknowledge_now(removal.ack_id)
+            status = await self._role.manager.acknowledge_now(removal.ack_id)
         except AckUnknown:
             return False
-        self.acknowledged += status == "delivered"
-        if self.runtime.tracing is not None and trace is not None and status == "delivered":
+        self._role.acknowledged += status == "delivered"
+        if self._tracing is not None and trace is not None and status == "delivered":
             values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.gateway}
-            self.runtime.tracing.record(
+            self._tracing.record(
                 "pickup delivered", trace, removal.at_ms * 1_000_000, values, kind="consumer"
             )
         return True
 
     async def _trace_of(self, ack_id: str) -> Trace | None:
         """Costs a call to Redis; used only with a collector."""
-        info = await self.operations.find_ack(ack_id)
-        reply = await self.store.read_reply(info.response_id, info.conversation_id)
+        info = await self._role.manager.find_ack(ack_id)
+        reply = await self._role.store.read_reply(info.response_id, info.conversation_id)
         return None if reply is None else read_traceparent(reply.corr)
-
-    async def send(self, task: QueuedTask) -> float | None:
-        tracing = self.runtime.tracing
-        trace = None if tracing is None else read_traceparent(task.corr)
-        if tracing is None or trace is None:
-            return await super().send(task)
-        values = {"angarium.conversation_id": task.task_group, "angarium.id": task.task_id}
-        with tracing.span(
-            "conversations send", trace, values, kind="producer", current=True
-        ) as own:
-            work = CurrentWork(b"")
-            work.enter_span(own)
-            token = CURRENT_WORK.set(work)
-            try:
-                return await super().send(task)
-            finally:
-                CURRENT_WORK.reset(token)
 
 
 def check(settings: Settings, app: Angarium) -> None:
     instance.check(settings, app)
 
 
-def build(runtime: Runtime, app: Angarium) -> Service:
-    return JoinedConversations(runtime, app)
+def build(runtime: Runtime, app: Angarium) -> ConversationsInstance:
+    """The role `conversations` with a sender to pickup, and followers of removals if it needs
+    them."""
+    role = instance.build(runtime, app, {PICKUP: PickupSender(runtime)})
+    if runtime.settings.group(ConversationsSettings).pickup_delivered == "removed":
+        acknowledger = ReplyAcknowledger(role)
+        for partition in range(runtime.settings.partitions):
+            follower = AckFollower(runtime, partition, acknowledger.acknowledge)
+            role.run_beside(f"acks-{partition}", follower.run, follower.release)
+    return role

@@ -18,8 +18,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.queries import ConversationQueries
-from angarium.conversations.views import view_conversation
+from angarium.conversations.service import ConversationService
+from angarium.conversations.views import view_message
 from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view
 from angarium.dispatch.message_ids import is_message_id
 from angarium.dispatch.store import DispatchStore
@@ -108,7 +108,7 @@ class Search:
         self._dispatch = runtime.store(DispatchStore)
         self._dead_letters = DispatchDeadLetters(self._dispatch)
         self._routing = runtime.store(RoutingService)
-        self._conversations = ConversationQueries(runtime)
+        self._conversations = ConversationService(runtime)
         self._pickup = runtime.store(PickupStore)
         self._transactions = TransactionsService(runtime)
 
@@ -199,14 +199,16 @@ class Search:
         return await self._transactions.get_by_external_id(OWNER_DEFAULT, id)
 
     async def _conversation(self, id: str) -> Any:
-        state = await view_conversation(self._conversations, id)
+        state = await self._conversations.show(id)
         return state if state.requests_total or state.replies_total else None
 
     async def _request(self, id: str) -> Any:
-        return await self._conversations.read_request(id, None)
+        found = await self._conversations.store.read_request(id, None)
+        return None if found is None else view_message(found)
 
     async def _reply(self, id: str) -> Any:
-        return await self._conversations.read_reply(id, None)
+        found = await self._conversations.store.read_reply(id, None)
+        return None if found is None else view_message(found)
 
     async def _connection(self, id: str) -> Any:
         tenant, _, connection = id.rpartition(":")
@@ -328,7 +330,7 @@ def _stored_trace(found: ModuleState) -> Trace | None:
         metadata = bytes(found.state.metadata)
         return trace_in_payload(metadata) or trace_of_id(found.state.id)
     if found.kind in ("request", "reply"):
-        return read_traceparent(found.state.corr)
+        return read_traceparent(found.state.get("corr", ""))
     letter = found.state.get("letter") if found.kind == "message" else None
     return None if letter is None else trace_in_payload((letter.payload or "").encode())
 

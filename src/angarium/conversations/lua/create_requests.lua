@@ -1,59 +1,47 @@
 #!lua
 -- Guarantee: a request is registered once and gets the next position of its conversation.
--- KEYS: 3–6 as in the include; per item: request, requests, order
--- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, origin, request
--- id, request timestamp, correlator, MinMessageInfo of the request
--- Returns: per item {'created', position} | {'duplicate', position} | {'taken'} | {'full'}
 -- Events: requested; request_expired for an expired request of the same id (module conversations)
 -- Repeats: safe, idempotent by request id
 -- include: transition
 -- include: conversation
-local function create(request, requests, order, a, former)
-  local conversation, origin, request_id = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local position = redis.call('HINCRBY', order, 'n', 1)
+local replies = each_item(function(conversation_id, origin, request_id, timestamp, corr, member,
+    request_key, requests_key, order_key)
+  local found = redis.call('HMGET', request_key, 'conversationId', 'position', 'expiresAtTS')
+  if found[1] and tonumber(found[3]) * 1000 > now_ms then
+    if found[1] ~= conversation_id then return reply.taken end
+    return reply.duplicate(tonumber(found[2]))
+  end
+  local position = redis.call('HINCRBY', order_key, 'n', 1)
   local until_ms = now_ms + message_ttl
   local entry = position .. ' ' .. integer(until_ms) .. ' 0'
-  if redis.call('HSET', order, 'q' .. request, entry) == 0 then
-    redis.call('LREM', requests, 0, request) -- an expired request of the same id
+  if redis.call('HSET', order_key, 'q' .. request_key, entry) == 0 then
+    redis.call('LREM', requests_key, 0, request_key) -- an expired request of the same id
   end
-  local length = redis.call('RPUSH', requests, request)
+  local length = redis.call('RPUSH', requests_key, request_key)
   if length > requests_max or position > POSITIONS_MAX then
-    redis.call('RPOP', requests)
-    redis.call('HDEL', order, 'q' .. request)
-    redis.call('HINCRBY', order, 'n', -1)
-    return { 'full' }
+    redis.call('RPOP', requests_key)
+    redis.call('HDEL', order_key, 'q' .. request_key)
+    redis.call('HINCRBY', order_key, 'n', -1)
+    return reply.full
   end
-  if former then redis.call('DEL', request) end
-  redis.call('HSET', request, 'conversationId', conversation, 'origin', origin,
-    'requestId', request_id, 'requestTimestamp', ARGV[a + 3], 'status', 'WAITING',
-    'responseIdCounter', 0, 'expiresAtTS', seconds(until_ms), 'position', position,
-    'corr', ARGV[a + 4])
-  redis.call('PEXPIRE', request, message_ttl)
+  if found[1] then redis.call('DEL', request_key) end
+  redis.call('HSET', request_key, 'conversationId', conversation_id, 'origin', origin,
+    'requestId', request_id, 'requestTimestamp', timestamp, 'status', 'WAITING',
+    'responseIdCounter', 0, 'expiresAtTS', seconds(until_ms), 'position', position)
+  if corr ~= '' then redis.call('HSET', request_key, 'corr', corr) end
+  redis.call('PEXPIRE', request_key, message_ttl)
   -- A list with answered requests has a longer expiry, which must not be shortened.
   if length == 1 then
-    redis.call('PEXPIRE', requests, message_ttl)
+    redis.call('PEXPIRE', requests_key, message_ttl)
   else
-    redis.call('PEXPIRE', requests, message_ttl, 'GT')
+    redis.call('PEXPIRE', requests_key, message_ttl, 'GT')
   end
-  redis.call('PEXPIRE', order, message_ttl + awaited_ttl)
-  if redis.call('ZADD', KEYS[4], seconds(until_ms), ARGV[a + 5]) == 0 then
-    note('request_expired', request_id, { k = conversation })
+  redis.call('PEXPIRE', order_key, message_ttl + awaited_ttl)
+  if redis.call('ZADD', open_key, seconds(until_ms), member) == 0 then
+    note('request_expired', request_id, { k = conversation_id })
   end
-  note('requested', request_id, { k = conversation, o = origin })
-  return { 'created', position }
-end
-
-local answers = {}
-for item = 1, items do
-  local k, a = 4 + 3 * item, 7 + 6 * item
-  local request, requests, order = KEYS[k], KEYS[k + 1], KEYS[k + 2]
-  local conversation = ARGV[a]
-  local found = redis.call('HMGET', request, 'conversationId', 'position', 'expiresAtTS')
-  if found[1] and tonumber(found[3]) * 1000 > now_ms then
-    answers[item] = found[1] == conversation and { 'duplicate', tonumber(found[2]) } or { 'taken' }
-  else
-    answers[item] = create(request, requests, order, a, found[1])
-  end
-end
+  note('requested', request_id, { k = conversation_id, o = origin })
+  return reply.created(position)
+end)
 journal_append('conversations')
-return answers
+return replies

@@ -1,30 +1,35 @@
 #!lua
--- Guarantee: a reply that is not sent gets a new time from which a process may claim it.
--- KEYS: 3–6 as in the include; per item: response, responses, order
--- ARGV: 4–11 as in the include, 12 number of items; per item: MinMessageInfo, ms to wait, additional
--- ms per retry so far
--- Returns: per item {'postponed', due_ms} | {'sent'} | {'gone'}
+-- Guarantee: the hold of a held reply is renewed for `pending_ttl`, by its holder only, and the reply
+-- does not expire before. A reply that nobody holds gets a new time from which it may be claimed. With
+-- `renew_only`, nothing else than a hold is renewed.
 -- Events: none; the state does not change
 -- Repeats: safe
 -- include: transition
 -- include: conversation
-local answers = {}
-for item = 1, items do
-  local k, a = 4 + 3 * item, 10 + 3 * item
-  local response, member = KEYS[k], ARGV[a]
-  local retries = redis.call('HGET', response, 'awaitedRetries')
-  local score = tonumber(redis.call('ZSCORE', KEYS[k + 1], member) or nil)
-  local until_ms, state
-  if score then until_ms, state = read_place(KEYS[k + 2], score) end
-  if not retries or not until_ms then
-    answers[item] = { 'gone' }
-  elseif state == 'S' then
-    answers[item] = { 'sent' }
-  else
-    local due_ms = math.min(now_ms + ARGV[a + 1] + ARGV[a + 2] * retries, until_ms)
-    redis.call('HSET', response, 'awaitedToDateTS', seconds(due_ms))
-    redis.call('ZADD', KEYS[3], seconds(due_ms), member)
-    answers[item] = { 'postponed', integer(due_ms) }
+return each_item(function(conversation_id, response_id, member, wait_ms, retry_ms, renew_only,
+    response_key, responses_key, order_key)
+  local retries = redis.call('HGET', response_key, 'awaitedRetries')
+  local score = tonumber(redis.call('ZSCORE', responses_key, member) or nil)
+  local until_ms, state, holder, end_ms
+  if score then until_ms, state, holder, end_ms = read_place(order_key, score) end
+  if not retries or not until_ms then return reply.gone end
+  if state == 'S' then return reply.sent end
+  if held_by_another(holder, end_ms) then return reply.held(holder) end
+  if holder == own then
+    local due_ms = now_ms + pending_ttl
+    until_ms = math.max(until_ms, due_ms)
+    redis.call('HSET', response_key, 'awaitedToDateTS', seconds(due_ms),
+      'expiresAtTS', seconds(until_ms))
+    for _, key in ipairs({ response_key, responses_key, order_key }) do
+      redis.call('PEXPIRE', key, pending_ttl, 'GT')
+    end
+    redis.call('ZADD', pending_key, seconds(due_ms), member)
+    write_place(order_key, score, until_ms, 'P', own, due_ms)
+    return reply.renewed(integer(due_ms))
   end
-end
-return answers
+  if renew_only then return reply.gone end
+  local due_ms = math.min(now_ms + wait_ms + retry_ms * retries, until_ms)
+  redis.call('HSET', response_key, 'awaitedToDateTS', seconds(due_ms))
+  redis.call('ZADD', pending_key, seconds(due_ms), member)
+  return reply.postponed(integer(due_ms))
+end)

@@ -1,16 +1,12 @@
 #!lua flags=no-writes
--- Guarantee: requests and replies as they are stored, at one moment.
--- KEYS: 3–6 as in the include; per item: request or response
--- ARGV: 4–11 as in the include, 12 number of items
--- Returns: per item {field, value, …}; empty if the message does not exist or has expired
+-- Guarantee: requests and replies as they are stored, at one moment. Without a response id, the item
+-- means a request.
 -- Events: none
 -- Repeats: safe
 -- include: transition
--- include: conversation
-local answers = {}
-for item = 1, items do
-  local expires = redis.call('HGET', KEYS[6 + item], 'expiresAtTS')
-  local live = expires and tonumber(expires) * 1000 > now_ms
-  answers[item] = live and redis.call('HGETALL', KEYS[6 + item]) or {}
-end
-return answers
+return each_item(function(request_id, response_id, request_key, response_key)
+  local key = response_id ~= '' and response_key or request_key
+  local expires = redis.call('HGET', key, 'expiresAtTS')
+  if not expires or tonumber(expires) * 1000 <= now_ms then return reply.unknown end
+  return reply.found(redis.call('HGETALL', key))
+end)

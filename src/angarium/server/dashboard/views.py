@@ -14,8 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.queries import ConversationQueries, WaitingEntry, WaitingKind
-from angarium.conversations.views import view_senders
+from angarium.conversations.service import ConversationService
+from angarium.conversations.store import WaitingEntry, WaitingKind
 from angarium.conversations.wait_reasons import SenderWait
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.listing import PickupListing
@@ -55,7 +55,7 @@ class KeysPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class WaitingConversation(msgspec.Struct, frozen=True, rename="camel"):
+class WaitingConversation(msgspec.Struct, frozen=True):
     """`at_ms`: when its first reply may be sent or claimed, or its first request expires."""
 
     conversation_id: str
@@ -96,7 +96,7 @@ class ModuleViews:
         self._runtime = runtime
         self._partitions = runtime.settings.partitions
         self._routing = runtime.store(RoutingService)
-        self._conversations = ConversationQueries(runtime)
+        self._conversations = ConversationService(runtime)
         self._pickup = PickupListing(runtime)
         self._queues = runtime.store(PickupStore)
         self._archive: MessageArchive | None = None
@@ -161,7 +161,7 @@ class ModuleViews:
         found: dict[str, WaitingConversation] = {}
         left = limit
         while partition < self._partitions and left:
-            some = await self._conversations.waiting(kind, partition, first, left)
+            some = await self._conversations.store.waiting(kind, partition, first, left)
             for each in some:
                 known = found.get(each.info.conversation_id)
                 found[each.info.conversation_id] = _with_one(known, kind, each)
@@ -169,7 +169,7 @@ class ModuleViews:
             left -= len(some)
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
         following = page_cursor(partition, first) if partition < self._partitions else None
-        needs = (await view_senders(self._conversations)).needs
+        needs = (await self._conversations.senders()).needs
         return reply(ConversationsPage(list(found.values()), following, needs))
 
     async def pickup_queues(self, request: Request) -> Response:

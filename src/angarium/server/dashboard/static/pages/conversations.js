@@ -31,7 +31,7 @@ function listed(kind, list) {
   return [
     heading("Conversations", "Replies are sent in the order of their requests, whichever process produces them."),
     tiles(["Replies in flight", count(metrics.replies)], ["Open requests", count(metrics.requests), "without a reply"],
-      ["Not taken yet", count(metrics.new)], ["Without a sender", count(metrics.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
+      ["Without a sender", count(metrics.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
     list.answer?.needs.length ? needs(list.answer.needs) : null,
     card("Find a conversation", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),
@@ -47,7 +47,7 @@ function needs(waiting) {
   return card("Without a sender", { note: "replies whose sender no running process has", key: "needs", table: table("Without a sender", [
     { label: "Sender", cell: (row) => row.senders.join(" or "), class: "wrap" },
     { label: "Replies", cell: (row) => count(row.replies), number: true },
-    { label: "First waits since", cell: (row) => h("span", { title: at(row.sinceMs) }, ago(row.sinceMs)), number: true },
+    { label: "First waits since", cell: (row) => h("span", { title: at(row.since_ms) }, ago(row.since_ms)), number: true },
   ], waiting, (row) => row.senders.join("|")) });
 }
 
@@ -57,10 +57,10 @@ function rows(kind, list) {
       ? empty("conversations", "No reply is in flight", "Open a request and post replies to it. Waiting replies are listed here with the reason.", "POST /v1/conversations/requests")
       : empty("conversations", "Every request has a reply", "A request without a reply is listed here.");
   return table("Conversations", [
-    { label: "Conversation", cell: (row) => h("a", { href: href(row.conversationId), class: "mono" }, row.conversationId), class: "wrap" },
+    { label: "Conversation", cell: (row) => h("a", { href: href(row.conversation_id), class: "mono" }, row.conversation_id), class: "wrap" },
     { label: kind === "replies" ? "Replies" : "Requests", cell: (row) => count(kind === "replies" ? row.replies : row.requests), number: true },
-    { label: kind === "replies" ? "Next check" : "Expires", cell: (row) => h("span", { title: at(row.atMs) }, ahead(row.atMs)), number: true },
-  ], list.rows, (row) => row.conversationId);
+    { label: kind === "replies" ? "Next check" : "Expires", cell: (row) => h("span", { title: at(row.at_ms) }, ahead(row.at_ms)), number: true },
+  ], list.rows, (row) => row.conversation_id);
 }
 
 function one(id) {
@@ -89,8 +89,8 @@ function queue(found) {
   if (!groups.length)
     return card("Queue", { body: empty("conversations", "Nothing waits in this conversation",
       "All its replies were delivered, or it never had a request. Look at its history.") });
-  const note = `${count(found.requestsTotal)} requests, ${count(found.repliesTotal)} replies, the next to send at the top`;
-  return card("Queue", { note, body: h("ol", { class: "queue" }, groups.map((group) => request(group, found.nowMs))) });
+  const note = `${count(found.requests_total)} requests, ${count(found.replies_total)} replies, the next to send at the top`;
+  return card("Queue", { note, body: h("ol", { class: "queue" }, groups.map((group) => request(group, found.now_ms))) });
 }
 
 /** Requests in order, each with its replies. A removed request is placed by its replies. */
@@ -100,15 +100,15 @@ function grouped(found) {
     if (!groups.has(id)) groups.set(id, { id, position, request: null, replies: [] });
     return groups.get(id);
   };
-  for (const one of found.requests) group(one.requestId, one.position).request = one;
-  for (const one of found.replies) group(one.reply.requestId, one.reply.position).replies.push(one);
+  for (const one of found.requests) group(one.request_id, one.position).request = one;
+  for (const one of found.replies) group(one.reply.request_id, one.reply.position).replies.push(one);
   return [...groups.values()].sort((a, b) => a.position - b.position);
 }
 
 function request({ id, request: open, replies }, nowMs) {
   const waits = !replies.length;
   const leaving = replies.some((one) => one.reason.why === "send");
-  const left = open ? open.untilMs - nowMs : null;
+  const left = open ? open.until_ms - nowMs : null;
   return h("li", { key: id, class: leaving ? "leaving" : waits ? "blocking" : "" },
     h("div", { class: "request" }, h("span", { class: "mono wrap" }, id),
       waits ? badge(open?.answered ? "all its replies were sent" : "no reply yet", open?.answered ? "" : "warn") : null,
@@ -119,8 +119,8 @@ function request({ id, request: open, replies }, nowMs) {
 
 function reply({ reply: own, reason }) {
   const [word, tone, edge] = LOOKS[reason.why] ?? [reason.why, "", ""];
-  return h("div", { class: `reply ${edge}`, key: own.responseId },
-    h("div", { class: "line" }, h("span", { class: "mono wrap" }, own.responseId), badge(word, tone),
-      own.awaitedRetries ? h("span", { class: "faint" }, `retry ${own.awaitedRetries}`) : null),
-    h("div", { class: "why" }, reason.text, reason.untilMs ? ` · until ${at(reason.untilMs)} (${ahead(reason.untilMs)})` : ""));
+  return h("div", { class: `reply ${edge}`, key: own.response_id },
+    h("div", { class: "line" }, h("span", { class: "mono wrap" }, own.response_id), badge(word, tone),
+      own.awaited_retries ? h("span", { class: "faint" }, `retry ${own.awaited_retries}`) : null),
+    h("div", { class: "why" }, reason.text, reason.until_ms ? ` · until ${at(reason.until_ms)} (${ahead(reason.until_ms)})` : ""));
 }
