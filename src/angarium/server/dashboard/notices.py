@@ -81,6 +81,10 @@ def _transactions(module: Mapping[str, int], roles: Set[str]) -> Iterator[Notice
     if module["webhooks"] and "webhooks" not in roles:
         text = f"{_many(module['webhooks'], 'webhook')} due and no process sends them"
         yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
+    if module.get("dead"):
+        text = _many(module["dead"], "dead letter")
+        hint = "look at the reasons, then rerun or drop them"
+        yield Notice("transactions", "warning", text, hint)
     if module["silent_nodes"]:
         text = f"{_many(module['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "other nodes take over its transactions")

@@ -202,6 +202,7 @@ def _transactions_metrics(
         "sleeping": health.sleeping,
         "webhooks": health.webhooks,
         "to_archive": health.to_archive,
+        "dead": health.dead_letters,
         "nodes": len(health.nodes),
         "silent_nodes": sum(not node.alive for node in health.nodes),
     }
