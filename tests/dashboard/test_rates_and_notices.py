@@ -59,7 +59,7 @@ def test_the_journals_rate_follows_its_count_also_after_a_reset() -> None:
 
 DISPATCH_FACTS = {"without_leader": 0, "consumers": 1, "dead": 0}
 ROUTING_FACTS = {"unowned": 0, "silent": 0, "dead_outbound": 0, "dead_inbound": 0}
-TRANSACTION_FACTS = {"queued": 0, "webhooks": 0, "silent_nodes": 0}
+TRANSACTION_FACTS = {"queued": 0, "webhooks": 0, "dead": 0, "silent_nodes": 0}
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_a_step_without_a_node_for_five_seconds_is_trouble() -> None:
 
 
 def test_work_without_a_process_is_trouble() -> None:
-    facts = {"queued": 1, "webhooks": 2, "silent_nodes": 1}
+    facts = {"queued": 1, "webhooks": 2, "dead": 3, "silent_nodes": 1}
     found = [*transactions_notices(facts, (), set())]
-    assert [each.level for each in found] == ["trouble", "trouble", "warning"]
-    (silent,) = transactions_notices(facts, (), {"node", "webhooks"})
-    assert silent.text == "1 node silent"
+    assert [each.level for each in found] == ["trouble", "trouble", "warning", "warning"]
+    dead, silent = transactions_notices(facts, (), {"node", "webhooks"})
+    assert (dead.text, silent.text) == ("3 dead letters", "1 node silent")
     (found_reply,) = conversations_notices(2, (), set())
     assert found_reply.text == "2 replies in flight and no process sends them"
     assert not [*conversations_notices(2, (), {"conversations"})]

@@ -22,7 +22,7 @@ APPLICATION = """
 
     app = Angarium()
 
-    @app.step("open-file")
+    @app.step("open-file", retries=0)
     async def open_file(step):
         if step.data["odd"]:
             raise FileNotFoundError(f"no such file: {os.fsdecode(b'caf' + bytes([0xe9]))}")

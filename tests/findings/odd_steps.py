@@ -38,7 +38,7 @@ async def number(step: Step) -> int:
     return 7
 
 
-@app.step("raise_odd")
+@app.step("raise_odd", retries=0)
 async def raise_odd(step: Step) -> Outcome:
     raise ValueError(ODD)
 

@@ -76,7 +76,7 @@ async def test_an_odd_error_text_ends_its_own_transaction_and_nobody_elses_answe
 ) -> None:
     async with file_steps(redis_server.url, tmp_path) as steps:
         failed = await steps.run("odd", odd=True)
-        assert failed["status"] == "internal-error"
+        assert failed["status"] == "failed"
         assert r"caf\udce9" in failed["note"]
         own = steps.gets_its_own_output
         assert all(await asyncio.gather(*(own(f"name-{n}") for n in range(120))))

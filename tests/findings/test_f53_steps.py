@@ -60,7 +60,7 @@ async def test_a_step_that_returns_another_type_ends_as_internal_error(
 @pytest.mark.parametrize(
     ("step", "status", "note"),
     [
-        ("raise_odd", "internal-error", "step 1: ValueError: caf\\udce9"),
+        ("raise_odd", "failed", "ValueError: caf\\udce9"),
         ("fail_odd", "failed", "caf\\udce9"),
         ("abort_odd", "aborted", "caf\\udce9"),
         ("succeed_odd", "success", "caf\\udce9"),

@@ -62,7 +62,7 @@ async def abort(step: Step) -> Outcome:
     return step.aborted("not today")
 
 
-@app.step("raise")
+@app.step("raise", retries=0)
 async def raising(step: Step) -> Outcome:
     raise RuntimeError("a step's own fault")
 
@@ -82,13 +82,13 @@ async def huge(step: Step) -> Outcome:
     return step.succeeded({"text": "x" * 2_000_000})
 
 
-@app.step("for_ever")
+@app.step("for_ever", retries=0)
 async def for_ever(step: Step) -> Outcome:
     await asyncio.Event().wait()
     return step.succeeded()
 
 
-@app.step("stubborn")
+@app.step("stubborn", retries=0)
 async def stubborn(step: Step) -> Outcome:
     """Ignores the first cancellation, but not the second one, so that the test can end."""
     try:
@@ -98,13 +98,13 @@ async def stubborn(step: Step) -> Outcome:
     return step.succeeded()
 
 
-@app.step("blocked")
+@app.step("blocked", retries=0)
 def blocked(step: Step) -> Outcome:
     time.sleep(step.parameters["pause_s"])
     return step.succeeded()
 
 
-@app.step("deaf")
+@app.step("deaf", retries=0)
 async def deaf(step: Step) -> Outcome:
     """Catches its cancellation and returns success."""
     with contextlib.suppress(asyncio.CancelledError):
@@ -118,7 +118,7 @@ def plain_progress(step: Step) -> Outcome:
     return step.succeeded({"done": True})
 
 
-@app.step("huge_progress")
+@app.step("huge_progress", retries=0)
 async def huge_progress(step: Step) -> Outcome:
     await step.report_progress("x" * 2_000_000)
     return step.succeeded()

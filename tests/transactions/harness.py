@@ -38,6 +38,7 @@ from tests.transactions.app import app
 DEADLINE_S = 30.0
 FAR_MS = 4_000_000_000_000
 STEP_TYPES = encode_step_types(app.handlers("step"))
+PLAIN_TYPES = encode_step_types(n for n, each in app.handlers("step").items() if not each.is_async)
 STEPS: Mapping[str, list[dict[str, Any]]] = {
     "one": [{"type": "echo"}],
     "two": [{"type": "add"}, {"type": "add", "parameters": {"n": 10}}],
@@ -82,7 +83,11 @@ class Harness:
         for partition in self.store.partitions:
             left = count - len(found)
             batch = await self.store.dequeue(
-                partition, node, [group], left, NodeCapabilities(step_types)
+                partition,
+                node,
+                [group],
+                left,
+                NodeCapabilities(step_types, plain_types=PLAIN_TYPES, threads=count),
             )
             found += batch.taken
             if len(found) >= count:

@@ -10,7 +10,14 @@ QUEUED = TransactionStatus.QUEUED
 
 
 async def _page(here: Harness, first: int = 0, read_max: int = 1_000, **filters: str) -> PageReply:
-    wanted = {"pipeline": "", "owner": "", "status": "queued", "fields": "label", **filters}
+    wanted = {
+        "pipeline": "",
+        "owner": "",
+        "status": "queued",
+        "reason": "",
+        "fields": "label",
+        **filters,
+    }
     args = PageArgs("in", "default", first, 50, read_max, 1_000_000, **wanted)
     found: PageReply = await here.runtime.call(PAGE, 0, args)
     return found

@@ -21,8 +21,9 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
 
 def transaction_commands() -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, help="Start, show and control transactions.")
-    for command in (start, show, list_, cancel, switch, watch, statistics):
-        app.command(command.__name__.rstrip("_"))(command)
+    commands = (start, show, list_, cancel, switch, dead_letters, rerun, drop, watch, statistics)
+    for command in commands:
+        app.command(command.__name__.rstrip("_").replace("_", "-"))(command)
     return app
 
 
@@ -50,7 +51,7 @@ def start(
     wait_s: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Start a transaction; with --wait-s, wait for its end."""
+    """Start a transaction; with --wait-s, wait for its end, and exit with 1 without success."""
     text = _data(given, data)
 
     async def use(transactions: TransactionsService) -> int:
@@ -62,7 +63,9 @@ def start(
             )
         )
         if wait_s > 0:
-            return _show(await _ended(transactions, started.transaction_id, wait_s), as_json)
+            ended = await _ended(transactions, started.transaction_id, wait_s)
+            _show(ended, as_json)
+            return 0 if ended.status == "success" else 1
         if as_json:
             print_json({"id": started.transaction_id, "duplicate": started.duplicate})
         else:
@@ -149,6 +152,72 @@ def switch(
     return _run(use)
 
 
+def dead_letters(
+    reason: Annotated[str, typer.Option(help="Of this reason only, such as ValueError.")] = "",
+    pipeline: Annotated[str, typer.Option(help="Of this pipeline only.")] = "",
+    owner: Annotated[str, typer.Option(help="Of this owner only.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
+    after: Annotated[str | None, typer.Option(help="Cursor that the page before printed.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Transactions that ended because a step failed too often; the last one first."""
+
+    async def use(transactions: TransactionsService) -> int:
+        page = await transactions.page_dead_letters(
+            limit, after, pipeline=pipeline, owner=owner, reason=reason
+        )
+        if as_json:
+            print_json(page)
+            return 0
+        rows = [
+            (one.id, one.pipeline, one.owner, one.step + 1, one.tries, one.reason, one.note or "")
+            for one in page.transactions
+        ]
+        print_table(("id", "pipeline", "owner", "step", "tries", "reason", "note"), rows)
+        if page.next:
+            print(f"more: --after {page.next}")
+        return 0
+
+    return _run(use)
+
+
+def rerun(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a dead letter.")] = None,
+    data: Annotated[str | None, typer.Option(help="New data for the step that failed.")] = None,
+    reason: Annotated[str, typer.Option(help="Instead of an ID: all of this reason.")] = "",
+    pipeline: Annotated[str, typer.Option(help="With --reason: of this pipeline only.")] = "",
+    owner: Annotated[str, typer.Option(help="With --reason: of this owner only.")] = "",
+    as_json: Json = False,
+) -> int:
+    """Run a dead letter again from the step that failed, or all of a reason."""
+    from angarium.runtime.errors import InputInvalid
+
+    if (id is None) == (not reason):
+        raise InputInvalid("give the id of a dead letter, or --reason")
+    text = b"" if data is None else _data(None, data).encode()
+
+    async def use(transactions: TransactionsService) -> int:
+        if id is not None:
+            return _print_status(await transactions.rerun(id, text), as_json)
+        count = await transactions.rerun_all(reason, pipeline=pipeline, owner=owner)
+        if as_json:
+            print_json({"rerun": count})
+        else:
+            print(f"{count} queued again")
+        return 0
+
+    return _run(use)
+
+
+def drop(id: Id, as_json: Json = False) -> int:
+    """Give up a dead letter; it is archived."""
+
+    async def use(transactions: TransactionsService) -> int:
+        return _print_status(await transactions.drop(id), as_json)
+
+    return _run(use)
+
+
 def watch(
     longest: Annotated[
         int, typer.Option(min=1, max=200, help="How many of those that run longest.")
@@ -164,7 +233,7 @@ def watch(
             return 0
         print(
             f"{found.running} running, {found.sleeping} sleeping, {found.to_archive} to archive, "
-            f"{found.webhooks} webhooks due"
+            f"{found.webhooks} webhooks due, {found.dead_letters} dead letters"
         )
         nodes = [
             (each.node, seconds(each.silent_ms), "alive" if each.alive else "SILENT")

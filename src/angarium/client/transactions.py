@@ -22,6 +22,7 @@ from angarium.transactions.model import (
     TransactionStart,
     TransactionStarted,
 )
+from angarium.transactions.pages import TransactionsPage
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
 from angarium.transactions.service import TransactionsService
 
@@ -94,6 +95,23 @@ class TransactionsClient:
     async def cancel(self, transaction_id: str) -> str:
         """Returns 'cancelled', or 'cancelling' if its node must stop it first."""
         return await self._transactions.cancel(transaction_id)
+
+    async def dead_letters(
+        self, limit: int = 50, after: str | None = None, *, reason: str = "", owner: str = ""
+    ) -> TransactionsPage:
+        """Transactions that ended because a step failed too often; `next` of a page is `after` of
+        the next one."""
+        return await self._transactions.page_dead_letters(limit, after, reason=reason, owner=owner)
+
+    async def rerun(self, transaction_id: str, data: Any = None) -> str:
+        """Run a dead letter again from the step that failed, with new data if it is given."""
+        return await self._transactions.rerun(
+            transaction_id, b"" if data is None else encoded(data)
+        )
+
+    async def drop(self, transaction_id: str) -> str:
+        """Give up a dead letter."""
+        return await self._transactions.drop(transaction_id)
 
     async def load(self, *pipelines: PipelineDefinition | dict[str, Any]) -> dict[str, int]:
         """Store definitions. Returns the version of each name."""

@@ -112,7 +112,7 @@ class DatpHttpApi:
         if not waits:
             return reply(datp_reply(await self._transactions.get(transaction_id)))
         polled = await self._long_polls.wait(
-            transaction_id, self._timeout_s, just_started=just_started
+            transaction_id, self._timeout_s, just_started=just_started, progress=True
         )
         return self._long_polls.response(polled, datp_reply(polled.transaction))
 

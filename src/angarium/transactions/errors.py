@@ -10,6 +10,7 @@ NotFound
 └── PipelineUnknown       no pipeline has this name, or the pipeline has no such version
 Conflict
 ├── TransactionFinished   the transaction has ended already
+├── NotDead               the transaction is no dead letter
 └── VersionTaken          another definition is stored under this version
 """
 
@@ -45,6 +46,10 @@ class PipelineUnknown(NotFound):
 
 class TransactionFinished(Conflict):
     code = "transaction_finished"
+
+
+class NotDead(Conflict):
+    code = "not_dead"
 
 
 class VersionTaken(Conflict):

@@ -33,6 +33,7 @@ async def update_gauges(transactions: TransactionsService, polls: int) -> None:
     TRANSACTIONS.labels("to_archive").set(report.to_archive)
     TRANSACTIONS.labels("webhooks_due").set(report.webhooks)
     TRANSACTIONS.labels("silent_nodes").set(sum(not node.alive for node in report.nodes))
+    TRANSACTIONS.labels("dead_letters").set(report.dead_letters)
     TRANSACTIONS.labels("polls").set(polls)
     for queue in report.queues:
         QUEUES.labels(queue.node_group, queue.kind).set(queue.length)

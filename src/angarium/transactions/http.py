@@ -44,7 +44,11 @@ from angarium.transactions.model import (
     TransactionStatus,
     check_name,
 )
-from angarium.transactions.pages import TransactionFilter, WholeTransactionsPage
+from angarium.transactions.pages import (
+    TransactionFilter,
+    TransactionsPage,
+    WholeTransactionsPage,
+)
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
 from angarium.transactions.queries import TransactionHealthReport
 from angarium.transactions.service import StateLookup, TransactionsService
@@ -120,6 +124,26 @@ class TransactionChangeAnswer(msgspec.Struct, frozen=True):
     status: str
 
 
+class RerunBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`data` replaces the data of the step that failed."""
+
+    data: Any = msgspec.UNSET
+
+
+class RerunAllBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    pipeline: Name | None = None
+    owner: Name | None = None
+
+
+class RerunAllAnswer(msgspec.Struct, frozen=True):
+    rerun: int
+
+
+class _OwnedReason(msgspec.Struct):
+    owner: str | None = None
+
+
 class SwitchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
 
@@ -162,7 +186,9 @@ class TransactionsHttpApi:
             description="Wait this long for the end. An answer with the end counts as notification",
         )  # fmt: skip
         count = Parameter("limit", schema={"type": "integer", "minimum": 1, "maximum": LIST_MAX})
+        after = Parameter("after", description="`next` of the page before.")
         name = Parameter("name", "path", _NAME)
+        reruns_own = by_body(self._read, lambda body: {decode(body, _OwnedReason).owner or ""})
         root = "/v1/transactions"
         starts_own = by_body(self._read, lambda body: {decode(body, _Owned).owner})
         batch_own = by_body(
@@ -179,7 +205,7 @@ class TransactionsHttpApi:
                       self.list, answers={200: WholeTransactionsPage}, parameters=[
                           Parameter("status", schema=_enum(TransactionStatus), required=True),
                           Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
-                          count, Parameter("after", description="`next` of the page before.")],
+                          count, after],
                       tenant=by_query("owner")),
             Operation("GET", f"{root}/{{id}}", "getTransaction", "Get the state of a transaction",
                       self.get, answers={200: Transaction}, parameters=[ID, wait],
@@ -188,6 +214,23 @@ class TransactionsHttpApi:
                       "Cancel; a running transaction is stopped by its node", self.cancel,
                       answers=dict.fromkeys((200, 202), TransactionChangeAnswer),
                       parameters=[ID], scope="write", tenant=self._check_owner),
+            Operation("POST", f"{root}/{{id}}/rerun", "rerunTransaction",
+                      "Queue a dead letter again at the step that failed", self.rerun,
+                      RerunBody, {200: TransactionChangeAnswer}, [ID], scope="write",
+                      tenant=self._check_owner),
+            Operation("POST", f"{root}/{{id}}/drop", "dropTransaction",
+                      "Give up a dead letter; it is archived", self.drop,
+                      answers={200: TransactionChangeAnswer}, parameters=[ID], scope="write",
+                      tenant=self._check_owner),
+            Operation("GET", "/v1/transaction-dead-letters", "listDeadTransactions",
+                      "List dead letters: a step failed too often; the last one first",
+                      self.dead_letters, answers={200: TransactionsPage}, parameters=[
+                          Parameter("reason", schema={"type": "string", "maxLength": 200}),
+                          Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
+                          count, after], tenant=by_query("owner")),
+            Operation("POST", "/v1/transaction-dead-letters/rerun", "rerunDeadTransactions",
+                      "Queue all dead letters of a reason again", self.rerun_all,
+                      RerunAllBody, {200: RerunAllAnswer}, scope="write", tenant=reruns_own),
             Operation("PUT", f"{root}/{{id}}/switches/{{name}}", "setSwitch",
                       "Set a switch; wakes a transaction that sleeps until it is set", self.switch,
                       SwitchBody, {200: TransactionChangeAnswer}, [ID, name], scope="write",
@@ -281,6 +324,34 @@ class TransactionsHttpApi:
     async def cancel(self, request: Request) -> Response:
         status = await self._transactions.cancel(request.path_params["id"])
         return reply(TransactionChangeAnswer(status), 202 if status == "cancelling" else 200)
+
+    async def rerun(self, request: Request) -> Response:
+        body = await self._body(request, RerunBody)
+        data = b"" if body.data is msgspec.UNSET else msgspec.json.encode(body.data)
+        status = await self._transactions.rerun(request.path_params["id"], data)
+        return reply(TransactionChangeAnswer(status))
+
+    async def drop(self, request: Request) -> Response:
+        status = await self._transactions.drop(request.path_params["id"])
+        return reply(TransactionChangeAnswer(status))
+
+    async def dead_letters(self, request: Request) -> Response:
+        asked = request.query_params
+        count = _count(request, "limit", LIST_DEFAULT, LIST_MAX)
+        names = {
+            each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked
+        }
+        page = await self._transactions.page_dead_letters(
+            count, asked.get("after"), reason=asked.get("reason", ""), **names
+        )
+        return reply(page)
+
+    async def rerun_all(self, request: Request) -> Response:
+        body = await self._body(request, RerunAllBody)
+        count = await self._transactions.rerun_all(
+            body.reason, pipeline=body.pipeline or "", owner=body.owner or ""
+        )
+        return reply(RerunAllAnswer(count))
 
     async def switch(self, request: Request) -> Response:
         body = await self._body(request, SwitchBody)

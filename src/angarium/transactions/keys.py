@@ -33,7 +33,9 @@ NODES = Key(
 STEP_TYPES = Key(
     "stepTypesZ",
     "zset",
-    meaning="Step types that nodes have, scored by the last heartbeat of a node that has them",
+    meaning="Step types that nodes have, alone and as `node group|step type`, scored by the last "
+    "heartbeat of a node that has them",
+    expiry="30 days without such a node",
 )
 QUEUE_IN = Key(
     "qInL:{node_group}",
@@ -54,7 +56,7 @@ WAITING = Key(
     "qWaitZ:{place}",
     "zset",
     meaning="Ids of transactions that wait for a node with their next step, scored by the start "
-    "of the wait; `place` is `queue|node group|step type`, with `queue` in, out or admin",
+    "of the wait; `place` is `queue|node group|step type`, with `queue` in, out, admin or alone",
 )
 WAITING_DEADLINES = Key(
     "qWaitZ:deadlines",
@@ -65,6 +67,18 @@ WAITING_PLACES = Key(
     "qWaitZ:places",
     "zset",
     meaning="Names of all waiting lists, scored by the time when each was created",
+)
+NODE_GROUPS = Key(
+    "nodeGroups",
+    "set",
+    meaning="Node groups of pipelines and nodes; a copy in each partition",
+)
+DEAD_LETTERS = Key(
+    "deadLettersZ",
+    "zset",
+    meaning="Ids of transactions that ended because a step failed too often, scored by their end",
+    expiry="a member is removed when it is rerun, dropped or archived, after "
+    "`transactions.dead_letter_retention`",
 )
 EXTERNAL_ID = Key(
     "externalId:{external_id}",

@@ -48,6 +48,7 @@ TO_ARCHIVE = Transition(
     "transactions_to_archive",
     keys={
         "to_archive": keys.TO_ARCHIVE,
+        "dead": keys.DEAD_LETTERS,
         "webhooks": keys.WEBHOOKS,
         "lock1": keys.ARCHIVE_LOCK1,
         "lock2": keys.ARCHIVE_LOCK2,

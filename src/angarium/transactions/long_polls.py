@@ -36,7 +36,8 @@ STREAM_SILENCE_S = 15.0
 # A client starts a transaction and waits for it a moment later. At 20,000 ends a second these are
 # the ends of half a second.
 RECENT_ENDS_MAX = 10_000
-END_EVENTS = frozenset({b"completed", b"cancelled", b"expired"})
+END_EVENTS = frozenset({b"completed", b"cancelled", b"expired", b"dead"})
+PROGRESS_EVENT = b"progressed"
 # Unsent events of a stream whose client does not read.
 STREAM_EVENTS_MAX = 1_000
 _Waiter = asyncio.Future[bytes]
@@ -96,9 +97,15 @@ class LongPolls(Service):
         await self._transactions.close()
 
     async def wait(
-        self, transaction_id: str, timeout_s: float, *, just_started: bool = False
+        self,
+        transaction_id: str,
+        timeout_s: float,
+        *,
+        just_started: bool = False,
+        progress: bool = False,
     ) -> PollResult:
-        """The final state, or the current one when the time is over. Raises TransactionUnknown.
+        """The final state, or the current one when the time is over; with `progress`, also after a
+        progress report. Raises TransactionUnknown.
 
         `just_started`: this process has just started the transaction, so the notice of its end has
         come or will come, and the first read is saved. The regular recheck covers a lost notice.
@@ -120,9 +127,11 @@ class LongPolls(Service):
                     return await self._transactions.poll(transaction_id)
                 timer = loop.call_later(left_s, _wake, {waiter}, b"late")
                 try:
-                    await waiter
+                    event = await waiter
                 finally:
                     timer.cancel()
+                if progress and event == PROGRESS_EVENT:
+                    return await self._transactions.poll(transaction_id)
                 just_started = False  # the next read returns, if this was the end
             finally:
                 self._unregister(self._polls, transaction_id, waiter)
@@ -158,7 +167,7 @@ class LongPolls(Service):
                     continue
                 before, found = found, await self._transactions.get(transaction_id)
                 if found.status.final and END_EVENTS.isdisjoint(events):
-                    events.append(_end_event(found.status))  # its notice has not arrived yet
+                    events.append(_end_event(found))  # its notice has not arrived yet
                 for event in events:
                     if event != b"state" or found != before:
                         yield event.decode(), found
@@ -186,7 +195,8 @@ class LongPolls(Service):
                 if batch.gap:
                     self._wake_polls(b"state")
                 for event, ids in _notices(batch):
-                    self._recent_ends.update(dict.fromkeys(ids))
+                    if event != PROGRESS_EVENT:
+                        self._recent_ends.update(dict.fromkeys(ids))
                     for id in self._polls.keys() & ids:
                         _wake(self._polls[id], event)
                 while len(self._recent_ends) > RECENT_ENDS_MAX:
@@ -242,7 +252,10 @@ def _notices(batch: ChannelBatch) -> Iterator[tuple[bytes, Sequence[str]]]:
             yield event.encode(), ids
 
 
-def _end_event(status: TransactionStatus) -> bytes:
+def _end_event(transaction: Transaction) -> bytes:
+    if transaction.reason is not None:
+        return b"dead"
+    status = transaction.status
     events = {TransactionStatus.CANCELLED: b"cancelled", TransactionStatus.TIMEOUT: b"expired"}
     return events.get(status, b"completed")
 

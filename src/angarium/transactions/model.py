@@ -113,6 +113,9 @@ class TakenTransaction(msgspec.Struct, eq=False):
     switches: bytes = b""
     metadata: bytes = b""
     children: Sequence[bytes] = ()
+    tries: int = 0  # failed tries of the current step
+    crashes: int = 0  # of nodes that ran the current step
+    needs_thread: bool = False
     flags: str = ""  # extra work at the end, in the letters of complete_transactions.lua
 
     @property
@@ -177,6 +180,10 @@ class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     parent: str | None = None
     children_left: int | None = None
     note: str | None = None
+    reason: str | None = None  # of a dead letter: the type of the last error, or `crashed`
+    tries: int = 0  # failed tries of the current step
+    crashes: int = 0  # of nodes that ran the current step
+    error: str | None = None  # of the last failed try
     webhook: str | None = None
     webhook_tries: int = 0
     webhook_delivered_ms: int | None = None
@@ -238,6 +245,10 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
         parent=text(b"parent"),
         children_left=number(b"childrenLeft"),
         note=text(b"note"),
+        reason=text(b"reason"),
+        tries=faults_of(text(b"faults"))[0],
+        crashes=faults_of(text(b"faults"))[1],
+        error=text(b"error"),
         webhook=text(b"webhook"),
         webhook_tries=number(b"hookTries") or 0,
         webhook_delivered_ms=number(b"hookDelivered"),
@@ -248,6 +259,12 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
         progress=raw(b"progress"),
         output=raw(b"output"),
     )
+
+
+def faults_of(text: str | None) -> tuple[int, int]:
+    """The failed tries of a step and the crashes of its nodes: «tries crashes»."""
+    tries, _, crashes = (text or "0 0").partition(" ")
+    return int(tries), int(crashes)
 
 
 def awaited_step(waiting_list: str | None) -> str | None:

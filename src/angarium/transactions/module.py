@@ -15,14 +15,20 @@ TRANSACTIONS = Module(
         *life_cycle(
             "transaction",
             accept="started",
+            reopen="rerun",
             step="taken advanced progressed slept woken called resumed switched cancel_asked "
-            "returned recovered step_awaited",
-            end={"delivered": "completed", "cancelled": "cancelled", "expired": "expired"},
+            "returned recovered step_awaited step_failed",
+            end={
+                "delivered": "completed",
+                "cancelled": "cancelled",
+                "expired": "expired",
+                "dead": "dead",
+            },
             beside="notified webhook_tried webhook_failed webhook_delivered webhook_given_up "
-            "webhook_cancelled archived",
-            paused="returned slept called recovered step_awaited",
-            retried="returned recovered webhook_failed",
-            archived="archived",
+            "webhook_cancelled discarded archived",
+            paused="returned slept called recovered step_awaited step_failed",
+            retried="returned recovered step_failed webhook_failed",
+            archived="archived discarded",
         ),
         # An id without a state has no account: its account ended long ago, or never began.
         *other_events("pipeline_stored dropped"),

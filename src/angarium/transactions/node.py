@@ -48,6 +48,8 @@ CANCEL_GRACE_S = 2.0
 # Two heartbeats may be lost before the node counts as silent.
 HEARTBEATS_PER_TIMEOUT = 4
 GROUPS_MAX = 100
+# As in dequeue_transactions.lua.
+SUSPECT_CRASHES = 2
 
 
 def check(settings: CommonSettings, app: Angarium) -> None:
@@ -96,7 +98,12 @@ class TransactionNode(Service):
         self._open = ExitStack()
         self._reporter = process_report.ProcessReporter(runtime, "node")
         self._running: dict[str, RunningTransaction] = {}
-        self._reserved = 0
+        # Slots that calls in flight may fill.
+        self._reserved = self._reserved_threads = 0
+        self._reserved_alone = False
+        self._runs_alone = ""
+        self._slots_wanted = False
+        self._first_group = 0
         self._left = False
         self._idle = asyncio.Event()
         self._take_loops: list[Loop] = []
@@ -139,7 +146,11 @@ class TransactionNode(Service):
             self.clock,
             runtime.settings.limits_of(TransactionsLimits),
             settings.step_timeout_ms,
+            settings.max_runs,
         )
+        self._runner.on_thread_free = self._slot_free
+        plain = (name for name, each in handlers.items() if not each.is_async)
+        self._encoded_plain_types = encode_step_types(plain)
         self._open.callback(self._runner.close)
         self._left = False
         partitions = self._store.partitions
@@ -175,26 +186,37 @@ class TransactionNode(Service):
     # Taking
 
     async def _take(self, partition: int) -> NodePass:
-        free = self._settings.node_concurrency - len(self._running) - self._reserved
+        # Steps in threads have their own limit. Both kinds are asked for in one call.
+        threads = max(0, self._runner.threads_free - self._reserved_threads)
+        free = self._coroutines_free()
         # Each partition has a share, because the partitions are asked at the same time.
         count = min(free, self._share)
         if count <= 0:
             self._partitions_with_more.add(partition)
             return NodePass(0, again=False)
+        threads = min(threads, count)
+        alone = not self._runs_alone and not self._reserved_alone
         self._reserved += count
+        self._reserved_threads += threads
+        self._reserved_alone = self._reserved_alone or alone
         try:
             next_check_s = self._next_waiting_check_s
             # Waiting transactions cost an extra call, so not every dequeue asks for them: one does
             # after a hint, while there may be more, and every POLL_S in case a hint was lost.
             waiting = self.clock.monotonic() >= next_check_s[partition]
             capabilities = NodeCapabilities(
-                self._encoded_step_types, self._runner.complete_pipelines, waiting
-            )
-            batch = await self._store.dequeue(
-                partition, self._node, self._groups, count, capabilities
-            )
+                self._encoded_step_types, self._runner.complete_pipelines, waiting,
+                self._encoded_plain_types, threads, alone,
+            )  # fmt: skip
+            # Each call begins with another group, so that none is always served last.
+            first = self._first_group = (self._first_group + 1) % len(self._groups)
+            groups = [*self._groups[first:], *self._groups[:first]]
+            batch = await self._store.dequeue(partition, self._node, groups, count, capabilities)
         finally:
             self._reserved -= count
+            self._reserved_threads -= threads
+            if alone:
+                self._reserved_alone = False
             self._wake_take_loops(but=partition)
         for taken in batch.taken:
             self._launch(taken)
@@ -202,18 +224,27 @@ class TransactionNode(Service):
         metrics.taken += len(batch.taken)
         metrics.refused += batch.refused
         metrics.left_waiting += batch.waiting
-        if waiting and batch.entries < count:
+        self._slots_wanted = self._slots_wanted or batch.waiting > 0 or threads == 0
+        if waiting and not batch.more:
             # No transaction waits for this node. A hint that came meanwhile has replaced the list.
             next_check_s[partition] = self.clock.monotonic() + POLL_S
-        if batch.entries == count:
+        if batch.more:
             self._partitions_with_more.add(partition)
         else:
             self._partitions_with_more.discard(partition)
-        return NodePass(batch.entries, again=batch.entries == count and free > len(batch.taken))
+        return NodePass(batch.entries, again=batch.more and free > len(batch.taken))
+
+    def _coroutines_free(self) -> int:
+        in_threads = self._settings.node_threads - self._runner.threads_free
+        return self._settings.node_concurrency - (len(self._running) - in_threads) - self._reserved
 
     def _launch(self, taken: TakenTransaction) -> None:
         deadline_s = self.clock.monotonic() + max(0, taken.remaining_ms) / 1000
         running = RunningTransaction(taken, deadline_s)
+        if taken.needs_thread:
+            self._runner.take_thread(running)
+        if taken.crashes >= SUSPECT_CRASHES:
+            self._runs_alone = taken.id
         self._running[taken.id] = running
         running.task = self._tasks.create_task(self._run(running))
 
@@ -255,11 +286,24 @@ class TransactionNode(Service):
         # Meanwhile this node may have taken a newer run of the same transaction.
         if self._running.get(running.taken.id) is running:
             del self._running[running.taken.id]
+        was_alone = self._runs_alone == running.taken.id
+        if was_alone:
+            self._runs_alone = ""
+        if self._runner.release_thread(running) or was_alone:
+            self._slot_free()
         if 4 * len(self._running) <= 3 * self._settings.node_concurrency:
             # Not at each end, so that one dequeue takes many. Polling covers the rest.
             self._wake_take_loops()
         if not self._running:
             self._idle.set()
+
+    def _slot_free(self) -> None:
+        """Look for transactions that wait for a thread or to run alone."""
+        if self._slots_wanted:
+            self._slots_wanted = False
+            self._next_waiting_check_s = [0.0] * len(self._take_loops)
+            for loop in self._take_loops:
+                loop.wake()
 
     def _wake_take_loops(self, but: int = -1) -> None:
         partitions = self._partitions_with_more
@@ -329,14 +373,21 @@ class TransactionNode(Service):
             elif now_s >= running.deadline_s:
                 self._stop_step(running, TransactionStatus.TIMEOUT, "the transaction took too long")
             elif now_s >= running.step_deadline_s:
-                self._stop_step(running, TransactionStatus.TIMEOUT, running.timeout_note)
+                self._stop_step(running, TransactionStatus.TIMEOUT, running.timeout_note, late=True)
 
-    def _stop_step(self, running: RunningTransaction, status: TransactionStatus, note: str) -> None:
+    def _stop_step(
+        self,
+        running: RunningTransaction,
+        status: TransactionStatus,
+        note: str,
+        *,
+        late: bool = False,
+    ) -> None:
         # A running step is cancelled. Between two steps, the next one does not begin.
         if running.step_deadline_s == math.inf:
             running.cancel = running.cancel or status is TransactionStatus.CANCELLED
         elif running.stopped is None:
-            running.stopped, running.note = status, note
+            running.stopped, running.note, running.step_late = status, note, late
             running.stopped_s = self.clock.monotonic()
             assert running.task is not None
             running.task.cancel()
@@ -345,7 +396,9 @@ class TransactionNode(Service):
         """End a transaction whose step ignores its cancellation."""
         self.log.error("step_ignores_cancellation", transaction=running.taken.id)
         self._ended(running)
-        completion = Completion(running.stopped or TransactionStatus.TIMEOUT, b"", running.note)
+        reason = "TimeoutError" if running.step_late else ""
+        status = running.stopped or TransactionStatus.TIMEOUT
+        completion = Completion(status, b"", running.note, reason)
         self._tasks.create_task(self._runner.end(running, completion))
 
     async def _wait_idle(self, seconds: float) -> None:
@@ -395,6 +448,7 @@ class TransactionNode(Service):
             "handed_over": metrics.handed_over,
             "steps": metrics.steps,
             "slept": metrics.slept,
+            "failed_tries": metrics.failed_tries,
             "recovered": metrics.recovered,
             "lost": metrics.lost,
             **{f"ended_{status}": count for status, count in metrics.ended.items()},

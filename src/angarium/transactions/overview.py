@@ -26,13 +26,14 @@ class TransactionsSampler:
             "sleeping": health.sleeping,
             "webhooks": health.webhooks,
             "to_archive": health.to_archive,
+            "dead": health.dead_letters,
             "nodes": len(health.nodes),
             "silent_nodes": sum(not node.alive for node in health.nodes),
         }
         waiting = facts["queued"] + health.running + health.sleeping
         waits = [queue.waiting_ms for queue in health.queues if queue.length]
         notices = [*transactions_notices(facts, health.awaited_steps, roles)]
-        return ModuleSample(waiting, facts, max(waits, default=None), notices=notices)
+        return ModuleSample(waiting, facts, max(waits, default=None), facts["dead"], notices)
 
 
 def transactions_notices(
@@ -44,6 +45,9 @@ def transactions_notices(
     if facts["webhooks"] and "webhooks" not in roles:
         text = f"{count_of(facts['webhooks'], 'webhook')} due and no process sends them"
         yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
+    if facts["dead"]:
+        text = count_of(facts["dead"], "dead letter")
+        yield Notice("transactions", "warning", text, "look at the reasons, then rerun or drop them")
     if facts["silent_nodes"]:
         text = f"{count_of(facts['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "other nodes take over its transactions")

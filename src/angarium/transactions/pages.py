@@ -22,6 +22,7 @@ from angarium.transactions.model import (
     TransactionStatus,
     awaited_step,
     check_transaction_id,
+    faults_of,
     pairs_of,
     transaction_of,
 )
@@ -39,6 +40,7 @@ ARCHIVE = "archive:"
 _FIELDS = (
     "label", "status", "created", "updated", "taken", "completed", "step", "node", "wake",
     "switch", "externalId", "note", "webhook", "hookTries", "hookError", "waits",
+    "reason", "faults",
 )  # fmt: skip
 
 
@@ -58,6 +60,9 @@ class TransactionSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
     waits_for_step: str | None = None
     external_id: str | None = None
     note: str | None = None
+    reason: str | None = None
+    tries: int = 0
+    crashes: int = 0
 
 
 class ScheduledWebhook(msgspec.Struct, frozen=True):
@@ -75,9 +80,12 @@ class ScheduledWebhook(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TransactionFilter:
-    status: TransactionStatus
+    """`status` None: dead letters, of one reason if it is given."""
+
+    status: TransactionStatus | None
     pipeline: str = ""
     owner: str = ""
+    reason: str = ""
 
 
 class PageArgs(NamedTuple):
@@ -93,6 +101,7 @@ class PageArgs(NamedTuple):
     pipeline: str
     owner: str
     status: str
+    reason: str
     fields: str
 
 
@@ -112,6 +121,7 @@ PAGE: Transition[Any] = Transition(
         "to_archive": keys.TO_ARCHIVE,
         "waiting": keys.WAITING_DEADLINES,
         "webhooks": keys.WEBHOOKS,
+        "dead": keys.DEAD_LETTERS,
     },
     stems={**QUEUES, "states": keys.STATE},
     args=PageArgs,
@@ -157,8 +167,10 @@ class TransactionPages:
         self._runtime = runtime
         self._partitions = range(runtime.settings.partitions)
 
-    def sources(self, status: TransactionStatus, groups: Sequence[str]) -> list[PageSource]:
-        """Every queue and sorted set with transactions of a status."""
+    def sources(self, status: TransactionStatus | None, groups: Sequence[str]) -> list[PageSource]:
+        """Every queue and sorted set with transactions of a status, or with dead letters."""
+        if status is None:
+            return [PageSource(partition, "dead") for partition in self._partitions]
         if status is TransactionStatus.QUEUED:
             return [
                 source
@@ -242,7 +254,7 @@ class TransactionPages:
                 calls += 1
             if place < len(sources):
                 return found, page_cursor(place, first)
-            if not wanted.status.final:
+            if wanted.status is None or not wanted.status.final:
                 return found, None
             after = f"{ARCHIVE}{MOMENT_MAX}:~"
         left = limit - len(found)
@@ -278,7 +290,8 @@ class TransactionPages:
         bytes_max: int = PAGE_BYTES_MAX,
     ) -> PageReply:
         partition, name, group = source
-        filters = ("", "", "") if wanted is None else (wanted.pipeline, wanted.owner, wanted.status)
+        given = wanted or TransactionFilter(None)
+        filters = (given.pipeline, given.owner, given.status or "", given.reason)
         args = PageArgs(name, group, first, count, READ_MAX, bytes_max, *filters, fields)
         found: PageReply = await self._runtime.call(PAGE, partition, args)
         return found
@@ -322,6 +335,9 @@ def _summary(id: bytes, values: Sequence[bytes]) -> TransactionSummary:
         else None,
         external_id=fields["externalId"] or None,
         note=fields["note"] or None,
+        reason=fields["reason"] or None,
+        tries=faults_of(fields["faults"])[0],
+        crashes=faults_of(fields["faults"])[1],
     )
 
 

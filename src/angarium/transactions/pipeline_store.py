@@ -35,7 +35,11 @@ class TakenVersion(NamedTuple):
 PUT_PIPELINE: Transition[Any] = Transition(
     "angarium.transactions",
     "put_pipeline",
-    keys={"pipeline": keys.PIPELINE, "names": keys.PIPELINE_NAMES},
+    keys={
+        "pipeline": keys.PIPELINE,
+        "names": keys.PIPELINE_NAMES,
+        "groups": keys.NODE_GROUPS,
+    },
     args=PutPipelineArgs,
     replies={"stored": StoredVersion, "same": StoredVersion, "version_taken": TakenVersion},
 )

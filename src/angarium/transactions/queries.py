@@ -64,10 +64,11 @@ class WaitingRow(NamedTuple):
     place: str
     length: int
     since_ms: float
+    node_seen_ms: float
 
 
 class HealthReply(NamedTuple):
-    """`lengths`: running, sleeping, to archive, webhooks due."""
+    """`lengths`: running, sleeping, to archive, webhooks due, dead letters."""
 
     now_ms: int
     lengths: list[int]
@@ -86,6 +87,8 @@ READ_HEALTH = Transition(
         "sleeping": keys.SLEEPING,
         "to_archive": keys.TO_ARCHIVE,
         "webhooks": keys.WEBHOOKS,
+        "dead": keys.DEAD_LETTERS,
+        "step_types": keys.STEP_TYPES,
     },
     stems={"states": keys.STATE, "wait": keys.WAITING},
     args=HealthArgs,
@@ -114,14 +117,15 @@ class TransactionQueue(msgspec.Struct, frozen=True):
     waiting_ms: int
 
 
-class AwaitedStep(msgspec.Struct, frozen=True):
-    """A step type that transactions wait for, because the node that looked at them lacks it.
+class AwaitedStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step type that transactions wait for, and that no live node of the group has.
     `waiting_ms`: how long the first of them has been waiting."""
 
     node_group: str
     step_type: str
     transactions: int
     waiting_ms: int
+    has_node: bool = False  # then they only wait for a free slot, and no report lists them
 
 
 class NodeLiveness(msgspec.Struct, frozen=True):
@@ -141,13 +145,23 @@ class TransactionHealthReport(msgspec.Struct, frozen=True):
     queues: list[TransactionQueue]
     nodes: list[NodeLiveness]
     awaited_steps: list[AwaitedStep] = []
+    dead_letters: int = 0
 
 
 class TransactionQueries:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._partitions = range(runtime.settings.partitions)
-        self._timeout_ms = runtime.settings.group(TransactionsSettings).node_timeout_ms
+        self._settings = runtime.settings.group(TransactionsSettings)
+        self._timeout_ms = self._settings.node_timeout_ms
+
+    async def groups(self) -> list[str]:
+        """The node groups of pipelines, of nodes, and of this process's settings."""
+        name = self._runtime.keyspace.name(keys.NODE_GROUPS, 0)
+        known = {
+            each.decode() for each in await self._runtime.redis.call("SMEMBERS", name, key=name)
+        }
+        return sorted(known | set(self._settings.node_groups))
 
     async def statistics(self, level: StatisticsLevel, intervals: int) -> list[StatisticsInterval]:
         """Newest interval first, summed over partitions."""
@@ -176,7 +190,10 @@ class TransactionQueries:
             longest_running=sorted(longest, key=lambda e: e.taken_ms)[:longest_running],
             queues=[*_waiting_queues(groups, steps), *_queues(parts)],
             nodes=_nodes(parts),
-            awaited_steps=sorted(steps, key=lambda each: -each.waiting_ms),
+            awaited_steps=sorted(
+                (each for each in steps if not each.has_node), key=lambda each: -each.waiting_ms
+            ),
+            dead_letters=sum(part.dead_letters for part in parts),
         )
 
     async def _read_health(
@@ -186,7 +203,7 @@ class TransactionQueries:
         args = HealthArgs(longest_running)
         found: HealthReply = await self._runtime.call(READ_HEALTH, partition, args, items)
         now_ms = found.now_ms
-        running, sleeping, to_archive, webhooks = found.lengths
+        running, sleeping, to_archive, webhooks, dead_letters = found.lengths
         return TransactionHealthReport(
             running,
             sleeping,
@@ -195,13 +212,16 @@ class TransactionQueries:
             longest_running=[_long_running(now_ms, each) for each in found.longest],
             nodes=[_liveness(now_ms, each, self._timeout_ms) for each in found.nodes],
             queues=[_queue(now_ms, each) for each in found.queues],
-            awaited_steps=[_awaited_step(now_ms, each) for each in found.waiting],
+            awaited_steps=[_awaited_step(now_ms, each, self._timeout_ms) for each in found.waiting],
+            dead_letters=dead_letters,
         )
 
 
-def _awaited_step(now_ms: int, row: WaitingRow) -> AwaitedStep:
+def _awaited_step(now_ms: int, row: WaitingRow, timeout_ms: int) -> AwaitedStep:
     _, group, step_type = row.place.split("|")
-    return AwaitedStep(group, step_type, row.length, max(0, now_ms - int(row.since_ms)))
+    has_node = now_ms - row.node_seen_ms < timeout_ms
+    waiting_ms = max(0, now_ms - int(row.since_ms))
+    return AwaitedStep(group, step_type, row.length, waiting_ms, has_node)
 
 
 def _liveness(now_ms: int, row: NodeRow, timeout_ms: int) -> NodeLiveness:
@@ -251,7 +271,8 @@ def _awaited_steps(parts: Sequence[TransactionHealthReport]) -> list[AwaitedStep
         name = (step.node_group, step.step_type)
         other = sums.get(name, AwaitedStep(*name, 0, 0))
         waiting_ms = max(step.waiting_ms, other.waiting_ms)
-        sums[name] = AwaitedStep(*name, step.transactions + other.transactions, waiting_ms)
+        count, has_node = step.transactions + other.transactions, step.has_node or other.has_node
+        sums[name] = AwaitedStep(*name, count, waiting_ms, has_node)
     return list(sums.values())
 
 

@@ -1,9 +1,10 @@
 """Runs one transaction through the steps of its pipeline.
 
 A finished step is stored before the next one begins, so a crash repeats only the step that was
-running. Whatever a step does (raise, hang, return a wrong type) becomes a status of its transaction
-and never an error of the node. While Redis is unreachable, calls are repeated. A run that another
-node has taken over is dropped.
+running. A step that raises or takes too long is tried again by its retry policy: Redis stores the
+number of tries, and the transaction sleeps between two tries. Whatever a step does becomes a status
+of its transaction and never an error of the node. While Redis is unreachable, calls are repeated. A
+run that another node has taken over is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 
 from angarium.redis.backoff import Backoff
-from angarium.runtime.application import Caller, Handler
+from angarium.runtime.application import Caller, Handler, HandlerExit
 from angarium.runtime.clock import Clock
 from angarium.runtime.errors import (
     AngariumError,
@@ -48,6 +49,7 @@ from angarium.transactions.running import (
     RunLost,
     RunningTransaction,
     StepError,
+    StepFailed,
     StepStopped,
 )
 from angarium.transactions.step import Outcome, Step, Verdict, awaitable_anywhere
@@ -56,8 +58,6 @@ from angarium.transactions.store import TransactionStore
 NOTE_CHARS_MAX = 1_000
 # Threads of plain functions that never returned. With more, steps wait for a thread.
 LOST_THREADS_MAX = 256
-# Later than any other deadline, but finite: a step that waits for its thread may be stopped.
-NO_DEADLINE_S = 1e15
 # Every dequeue sends these names, so the list stays as small as one or two packets.
 COMPLETE_PIPELINES_MAX = 50
 SLEEP_S_MAX = 10 * 365 * 86_400
@@ -79,6 +79,7 @@ class TransactionRunner:
         clock: Clock,
         limits: TransactionsLimits,
         step_timeout_ms: int,
+        max_runs: int,
     ) -> None:
         self._store = store
         self._pipelines = pipelines
@@ -89,7 +90,9 @@ class TransactionRunner:
             name: (each, each.is_async, (each.retry.timeout_s or 0) * 1000)
             for name, each in handlers.items()
         }
-        self._threads = asyncio.Semaphore(threads)
+        # Free threads. A node takes only steps for which one is free.
+        self.threads_free = threads
+        self._max_runs = max_runs
         self._caller = Caller(threads + LOST_THREADS_MAX)
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -97,6 +100,8 @@ class TransactionRunner:
         self._step_timeout_ms = step_timeout_ms
         self._log = logger("angarium.node")
         self.metrics = NodeMetrics()
+        # Called when a transaction that goes on has released its thread.
+        self.on_thread_free: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         self._caller.close()
@@ -110,7 +115,8 @@ class TransactionRunner:
             if running.stopped is None or task is None:
                 raise  # the node stops, and returns the transaction to its queue
             task.uncancel()
-            return Completion(running.stopped, b"", running.note)
+            reason = "TimeoutError" if running.step_late else ""
+            return Completion(running.stopped, b"", running.note, reason)
         except RunLost:
             self.metrics.lost += 1
             return None
@@ -119,13 +125,29 @@ class TransactionRunner:
             self._log.error(
                 "run_failed", transaction=running.taken.id, error=repr(error), exc_info=error
             )
-            return Completion(TransactionStatus.INTERNAL_ERROR, b"", type(error).__name__)
+            note = f"the node failed: {type(error).__name__}: {error}"
+            return Completion(TransactionStatus.INTERNAL_ERROR, b"", note, "node_failed")
+
+    def take_thread(self, running: RunningTransaction) -> bool:
+        """False if no thread is free."""
+        if not running.has_thread:
+            if self.threads_free <= 0:
+                return False
+            self.threads_free -= 1
+            running.has_thread = True
+        return True
+
+    def release_thread(self, running: RunningTransaction) -> bool:
+        """True if it held one."""
+        held, running.has_thread = running.has_thread, False
+        self.threads_free += held
+        return held
 
     def end_soon(self, running: RunningTransaction, completion: Completion) -> asyncio.Future[str]:
         """Add the completion to the next batch. The caller must check the future's status."""
         note = valid_text(completion.note)[:NOTE_CHARS_MAX]
-        status = completion.status.value
-        return self._store.complete_soon(running.taken, status, completion.output, note)
+        status, reason = completion.status.value, completion.reason
+        return self._store.complete_soon(running.taken, status, completion.output, note, reason)
 
     def has_ended(self, completion: Completion, status: asyncio.Future[str]) -> bool:
         """False if Redis did not accept the completion, or it is not known."""
@@ -166,12 +188,12 @@ class TransactionRunner:
                 )
             except (AngariumError, KeyError):
                 note = f"version {version} of pipeline {name} is gone"
-                return Completion(TransactionStatus.INTERNAL_ERROR, b"", note)
+                return Completion(TransactionStatus.INTERNAL_ERROR, b"", note, "pipeline_gone")
             self._remember_complete(pipeline, version)
         checkpoint = Checkpoint.decode(taken.checkpoint)
         data = checkpoint.data or taken.data
         index, retry = checkpoint.step, checkpoint.retry
-        if not self._has_step(pipeline.steps[index]):
+        if not self._can_run(running, pipeline.steps[index]):
             # The dequeue script could not read the definition.
             await self._hand_over(running, index, taken.checkpoint, pipeline.steps[index])
             return None
@@ -183,9 +205,11 @@ class TransactionRunner:
                     return None  # the children run now
                 output = self._output(outcome)
             except StepError as error:
-                return Completion(
-                    TransactionStatus.INTERNAL_ERROR, b"", f"step {index + 1}: {error}"
-                )
+                note = f"step {index + 1}: {error}"
+                return Completion(TransactionStatus.INTERNAL_ERROR, b"", note, "step_unusable")
+            except StepFailed as failed:
+                checkpoint = Checkpoint(index, retry, data if index else b"")
+                return await self._failed(running, definition, checkpoint, failed)
             if outcome.verdict is Verdict.RETRY_LATER:
                 await self._sleep(running, outcome, index, retry, data)
                 return None
@@ -195,21 +219,36 @@ class TransactionRunner:
             if index == len(pipeline.steps):
                 return Completion(TransactionStatus.SUCCESS, output, outcome.note)
             encoded = Checkpoint(index, 0, data).encode()
-            if not self._has_step(pipeline.steps[index]):
+            if not self._can_run(running, pipeline.steps[index]):
                 await self._hand_over(running, index, encoded, pipeline.steps[index])
                 return None
             await self._checkpoint(running, index, encoded)
-            taken.children = ()
+            taken.children, taken.tries, taken.crashes = (), 0, 0
 
     def _remember_complete(self, pipeline: PipelineDefinition, version: str) -> None:
-        """Remember that this node has all steps of a pipeline, so the next dequeue need not check
-        them. Only an optimisation, so the list keeps the last ones."""
+        """Remember that this node has all steps of a pipeline and needs no thread for them, so the
+        next dequeue need not check them. Only an optimisation, so the list keeps the last ones."""
         words, name = self.complete_pipelines.split(), f"{pipeline.name}|{version}"
-        if name not in words and all(map(self._has_step, pipeline.steps)):
+        if name not in words and all(
+            self._has_step(each) and not self._is_plain(each) for each in pipeline.steps
+        ):
             self.complete_pipelines = f" {' '.join([*words[1 - COMPLETE_PIPELINES_MAX :], name])} "
 
     def _has_step(self, definition: StepDefinition) -> bool:
         return definition.type is None or definition.type in self._handlers
+
+    def _is_plain(self, definition: StepDefinition) -> bool:
+        return definition.type is not None and not self._handlers[definition.type][1]
+
+    def _can_run(self, running: RunningTransaction, definition: StepDefinition) -> bool:
+        """Whether this node has the step, and a thread for it if it is a plain function."""
+        if not self._has_step(definition):
+            return False
+        if self._is_plain(definition):
+            return self.take_thread(running)
+        if self.release_thread(running):
+            self.on_thread_free()
+        return True
 
     # One step
 
@@ -239,28 +278,63 @@ class TransactionRunner:
                 result = await handler.function(step)
             else:
                 result = await self._in_thread(running, handler, step, limit_ms)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise
-            raise StepError("it was cancelled by something it awaited") from None
+                if task is None or not _retries_timeout(running, is_async):
+                    raise
+                task.uncancel()
+                raise StepFailed(TimeoutError(running.note)) from None
+            raise StepFailed(HandlerExit(f"the function raised {error!r}")) from None
         except RunLost:
             raise
-        except Exception as error:
+        except BaseException as error:
             self._log.warning(
                 "step_raised", transaction=running.taken.id, step=definition.type,
-                error=repr(error), exc_info=error,
+                tries=running.taken.tries + 1, error=repr(error), exc_info=error,
             )  # fmt: skip
-            raise StepError(f"{type(error).__name__}: {error}") from None
+            if isinstance(error, Exception):
+                raise StepFailed(error) from None
+            # sys.exit and the like would end the node.
+            raise StepFailed(HandlerExit(f"the function raised {error!r}")) from None
         finally:
             running.step_deadline_s = math.inf
         if running.stopped is not None:
+            if _retries_timeout(running, is_async):
+                raise StepFailed(TimeoutError(running.note))
             raise StepStopped
         if isinstance(result, Outcome):
             return _checked(result)
         if result is None or isinstance(result, dict):
             return Outcome(Verdict.SUCCEEDED, result)
         raise StepError(f"it returned {type(result).__name__}, not an outcome, a dict or None")
+
+    async def _failed(
+        self,
+        running: RunningTransaction,
+        definition: StepDefinition,
+        checkpoint: Checkpoint,
+        failed: StepFailed,
+    ) -> Completion | None:
+        """Sleep until the next try, or end the transaction as a dead letter."""
+        taken, error = running.taken, failed.error
+        policy = self._handlers[definition.type or ""][0].retry
+        late, running.stopped, running.step_late = running.step_late, None, False
+        tries, note = taken.tries + 1, valid_text(str(failed))[:NOTE_CHARS_MAX]
+        runs = tries + taken.crashes if policy.retries is None else tries
+        runs_max = self._max_runs if policy.retries is None else policy.retries + 1
+        self.metrics.failed_tries += 1
+        if runs >= runs_max or not policy.retries_error(error):
+            times = "once" if tries == 1 else f"{tries} times"
+            where = f"step {checkpoint.step + 1} ({definition.type}) failed {times}"
+            status = TransactionStatus.TIMEOUT if late else TransactionStatus.FAILED
+            return Completion(status, b"", f"{where}; last error: {note}", type(error).__name__)
+        sleep_ms = round(policy.next_delay_s(tries) * 1000)
+        reply = await self._retry_until_answered(
+            lambda: self._store.record_failed_try(taken, checkpoint.encode(), sleep_ms, tries, note)
+        )
+        _check_status(running, reply)
+        return None
 
     def _step(
         self,
@@ -289,12 +363,9 @@ class TransactionRunner:
     async def _in_thread(
         self, running: RunningTransaction, handler: Handler, step: Step, limit_ms: float
     ) -> Any:
-        """The time-out begins when the function gets a thread. The step may be stopped before that.
-        A thread that never returns is abandoned, and a new one replaces it."""
-        running.step_deadline_s = NO_DEADLINE_S
-        async with self._threads:
-            running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
-            return await self._caller.call(handler, step)
+        """A thread that never returns is abandoned, and a new one replaces it."""
+        running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
+        return await self._caller.call(handler, step)
 
     def _report(self, taken: TakenTransaction, progress: Any) -> Awaitable[None]:
         report, size_max = encode_progress_report(progress), self._limits.transaction_data_bytes_max
@@ -366,10 +437,13 @@ class TransactionRunner:
     async def _hand_over(
         self, running: RunningTransaction, index: int, checkpoint: bytes, definition: StepDefinition
     ) -> None:
-        """Queue the transaction for a node that has the next step."""
+        """Queue the transaction for a node that can run the next step."""
         taken, step_type = running.taken, definition.type or ""
+        missing = not self._has_step(definition)
         status = await self._retry_until_answered(
-            lambda: self._store.hand_over(taken.id, taken.run, index, checkpoint, step_type)
+            lambda: self._store.hand_over(
+                taken.id, taken.run, index, checkpoint, step_type, missing=missing
+            )
         )
         self.metrics.handed_over += 1
         _check_status(running, status)
@@ -393,6 +467,12 @@ class TransactionRunner:
                 backoff = backoff or Backoff()
                 self._log.warning("redis_awaited", error=str(error))
                 await self._clock.sleep(backoff.next_delay_s())
+
+
+def _retries_timeout(running: RunningTransaction, is_async: bool) -> bool:
+    """A plain function that took too long still runs in its thread. A second try would run beside
+    it, so there is none."""
+    return is_async and running.step_late
 
 
 def _check_status(running: RunningTransaction, status: str) -> None:

@@ -13,8 +13,16 @@ from angarium.transactions.step import Step
 
 
 class StepError(Exception):
-    """A step raised, or its definition or result is not usable: the transaction ends as
-    internal-error."""
+    """The definition or the result of a step is not usable: the transaction ends as
+    internal-error, and another try would not help."""
+
+
+class StepFailed(Exception):
+    """A step raised or took too long: this try has failed."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
 
 
 class StepStopped(Exception):
@@ -31,10 +39,12 @@ class Completion(msgspec.Struct, frozen=True):
     status: TransactionStatus
     output: bytes = b""
     note: str = ""
+    reason: str = ""  # of a dead letter
 
 
 class RunningTransaction(msgspec.Struct, eq=False):
-    """`stopped` is the final status for which this node cancelled the task."""
+    """`stopped` is the final status for which this node cancelled the task; `step_late` if only the
+    step, and not the transaction, took too long."""
 
     taken: TakenTransaction
     deadline_s: float
@@ -44,6 +54,8 @@ class RunningTransaction(msgspec.Struct, eq=False):
     cancel: bool = False
     stopped: TransactionStatus | None = None
     stopped_s: float = math.inf
+    step_late: bool = False
+    has_thread: bool = False  # holds one of the node's threads
     note: str = ""
     task: asyncio.Task[None] | None = None
     end: asyncio.Future[str] | None = None  # the steps are over, and the completion was sent
@@ -66,6 +78,7 @@ class NodeMetrics:
     handed_over: int = 0
     steps: int = 0
     slept: int = 0
+    failed_tries: int = 0
     recovered: int = 0
     returned: int = 0
     lost: int = 0

@@ -6,13 +6,14 @@ a transaction in Redis first, then in the archive, then in the lake.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import InputInvalid
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
@@ -38,7 +39,6 @@ from angarium.transactions.pages import (
 from angarium.transactions.pipeline import PipelineDefinition
 from angarium.transactions.pipeline_store import PipelineStore
 from angarium.transactions.queries import TransactionHealthReport, TransactionQueries
-from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
 from angarium.transactions.store import TransactionStore
 
@@ -49,6 +49,7 @@ StateLookup = Callable[[str], Awaitable[bytes | None]]
 """Finds the state of an ended transaction by its id, as JSON."""
 
 URL_BYTES_MAX = 2_000
+PAGE_ITEMS_MAX = 500
 SWITCH_BYTES_MAX = 10_000
 
 
@@ -135,12 +136,13 @@ class TransactionsService:
     async def _archive_page(
         self, wanted: TransactionFilter, count: int, before: tuple[int, str] | None
     ) -> list[Transaction]:
+        assert wanted.status is not None  # dead letters are in Redis only
         return await self.archive.page(
             wanted.status, count, pipeline=wanted.pipeline, owner=wanted.owner, before=before
         )
 
-    async def _groups_of(self, status: TransactionStatus) -> Sequence[str]:
-        return await self._groups() if status is TransactionStatus.QUEUED else ()
+    async def _groups_of(self, status: TransactionStatus | None) -> Sequence[str]:
+        return await self._queries.groups() if status is TransactionStatus.QUEUED else ()
 
     async def cancel(self, transaction_id: str) -> str:
         check_transaction_id(transaction_id)
@@ -153,6 +155,41 @@ class TransactionsService:
         check_transaction_id(transaction_id)
         change = self._store.set_switch(transaction_id, switch, value)
         return await self._change(transaction_id, change)
+
+    async def page_dead_letters(
+        self, limit: int, after: str | None = None, *, pipeline: str = "", owner: str = "",
+        reason: str = "",
+    ) -> TransactionsPage:  # fmt: skip
+        """Transactions that ended because a step failed too often; the last one first."""
+        return await self.page(TransactionFilter(None, pipeline, owner, reason), limit, after)
+
+    async def rerun(self, transaction_id: str, data: bytes = b"") -> str:
+        """Queue a dead letter again at the step that failed, with new data if it is given."""
+        check_transaction_id(transaction_id)
+        return await self._change(transaction_id, self._store.rerun(transaction_id, data))
+
+    async def drop(self, transaction_id: str) -> str:
+        """Give up a dead letter. It is archived."""
+        check_transaction_id(transaction_id)
+        return await self._change(transaction_id, self._store.drop(transaction_id))
+
+    async def rerun_all(self, reason: str, *, pipeline: str = "", owner: str = "") -> int:
+        """Queue all dead letters of a reason again. Returns their number."""
+        wanted = TransactionFilter(None, pipeline, owner, reason)
+        ids: list[str] = []
+        after: str | None = None
+        # The list is read first: each rerun moves the places of those behind it.
+        while True:
+            page = await self.page(wanted, PAGE_ITEMS_MAX, after)
+            ids += [each.id for each in page.transactions]
+            after = page.next
+            if after is None:
+                break
+        answers = await asyncio.gather(*map(self._store.rerun, ids), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, Conflict | NotFound):
+                raise answer
+        return sum(isinstance(answer, str) for answer in answers)
 
     async def load(self, pipelines: Sequence[PipelineDefinition]) -> dict[str, int]:
         """Store definitions; name → version."""
@@ -171,7 +208,7 @@ class TransactionsService:
 
     async def health_report(self, longest_running: int) -> TransactionHealthReport:
         """With up to `longest_running` of the transactions that have been running longest."""
-        return await self._queries.health_report(await self._groups(), longest_running)
+        return await self._queries.health_report(await self._queries.groups(), longest_running)
 
     @property
     def archive(self) -> TransactionArchive:
@@ -202,10 +239,6 @@ class TransactionsService:
             return found
         state = await self._lake_lookup(transaction_id)
         return None if state is None else msgspec.json.decode(state, type=Transaction)
-
-    async def _groups(self) -> list[str]:
-        known = {each.node_group for each in (await self.pipelines()).values()}
-        return sorted(known | set(self._settings.group(TransactionsSettings).node_groups))
 
     def _check_webhook(self, url: str) -> None:
         if len(url.encode(errors="replace")) > URL_BYTES_MAX or not url.isprintable():

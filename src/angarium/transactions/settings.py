@@ -74,6 +74,14 @@ class TransactionsSettings(Group):
         8_000,
         description="Milliseconds of silence after which other nodes take a node's transactions.",
     )
+    max_runs: Positive = Field(
+        5,
+        description="Runs of a step, failed tries and crashes of nodes included, before its "
+        "transaction is a dead letter. `retries` of a step overrides it for failed tries.",
+    )
+    dead_letter_retention: Positive = Field(
+        1_209_600, description="Seconds a dead letter stays in Redis and can be rerun."
+    )
     node_grace_ms: Annotated[int, Field(ge=0)] = Field(
         3_000, description="Milliseconds a stopping node waits before it gives its work back."
     )

@@ -17,7 +17,12 @@ from angarium.runtime.errors import LimitExceeded
 from angarium.runtime.runtime import Runtime
 from angarium.transactions import keys
 from angarium.transactions import transitions as declared
-from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
+from angarium.transactions.errors import (
+    NotDead,
+    PipelineUnknown,
+    TransactionFinished,
+    TransactionUnknown,
+)
 from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     PollResult,
@@ -27,6 +32,7 @@ from angarium.transactions.model import (
     TransactionStarted,
     encode_step_types,
     external_route,
+    faults_of,
     new_transaction_id,
     pairs_of,
     route_of,
@@ -59,21 +65,27 @@ class RecoveryResult:
 @dataclass(frozen=True)
 class NodeCapabilities:
     """What a node can run, encoded by `encode_step_types`. The script need not check the steps of
-    `pipelines` («name|version»). `waiting`: also take transactions that wait for a step type."""
+    `pipelines` («name|version»). `waiting`: also take transactions that wait for a step type. Steps
+    of the `plain_types` need one of the free `threads`. `alone`: the node runs no transaction that
+    must run alone."""
 
     step_types: str
     pipelines: str = ""
     waiting: bool = True
+    plain_types: str = " "
+    threads: int = 0
+    alone: bool = True
 
 
 @dataclass(frozen=True)
 class DequeueBatch:
     """The result of one dequeue. `refused` entries of the queues could not run. `waiting` ones now
-    wait for a node that has their next step."""
+    wait for a node that can run their next step. `more`: the queues may have more."""
 
     taken: list[TakenTransaction]
     refused: int
     waiting: int = 0
+    more: bool = False
 
     @property
     def entries(self) -> int:
@@ -96,7 +108,8 @@ class TransactionStore:
         self._timeout_ms = self._settings.transaction_timeout_ms
 
         external_ms = self._settings.externalid_uniqueness_period * 1000
-        ending = declared.EndArgs(self._archive_ms)
+        self._dead_ms = self._settings.dead_letter_retention * 1000
+        ending = declared.EndArgs(self._archive_ms, self._dead_ms)
         batch = runtime.batch
         self._enqueue = batch(declared.ENQUEUE, declared.EnqueueArgs(external_ms, self._timeout_ms))
         self._get = batch(declared.GET_STATES)
@@ -109,6 +122,8 @@ class TransactionStore:
         self._progress = batch(declared.REPORT_PROGRESS)
         self._return = batch(declared.RETURN)
         self._hand_over = batch(declared.HAND_OVER)
+        self._rerun = batch(declared.RERUN, declared.RerunArgs(self._timeout_ms))
+        self._drop = batch(declared.DROP, ending)
 
     def partition_of(self, transaction_id: str) -> int:
         if len(self.partitions) == 1:
@@ -205,7 +220,24 @@ class TransactionStore:
             raise TransactionUnknown(f"there is no transaction {transaction_id!r} in progress")
         if status == "finished":
             raise TransactionFinished(f"transaction {transaction_id!r} has ended already")
+        if status == "not_dead":
+            raise NotDead(f"transaction {transaction_id!r} is not a dead letter")
         return status
+
+    async def rerun(self, transaction_id: str, data: bytes = b"") -> str:
+        """Queue a dead letter again at the step that failed, with new data if it is given."""
+        if len(data) > self._data_bytes_max:
+            raise LimitExceeded("transaction_data_bytes_max", len(data), self._data_bytes_max)
+        item = declared.RerunItem(transaction_id, data)
+        reply = await self._send(self._rerun, item, data)
+        if reply == "unknown_version":
+            raise PipelineUnknown(f"the pipeline of {transaction_id!r} has lost this version")
+        return self._raise_refusal(transaction_id, reply)
+
+    async def drop(self, transaction_id: str) -> str:
+        """Give up a dead letter. It is archived."""
+        reply = await self._send(self._drop, declared.TransactionItem(transaction_id))
+        return self._raise_refusal(transaction_id, reply)
 
     # Nodes
 
@@ -219,24 +251,39 @@ class TransactionStore:
     ) -> DequeueBatch:
         """Take up to `count` transactions whose next step the node has."""
         able = capabilities
-        args = declared.DequeueArgs(node, count, able.step_types, able.pipelines, able.waiting)
+        args = declared.DequeueArgs(
+            node, count, able.step_types, able.pipelines, able.waiting, able.plain_types,
+            able.threads, able.alone,
+        )  # fmt: skip
         found: declared.Dequeued = await self._runtime.call(
             declared.DEQUEUE, partition, args, _groups(groups)
         )
-        return DequeueBatch([_taken(row) for row in found.taken], found.refused, found.waiting)
+        taken = [_taken(row) for row in found.taken]
+        return DequeueBatch(taken, found.refused, found.waiting, found.more)
 
     def complete_soon(
-        self, taken: TakenTransaction, status: str, output: bytes = b"", note: str = ""
+        self,
+        taken: TakenTransaction,
+        status: str,
+        output: bytes = b"",
+        note: str = "",
+        reason: str = "",
     ) -> asyncio.Future[str]:
-        """Add the completion to the next batch. The future gets the script's reply."""
-        ending = f"{status}|{taken.run}|{taken.flags}|{taken.label}"
+        """Add the completion to the next batch. The future gets the script's reply. With a
+        `reason`, the transaction is a dead letter."""
+        ending = f"{status}|{taken.run}|{taken.flags}|{reason}|{taken.label}"
         item = declared.CompleteItem(taken.id, taken.processing_score, ending, output, note)
         return self._complete.submit(self.partition_of(taken.id), item, None, len(output))
 
     async def complete(
-        self, taken: TakenTransaction, status: str, output: bytes = b"", note: str = ""
+        self,
+        taken: TakenTransaction,
+        status: str,
+        output: bytes = b"",
+        note: str = "",
+        reason: str = "",
     ) -> str:
-        return await self.complete_soon(taken, status, output, note)
+        return await self.complete_soon(taken, status, output, note, reason)
 
     async def checkpoint(self, transaction_id: str, run: str, step: int, checkpoint: bytes) -> str:
         item = declared.CheckpointItem(transaction_id, run, str(step), checkpoint)
@@ -254,6 +301,15 @@ class TransactionStore:
         item = declared.SleepItem(transaction_id, run, checkpoint, wait, switch or "")
         return await self._send(self._sleep, item, checkpoint)
 
+    async def record_failed_try(
+        self, taken: TakenTransaction, checkpoint: bytes, sleep_ms: int, tries: int, error: str
+    ) -> str:
+        """Store that the current step has failed `tries` times, and sleep before the next try."""
+        item = declared.SleepItem(
+            taken.id, taken.run, checkpoint, str(sleep_ms), "", str(tries), error
+        )
+        return await self._send(self._sleep, item, checkpoint)
+
     async def report_progress(self, transaction_id: str, run: str, report: bytes) -> str:
         item = declared.ProgressItem(transaction_id, run, report)
         return await self._send(self._progress, item, report)
@@ -262,10 +318,18 @@ class TransactionStore:
         return await self._send(self._return, declared.RunItem(transaction_id, run))
 
     async def hand_over(
-        self, transaction_id: str, run: str, step: int, checkpoint: bytes, step_type: str
+        self,
+        transaction_id: str,
+        run: str,
+        step: int,
+        checkpoint: bytes,
+        step_type: str,
+        *,
+        missing: bool = True,
     ) -> str:
-        """Queue it for a node that has the step. Returns `waits`, or why it was refused."""
-        item = declared.HandOverItem(transaction_id, run, str(step), checkpoint, step_type)
+        """Queue it for a node that can run the step. Returns `waits`, or why it was refused.
+        `missing`: this node lacks the step; else it has no free thread."""
+        item = declared.HandOverItem(transaction_id, run, str(step), checkpoint, step_type, missing)
         return await self._send(self._hand_over, item, checkpoint)
 
     async def call_children(
@@ -281,7 +345,7 @@ class TransactionStore:
 
     async def expire_waiting(self, partition: int) -> int:
         """End transactions that waited for a step type past their deadline. Returns the number."""
-        args, ended = declared.ExpireArgs(self._archive_ms, EXPIRE_COUNT), 0
+        args, ended = declared.ExpireArgs(self._archive_ms, self._dead_ms, EXPIRE_COUNT), 0
         while True:
             found = await self._runtime.call(declared.EXPIRE_WAITING, partition, args)
             ended += int(found.number)
@@ -318,8 +382,9 @@ class TransactionStore:
         timeout_ms = self._settings.node_timeout_ms
         while offset >= 0:
             args = declared.RecoverArgs(
-                node, timeout_ms, offset, RECOVER_COUNT, work.as_of_ms, work.recovers_others
-            )
+                node, timeout_ms, offset, RECOVER_COUNT, work.as_of_ms, work.recovers_others,
+                self._settings.max_runs, self._archive_ms, self._dead_ms,
+            )  # fmt: skip
             found = await self._runtime.call(declared.RECOVER, partition, args, items)
             recovered, offset = recovered + found.number, found.offset
             to_cancel += found.to_cancel
@@ -336,16 +401,18 @@ def _groups(groups: Sequence[str]) -> list[declared.GroupItem]:
 
 
 def _taken(row: list[Any]) -> TakenTransaction:
-    id, run, score, label, version, data, remaining_ms = row[:7]
+    id, run, score, label, version, data, remaining_ms, needs_thread = row[:8]
     taken = TakenTransaction(
         id.decode(), run.decode(), score, label.decode(), version.decode(), data, remaining_ms
     )
-    if len(row) > 7:
-        taken.external_id = row[7].decode()
-        taken.checkpoint = row[8]
-        taken.cancel = bool(row[9])
-        taken.switches, taken.metadata = row[10], row[11]
-        taken.children = row[13:]
+    taken.needs_thread = bool(needs_thread)
+    if len(row) > 8:
+        taken.external_id = row[8].decode()
+        taken.checkpoint = row[9]
+        taken.cancel = bool(row[10])
+        taken.switches, taken.metadata = row[11], row[12]
+        taken.tries, taken.crashes = faults_of(row[13].decode())
+        taken.children = row[15:]
         checkpoint, children = "f" if taken.checkpoint else "", "c" if taken.children else ""
-        taken.flags = f"{checkpoint}{row[12].decode()}{children}"
+        taken.flags = f"{checkpoint}{row[14].decode()}{children}"
     return taken

@@ -26,6 +26,7 @@ ENDING_KEYS = {
     "sleeping": keys.SLEEPING,
     "to_archive": keys.TO_ARCHIVE,
     "webhooks": keys.WEBHOOKS,
+    "dead": keys.DEAD_LETTERS,
 }
 ENDING_STEMS = {**STATISTICS, "out": keys.QUEUE_OUT, "states": keys.STATE}
 # Why a call of a run was refused: the transaction belongs to another run, or has ended.
@@ -50,7 +51,10 @@ class Counted(NamedTuple):
 
 
 class EndArgs(NamedTuple):
+    """How long an ended transaction and a dead letter stay in Redis."""
+
     archive_ms: int
+    dead_ms: int
 
 
 # Clients
@@ -176,24 +180,29 @@ RECORD_REPLIES = Transition(
 
 class DequeueArgs(NamedTuple):
     """Step types are « a b »; `pipelines` « name|version » are some of which the node has all
-    steps. `waiting`: also take transactions that wait for a step type."""
+    steps. `waiting`: also take transactions that wait for a step type. Of the `plain_types`, the
+    node has free `threads`. `alone`: it runs no transaction that must run alone."""
 
     node: str
     limit: int
     step_types: str
     pipelines: str
     waiting: bool
+    plain_types: str
+    threads: int
+    alone: bool
 
 
 class Dequeued(NamedTuple):
-    """A row of `taken` is id, run, score in processingZ, label, version, data, remaining_ms, and
-    only if the state has rare fields: externalId, checkpoint, cancel, switches, metadata, flags
-    ('w' webhook, 'p' parent), results of children. `refused` entries could not run, `waiting` ones
-    wait for a node with their step."""
+    """A row of `taken` is id, run, score in processingZ, label, version, data, remaining_ms, 1 if
+    the step needs a thread, and only if the state has rare fields: externalId, checkpoint, cancel,
+    switches, metadata, faults, flags ('w' webhook, 'p' parent), results of children. `refused`
+    entries could not run, `waiting` ones wait for a node that can run their step."""
 
     taken: list[Any]
     refused: int
     waiting: int
+    more: bool
 
 
 DEQUEUE = Transition(
@@ -216,8 +225,9 @@ DEQUEUE = Transition(
 
 
 class CompleteItem(NamedTuple):
-    """`score` is the score in processingZ. `ending` is «status|run|flags|label», with the flags 'f'
-    may have a checkpoint, 'w' has a webhook, 'p' has a parent, 'c' has children."""
+    """`score` is the score in processingZ. `ending` is «status|run|flags|reason|label», with the
+    reason of a dead letter, and the flags 'f' may have a checkpoint, 'w' has a webhook, 'p' has a
+    parent, 'c' has children."""
 
     transaction_id: str
     score: bytes
@@ -258,13 +268,16 @@ CHECKPOINT = Transition(
 
 
 class SleepItem(NamedTuple):
-    """Without `sleep_ms`, until the switch is set or the transaction's deadline."""
+    """Without `sleep_ms`, until the switch is set or the transaction's deadline. With `tries`, the
+    step failed that often, the last time with `error`."""
 
     transaction_id: str
     run: str
     checkpoint: bytes
     sleep_ms: str
     switch: str
+    tries: str = ""
+    error: str = ""
 
 
 SLEEP = Transition(
@@ -313,6 +326,7 @@ class HandOverItem(NamedTuple):
     step: str
     checkpoint: bytes
     step_type: str
+    missing: bool
 
 
 HAND_OVER = Transition(
@@ -358,6 +372,53 @@ CALL_CHILDREN = Transition(
 )
 
 
+# Dead letters
+
+
+class RerunArgs(NamedTuple):
+    timeout_ms: int
+
+
+class RerunItem(NamedTuple):
+    """Without `data`, the step gets the data that it had."""
+
+    transaction_id: str
+    data: bytes
+
+
+RERUN = Transition(
+    PACKAGE,
+    "rerun_transactions",
+    keys={
+        "dead": keys.DEAD_LETTERS,
+        "to_archive": keys.TO_ARCHIVE,
+        "webhooks": keys.WEBHOOKS,
+    },
+    stems={
+        **STATISTICS,
+        "out": keys.QUEUE_OUT,
+        "admin": keys.QUEUE_ADMIN,
+        "pipelines": keys.PIPELINE,
+    },
+    channels=CHANNELS,
+    args=RerunArgs,
+    item=RerunItem,
+    item_keys=STATE,
+    replies=dict.fromkeys(("queued", "not_dead", "unknown_version", "no_state")),
+)
+DROP = Transition(
+    PACKAGE,
+    "drop_dead_letters",
+    keys={"dead": keys.DEAD_LETTERS, "to_archive": keys.TO_ARCHIVE},
+    stems=STATISTICS,
+    channels=CHANNELS,
+    args=EndArgs,
+    item=TransactionItem,
+    item_keys=STATE,
+    replies=dict.fromkeys(("dropped", "not_dead", "no_state")),
+)
+
+
 # Maintenance
 
 
@@ -378,6 +439,7 @@ WAKE: Transition[Any] = Transition(
 
 class ExpireArgs(NamedTuple):
     archive_ms: int
+    dead_ms: int
     limit: int
 
 
@@ -405,7 +467,7 @@ class NodeTime(NamedTuple):
 TOUCH_NODE = Transition(
     PACKAGE,
     "touch_node",
-    keys={"nodes": keys.NODES, "step_types": keys.STEP_TYPES},
+    keys={"nodes": keys.NODES, "step_types": keys.STEP_TYPES, "groups": keys.NODE_GROUPS},
     stems={**STATISTICS, "wait": keys.WAITING},
     channels=CHANNELS,
     args=TouchArgs,
@@ -425,6 +487,9 @@ class RecoverArgs(NamedTuple):
     limit: int
     as_of_ms: int
     recovers_others: bool
+    max_runs: int
+    archive_ms: int
+    dead_ms: int
 
 
 class RecoveredPart(NamedTuple):
@@ -439,7 +504,7 @@ class RecoveredPart(NamedTuple):
 RECOVER = Transition(
     PACKAGE,
     "recover_orphans",
-    keys={"processing": keys.PROCESSING, "nodes": keys.NODES},
+    keys={**ENDING_KEYS, "nodes": keys.NODES},
     stems={**STATISTICS, **QUEUES, "states": keys.STATE},
     channels=CHANNELS,
     args=RecoverArgs,

@@ -89,11 +89,12 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
         "transactions": {
             "transaction": {
                 Role.ACCEPT: "started",
+                Role.REOPEN: "rerun",
                 Role.STEP: "taken advanced progressed slept woken called resumed switched "
-                "cancel_asked returned recovered step_awaited",
-                Role.END: "completed=delivered cancelled=cancelled expired=expired",
+                "cancel_asked returned recovered step_awaited step_failed",
+                Role.END: "completed=delivered cancelled=cancelled expired=expired dead=dead",
                 Role.BESIDE: "notified webhook_tried webhook_failed webhook_delivered "
-                "webhook_given_up webhook_cancelled archived",
+                "webhook_given_up webhook_cancelled discarded archived",
             },
             # An id without a state has no account: the one it had ended long ago, or never was.
             "": {Role.TOLD: "pipeline_stored dropped"},
@@ -109,6 +110,7 @@ STAGES = ("accepted", "worked", "paused", "ended", "notified", "archived")
 _BEGINS = (Role.ANNOUNCE, Role.ACCEPT, Role.REOPEN)
 _PAUSES = frozenset(
     [
+        "step_failed",
         "rejected",
         "returned",
         "awaited",
@@ -123,6 +125,7 @@ _FILED = frozenset(("archived", "discarded"))
 # What somebody had to do again, or will have to.
 _RETRIES = frozenset(
     [
+        "step_failed",
         "redelivered",
         "rejected",
         "returned",

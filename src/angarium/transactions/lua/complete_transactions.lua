@@ -2,7 +2,7 @@
 -- Guarantee: a running transaction ends once, by the run that took it: the outcome is saved, the id
 -- leaves processingZ, the archiving and the webhook are scheduled, the parent gets the result, and
 -- pollers are notified.
--- Events: completed, cancelled, expired, resumed (module transactions)
+-- Events: completed, dead, cancelled, expired, resumed (module transactions)
 -- Repeats: safe, the second call finds its own outcome and returns 'completed'
 -- include: transition
 -- include: transactions
@@ -20,10 +20,11 @@ local endings = {}
 local function ending_of(text)
   local ending = endings[text]
   if not ending then
-    local status, run, flags, name = string.match(text, '^([^|]*)|([^|]*)|([^|]*)|(.*)$')
-    local has_extra_work = string.find(flags, '[wpc]') ~= nil
+    local status, run, flags, reason, name =
+      string.match(text, '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+    local has_extra_work = string.find(flags, '[wpc]') ~= nil or reason ~= ''
     ending = {
-      status = status, run = run,
+      status = status, run = run, reason = reason,
       found = { 'running', run, name, has_extra_work, not has_extra_work and flags ~= '' },
     }
     endings[text] = ending
@@ -46,7 +47,8 @@ local statuses = each_item(function(transaction_id, score, ending, output, remar
   if ended_ids[transaction_id] or not held or tonumber(held) ~= tonumber(score) then
     return refusal(state_key, wanted.run, wanted.status)
   end
-  end_transaction(state_key, transaction_id, wanted.found, wanted.status, output, remark)
+  end_transaction(state_key, transaction_id, wanted.found, wanted.status, output, remark,
+    wanted.reason)
   ended_ids[transaction_id] = true
   return reply.completed
 end)

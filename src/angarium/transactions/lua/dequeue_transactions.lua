@@ -1,12 +1,17 @@
 #!lua
 -- Guarantee: the node takes up to `count` queued transactions: administrative ones first, then those
--- that continue, then new ones. Each is running, in processingZ, with a new run number. A transaction
+-- that continue, then new ones. Each node group gets its share of `limit`; what one leaves, others get. Each is running, in processingZ, with a new run number. A transaction
 -- whose next step the node lacks leaves the queue and waits for a node that has the step.
 -- Events: taken, dropped, step_awaited (module transactions)
 -- Repeats: no, a second call takes more; recover_orphans requeues what a lost reply took
 -- include: transition
 -- include: transactions
-local left, groups = limit, {}
+-- One reply has about this size, so that large data does not fill the memory of Redis and the node.
+local REPLY_BYTES_MAX = 16 * 1024 * 1024
+-- A transaction whose nodes crashed this often runs beside no other such one: the one that crashes
+-- nodes ends by its own count, and the others do not.
+local SUSPECT_CRASHES = 2
+local left, threads_left, alone_left, bytes, groups = limit, threads, alone and 1 or 0, 0, {}
 each_item(function(node_group, admin_key, out_key, in_key)
   groups[#groups + 1] = { name = node_group, admin = admin_key, out = out_key, ['in'] = in_key }
 end)
@@ -15,6 +20,7 @@ local RARE = {
   'externalId', 'frame', 'cancel', 'switches', 'metadata', 'children', 'unseen', 'webhook', 'parent',
 }
 local taken, refused, waits, processing, runs = {}, 0, 0, {}, {}
+local taken_more = false
 
 local function children_of(state, count)
   local names = {}
@@ -27,9 +33,10 @@ local function children_of(state, count)
   return results
 end
 
-local function add_rare(row, state)
+local function add_rare(row, state, faults)
   local rare = redis.call('HMGET', state, unpack(RARE))
   for index = 1, 5 do row[#row + 1] = rare[index] or '' end
+  row[#row + 1] = faults or ''
   row[#row + 1] = (rare[8] and 'w' or '') .. (rare[9] and 'p' or '')
   if rare[7] then redis.call('HDEL', state, 'unseen') end
   if rare[6] then
@@ -67,6 +74,10 @@ local function step_functions()
     return able[step_type]
   end
 
+  local function is_plain(step_type)
+    return string.find(plain_types, ' ' .. step_type .. ' ', 1, true) ~= nil
+  end
+
   -- A definition that 0.1.0 stored has no list of step types. This writes the list on first use. If
   -- the definition is missing or not valid, the list is empty, and the node that takes the
   -- transaction reports the problem.
@@ -96,12 +107,12 @@ local function step_functions()
     return known[name]
   end
 
-  -- The step type that this node lacks, or nil. Any node can end a transaction that must be cancelled
-  -- or is past its deadline.
-  local function lacking(state, about, found)
+  -- The type of the next step, or nil. Any node can end a transaction that must be cancelled or is
+  -- past its deadline.
+  local function next_type(state, about, found)
     local step = found[7] and tonumber(redis.call('HGET', state, 'step') or 0) or 0
     local need = steps_of(about.pipeline, found[4])[step + 1]
-    if not need or has(need) or tonumber(found[6]) <= now_ms then return nil end
+    if not need or tonumber(found[6]) <= now_ms then return nil end
     if found[7] and redis.call('HEXISTS', state, 'cancel') == 1 then return nil end
     return need
   end
@@ -113,26 +124,34 @@ local function step_functions()
   local function take_waiting(lists, wanted)
     for _, list in ipairs(lists) do
       local queue, group, step_type = string.match(list, '^([^|]*)|([^|]*)|(.*)$')
-      if left > 0 and queue == wanted and served[group] and has(step_type) then
-        local popped = redis.call('ZPOPMIN', wait_stem .. list, left)
+      local most = left
+      if is_plain(step_type) then most = math.min(most, threads_left) end
+      if wanted == 'alone' then most = math.min(most, alone_left) end
+      if bytes < REPLY_BYTES_MAX and most > 0 and queue == wanted and served[group]
+        and has(step_type) then
+        local popped = redis.call('ZPOPMIN', wait_stem .. list, math.min(most, 50))
         local ids = {}
         for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
         left = left - #ids
         if #ids > 0 then call_many('ZREM', wait_stem .. 'deadlines', ids) end
         remove_list_if_empty(list)
-        for _, id in ipairs(ids) do take(id, group) end
+        for _, id in ipairs(ids) do take(id, group, nil, step_type) end
+        if #ids == 50 then taken_more = true end
       end
     end
   end
 
-  steps = { lacking = lacking, wait_for = wait_for, take_waiting = take_waiting }
+  steps = {
+    next_type = next_type, has = has, is_plain = is_plain, wait_for = wait_for,
+    take_waiting = take_waiting,
+  }
 end
 
--- `queue` is the queue of the entry, or nil if the transaction waited for its step type.
-function take(id, group, queue)
+-- `queue` is the queue of the entry, or nil if the transaction waited for the step type `need`.
+function take(id, group, queue, need)
   local state = states_stem .. id
   local found = redis.call('HMGET', state, 'status', 'run', 'label', 'version', 'data', 'deadline',
-    'more')
+    'more', 'faults')
   if not found[1] then
     record_event('dropped', id, label(group .. '|-|-'), '"d":"no_state"')
     refused = refused + 1
@@ -144,44 +163,76 @@ function take(id, group, queue)
     return
   end
   local about, version = label(found[3]), found[4]
+  local suspect, plain = false, false
+  if found[8] then
+    local _, crashes = read_faults(found[8])
+    suspect = crashes >= SUSPECT_CRASHES
+  end
   if not queue then
     redis.call('HDEL', state, 'waits')
-  else
-    if about[version] == nil then
-      local name = ' ' .. about.pipeline .. '|' .. version .. ' '
-      about[version] = string.find(pipelines, name, 1, true) ~= nil
-      if not about[version] and not steps then step_functions() end
-    end
-    local need = not about[version] and steps.lacking(state, about, found)
-    if need then
-      steps.wait_for(state, id, queue, about, need, found[6])
+  elseif about[version] == nil then
+    local name = ' ' .. about.pipeline .. '|' .. version .. ' '
+    about[version] = string.find(pipelines, name, 1, true) ~= nil
+  end
+  if not queue or suspect or not about[version] then
+    if not steps then step_functions() end
+    need = need or steps.next_type(state, about, found)
+    plain = need and steps.is_plain(need)
+    local missing = need and not steps.has(need)
+    if missing or plain and threads_left <= 0 or need and suspect and alone_left <= 0 then
+      local place = suspect and not missing and 'alone' or queue or 'out'
+      steps.wait_for(state, id, place, about, need, found[6], missing)
       waits = waits + 1
       return
     end
+    if plain then threads_left = threads_left - 1 end
+    if suspect then alone_left = 0 end
   end
   local run = run_of((tonumber(found[2]) or 0) + 1)
   redis.call('HSET', state, 'status', 'running', 'run', run.text, 'node', node, 'taken', now_text)
   processing[#processing + 1] = run.score
   processing[#processing + 1] = id
   record_event('taken', id, about, run.more)
-  local row = { id, run.text, run.score, found[3], version, found[5], tonumber(found[6]) - now_ms }
-  if found[7] then add_rare(row, state) end
+  local row = {
+    id, run.text, run.score, found[3], version, found[5], tonumber(found[6]) - now_ms,
+    plain and 1 or 0,
+  }
+  if found[7] then add_rare(row, state, found[8]) end
+  bytes = bytes + #found[5]
   taken[#taken + 1] = row
 end
 
 local lists = waiting and redis.call('ZRANGE', wait_stem .. 'places', 0, -1) or {}
 if #lists > 0 then step_functions() end
 redis.call('ZADD', nodes_key, now_text, node)
-for _, queue in ipairs({ 'admin', 'out', 'in' }) do
-  if #lists > 0 then steps.take_waiting(lists, queue) end
-  for _, group in ipairs(groups) do
-    local ids = left > 0 and redis.call('LPOP', group[queue], left)
-    if ids then
-      left = left - #ids
-      for _, id in ipairs(ids) do take(id, group.name, queue) end
+if #lists > 0 then steps.take_waiting(lists, 'alone') end
+
+-- Takes up to `most` entries of a queue. What exceeds the size of the reply returns to its front.
+local function take_from(group, queue, most)
+  local ids = most > 0 and bytes < REPLY_BYTES_MAX and redis.call('LPOP', group[queue], most)
+  if not ids then return 0 end
+  for index, id in ipairs(ids) do
+    if bytes >= REPLY_BYTES_MAX then
+      for last = #ids, index, -1 do redis.call('LPUSH', group[queue], ids[last]) end
+      return index - 1
+    end
+    take(id, group.name, queue)
+  end
+  return #ids
+end
+
+local share = math.ceil(left / math.max(1, #groups))
+for pass = 1, #groups > 1 and 2 or 1 do
+  for _, queue in ipairs({ 'admin', 'out', 'in' }) do
+    if pass == 1 and #lists > 0 then steps.take_waiting(lists, queue) end
+    for _, group in ipairs(groups) do
+      local most = pass == 1 and math.min(left, share - (group.taken or 0)) or left
+      local count = take_from(group, queue, most)
+      group.taken, left = (group.taken or 0) + count, left - count
     end
   end
 end
 if #processing > 0 then call_many('ZADD', processing_key, processing) end
 write_batch()
-return reply.dequeued(taken, refused, waits)
+local more = left <= 0 or bytes >= REPLY_BYTES_MAX or taken_more
+return reply.dequeued(taken, refused, waits, more and 1 or 0)

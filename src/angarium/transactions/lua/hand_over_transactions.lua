@@ -1,6 +1,6 @@
 #!lua
--- Guarantee: a running transaction whose next step this node lacks waits at that step for a node that
--- has it. The results of the finished steps are stored.
+-- Guarantee: a running transaction whose next step this node lacks, or has no free slot for, waits at
+-- that step for a node that can run it. The results of the finished steps are stored.
 -- Events: advanced, step_awaited (module transactions)
 -- Repeats: safe, the second call finds the transaction waiting under its own run and returns 'waits'
 -- include: transition
@@ -16,7 +16,8 @@ local function refusal(found, run)
   if found[4] then return reply.cancelled end
 end
 
-local statuses = each_item(function(transaction_id, run, step, checkpoint, step_type, state_key)
+local statuses = each_item(function(transaction_id, run, step, checkpoint, step_type, missing,
+    state_key)
   local found = redis.call('HMGET', state_key, 'status', 'run', 'label', 'cancel', 'children', 'step',
     'queue', 'waits', 'deadline')
   local refused = refusal(found, run)
@@ -24,12 +25,15 @@ local statuses = each_item(function(transaction_id, run, step, checkpoint, step_
   local about, queue = label(found[3]), found[7] == 'admin' and 'admin' or 'out'
   redis.call('HSET', state_key, 'status', 'queued', 'queue', queue, 'frame', checkpoint, 'step', step,
     'more', 1)
-  if (found[6] or '0') ~= step then record_event('advanced', transaction_id, about, '"a":' .. step) end
+  if (found[6] or '0') ~= step then
+    record_event('advanced', transaction_id, about, '"a":' .. step)
+    redis.call('HDEL', state_key, 'faults', 'error')
+  end
   if found[5] then
     redis.call('HDEL', state_key, 'children', 'childrenLeft', 'childStep')
     for number = 1, tonumber(found[5]) do redis.call('HDEL', state_key, 'child:' .. number) end
   end
-  wait_for(state_key, transaction_id, queue, about, step_type, found[9])
+  wait_for(state_key, transaction_id, queue, about, step_type, found[9], missing)
   removed[#removed + 1] = transaction_id
   return reply.waits
 end)

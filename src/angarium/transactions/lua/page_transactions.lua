@@ -8,13 +8,14 @@
 local QUEUES = { admin = admin_stem, out = out_stem, ['in'] = in_stem }
 local SETS = {
   processing = processing_key, sleeping = sleeping_key, to_archive = to_archive_key,
-  waiting = waiting_key, webhooks = webhooks_key,
+  waiting = waiting_key, webhooks = webhooks_key, dead = dead_key,
 }
 local entries, step = nil, 2
 if QUEUES[source] then
   entries, step = redis.call('LRANGE', QUEUES[source] .. node_group, first, first + read_max - 1), 1
 else
-  local command = source == 'to_archive' and 'ZREVRANGE' or 'ZRANGE'
+  local newest_first = source == 'to_archive' or source == 'dead'
+  local command = newest_first and 'ZREVRANGE' or 'ZRANGE'
   entries = redis.call(command, SETS[source], first, first + read_max - 1, 'WITHSCORES')
 end
 local names = {}
@@ -26,10 +27,10 @@ local rows, bytes, read_count = {}, 0, 0
 for at = 1, #entries, step do
   if #rows >= limit or bytes > bytes_max then break end
   local state = states_stem .. entries[at]
-  local about = redis.call('HMGET', state, 'label', 'status')
+  local about = redis.call('HMGET', state, 'label', 'status', 'reason')
   local its_pipeline, its_owner = string.match(about[1] or '', '^[^|]*|([^|]*)|([^|]*)$')
   if its_pipeline and matches(pipeline, its_pipeline) and matches(owner, its_owner)
-    and matches(status, about[2]) then
+    and matches(status, about[2]) and matches(reason, about[3]) then
     local row
     if #names == 0 then
       row = redis.call('HGETALL', state)

@@ -3,6 +3,7 @@
 -- Events: pipeline_stored (module transactions)
 -- Repeats: safe
 -- include: transition
+redis.call('SADD', groups_key, node_group)
 local current = redis.call('HGET', pipeline_key, 'current')
 if version == '' then
   if current and redis.call('HGET', pipeline_key, 'definition:' .. current) == definition then

@@ -5,7 +5,7 @@
 -- Repeats: safe
 -- include: transition
 local counts = {}
-for index, key in ipairs({ processing_key, sleeping_key, to_archive_key, webhooks_key }) do
+for index, key in ipairs({ processing_key, sleeping_key, to_archive_key, webhooks_key, dead_key }) do
   counts[index] = redis.call('ZCARD', key)
 end
 local longest = {}
@@ -35,6 +35,8 @@ for _, list in ipairs(redis.call('ZRANGE', wait_stem .. 'places', 0, -1)) do
   waiting[#waiting + 1] = list
   waiting[#waiting + 1] = redis.call('ZCARD', wait_stem .. list)
   waiting[#waiting + 1] = first[2] or '0'
+  local who = string.match(list, '^[^|]*|(.*)$')
+  waiting[#waiting + 1] = redis.call('ZSCORE', step_types_key, who) or '0'
 end
 return reply.health(string.format('%.0f', now_ms), counts, longest,
   redis.call('ZRANGE', nodes_key, 0, -1, 'WITHSCORES'), queues, waiting)

@@ -12,4 +12,9 @@ for _, each in ipairs(names) do
     rows[#rows + 1] = fields
   end
 end
-return reply.found(redis.call('ZRANGE', step_types_key, 0, -1), rows)
+local step_types = {}
+for _, each in ipairs(redis.call('ZRANGE', step_types_key, 0, -1)) do
+  -- «group|type» says which node group has a type.
+  if not string.find(each, '|', 1, true) then step_types[#step_types + 1] = each end
+end
+return reply.found(step_types, rows)

@@ -1,11 +1,12 @@
 #!lua
 -- Guarantee: transactions of a silent node, and those that a lost reply assigned to the caller, are
--- queued again at their step. The former node can no longer write, because its run number is old.
+-- queued again at their step, unless their nodes crashed `max_runs` times: then they are dead letters. The former node can no longer write, because its run number is old.
 -- The caller gets the ids of its transactions that must be cancelled, in case a hint was lost.
--- Events: recovered, dropped (module transactions)
+-- Events: recovered, dead, resumed, dropped (module transactions)
 -- Repeats: safe
 -- include: transition
 -- include: transactions
+-- include: transaction_end
 local STEMS = { ['in'] = in_stem, out = out_stem, admin = admin_stem }
 local running_here, alive, removed, cancels = {}, {}, {}, {}
 each_item(function(transaction_id) running_here[transaction_id] = true end)
@@ -23,6 +24,20 @@ local function is_alive(other)
   return alive[other]
 end
 
+-- Counts a crash of the node that ran the step. True if it was the last one that is allowed: the
+-- transaction has ended.
+local function too_many_crashes(state, id, found)
+  local tries, crashes = read_faults(found[8])
+  crashes = crashes + 1
+  redis.call('HSET', state, 'faults', tries .. ' ' .. crashes, 'more', 1)
+  if crashes < max_runs then return false end
+  local remark = string.format('step %d: the node that ran it crashed or fell silent %d times',
+    tonumber(found[10] or 0) + 1, crashes)
+  if found[9] then remark = remark .. '; last error: ' .. found[9] end
+  end_transaction(state, id, { 'running', found[2], found[3], true }, 'failed', '', remark, 'crashed')
+  return true
+end
+
 -- Transactions taken after `before_ms` cannot be orphans: no node has been silent for long enough
 -- since. A score in the future means that the clock went back, so those are checked too.
 local before_ms, after_ms = math.min(now_ms, as_of_ms) - timeout_ms, now_ms + timeout_ms
@@ -36,7 +51,8 @@ if not full then
 end
 for _, id in ipairs(oldest) do
   local state = states_stem .. id
-  local found = redis.call('HMGET', state, 'status', 'run', 'label', 'queue', 'node', 'cancel')
+  local found = redis.call('HMGET', state, 'status', 'run', 'label', 'queue', 'node', 'cancel',
+    'more', 'faults', 'error', 'step')
   local holder = found[5]
   local orphan
   if holder == node then
@@ -48,6 +64,8 @@ for _, id in ipairs(oldest) do
   if found[1] ~= 'running' then
     removed[#removed + 1] = id
     if not found[1] then record_event('dropped', id, label('-|-|-'), '"d":"no_state"') end
+  elseif orphan and too_many_crashes(state, id, found) then
+    removed[#removed + 1] = id
   elseif orphan then
     redis.call('HSET', state, 'status', 'queued', 'updated', now_text)
     local about = label(found[3])
@@ -58,5 +76,6 @@ for _, id in ipairs(oldest) do
   end
 end
 if #removed > 0 then call_many('ZREM', processing_key, removed) end
+end_all()
 write_batch()
 return reply.recovered(#removed, full and offset + #oldest - #removed or -1, cancels)

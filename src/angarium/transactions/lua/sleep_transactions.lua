@@ -1,7 +1,8 @@
 #!lua
--- Guarantee: a running transaction sleeps until its time or its switch. If the switch was set after a
+-- Guarantee: a running transaction sleeps until its time or its switch. After a failed try of a step,
+-- the number of tries and the error are stored. If the switch was set after a
 -- node took the transaction, the transaction is queued at once.
--- Events: slept, woken (module transactions)
+-- Events: slept, step_failed, woken (module transactions)
 -- Repeats: safe, a second call with the same run returns 'sleeping' or 'not_running'
 -- include: transition
 -- include: transactions
@@ -15,9 +16,10 @@ local function refusal(found, run)
   if found[4] then return reply.cancelled end
 end
 
-local statuses = each_item(function(transaction_id, run, checkpoint, sleep_ms, switch, state_key)
+local statuses = each_item(function(transaction_id, run, checkpoint, sleep_ms, switch, tries, error,
+    state_key)
   local found = redis.call('HMGET', state_key, 'status', 'run', 'label', 'cancel', 'unseen',
-    'deadline')
+    'deadline', 'faults')
   local refused = refusal(found, run)
   if refused then return refused end
   local about = label(found[3])
@@ -26,7 +28,13 @@ local statuses = each_item(function(transaction_id, run, checkpoint, sleep_ms, s
   local already_set = switch ~= '' and string.find(' ' .. (found[5] or '') .. ' ',
     ' ' .. switch .. ' ', 1, true)
   removed[#removed + 1] = transaction_id
-  record_event('slept', transaction_id, about)
+  if tries == '' then
+    record_event('slept', transaction_id, about)
+  else
+    local _, crashes = read_faults(found[7])
+    redis.call('HSET', state_key, 'faults', tries .. ' ' .. crashes, 'error', error)
+    record_event('step_failed', transaction_id, about, '"a":' .. tries .. ',"d":' .. brief(error))
+  end
   local wake_text = string.format('%.0f', wake_ms)
   redis.call('HSET', state_key, 'status', already_set and 'queued' or 'sleeping', 'queue', 'out',
     'frame', checkpoint, 'wake', wake_text, 'switch', switch, 'updated', now_text, 'more', 1)

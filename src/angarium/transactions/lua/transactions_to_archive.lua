@@ -20,7 +20,10 @@ each_item(function(transaction_id, state_key)
 end)
 local grant = ask_role(lock1_key, lock2_key, node, lock1_ms, lock2_ms, holder_state)
 local count = (grant == 'granted' or grant == 'working') and limit or 0
-if #removed > 0 then call_many('ZREM', to_archive_key, removed) end
+if #removed > 0 then
+  call_many('ZREM', to_archive_key, removed)
+  call_many('ZREM', dead_key, removed)
+end
 local due = count > 0
   and redis.call('ZRANGEBYSCORE', to_archive_key, '-inf', now_text, 'LIMIT', 0, count) or {}
 local bytes, rows = 0, {}

@@ -1,7 +1,9 @@
 -- The end of a transaction, for all scripts that can end one. Needs `transactions`.
---   processing_key, sleeping_key, to_archive_key, webhooks_key, out_stem, states_stem, archive_ms
+--   processing_key, sleeping_key, to_archive_key, webhooks_key, dead_key, out_stem, states_stem,
+--   archive_ms, dead_ms
 local ended, to_archive = {}, {}
 local archive_text = string.format('%.0f', now_ms + archive_ms)
+local dead_text = string.format('%.0f', now_ms + dead_ms)
 -- Few states have these fields. The field `more` says that a state may have some.
 local RARE = { 'webhook', 'parent', 'children', 'hookVersion', 'childStep' }
 
@@ -27,10 +29,11 @@ local function report_to_parent(parent, id, status, output, remark)
   record_event('resumed', parent, about)
 end
 
--- `found` has status, run, label, `more`, and true if the only rare field may be 'frame'. `end_all`
--- writes processingZ and toArchiveZ. Returns the rare fields.
-local function end_transaction(state, id, found, status, output, remark)
-  local rare = {}
+-- `found` has status, run, label, `more`, and true if the only rare field may be 'frame'. With a
+-- `reason` the transaction is a dead letter: it keeps its checkpoint, so that it can be rerun.
+-- `end_all` writes processingZ and toArchiveZ. Returns the rare fields.
+local function end_transaction(state, id, found, status, output, remark, reason)
+  local rare, dead = {}, reason and reason ~= ''
   if found[5] then
     redis.call('HSET', state, 'status', status, 'output', output, 'completed', now_text, 'frame', '')
   else
@@ -39,17 +42,22 @@ local function end_transaction(state, id, found, status, output, remark)
   if remark ~= '' then redis.call('HSET', state, 'note', remark) end
   if found[4] then
     rare = redis.call('HMGET', state, unpack(RARE))
-    redis.call('HDEL', state, 'frame', 'cancel')
+    redis.call('HDEL', state, 'cancel')
+    if not dead then redis.call('HDEL', state, 'frame') end
     if rare[3] then redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep') end
     if rare[1] then schedule_webhook(state, id, rare[4]) end
     if found[1] == 'sleeping' then redis.call('ZREM', sleeping_key, id) end
   end
   ended[#ended + 1] = id
-  to_archive[#to_archive + 1] = archive_text
+  to_archive[#to_archive + 1] = dead and dead_text or archive_text
   to_archive[#to_archive + 1] = id
   local more = '"t":"' .. status .. '"'
   if remark ~= '' then more = more .. ',"d":' .. brief(remark) end
-  record_event(FINAL[status], id, label(found[3]), more)
+  if dead then
+    redis.call('HSET', state, 'reason', reason)
+    redis.call('ZADD', dead_key, now_text, id)
+  end
+  record_event(dead and 'dead' or FINAL[status], id, label(found[3]), more)
   if rare[2] then report_to_parent(rare[2], id, status, output, remark) end
   return rare
 end

@@ -10,7 +10,7 @@ local FINAL = {
   success = 'completed', failed = 'completed', aborted = 'completed',
   ['internal-error'] = 'completed', cancelled = 'cancelled', timeout = 'expired',
 }
-local ENDS = { completed = true, cancelled = true, expired = true }
+local ENDS = { completed = true, cancelled = true, expired = true, dead = true }
 local labels, gauges, pushes, hints = {}, {}, {}, {}
 -- Notices by event, and in the order of the events.
 local noticed, notices = {}, {}
@@ -44,6 +44,12 @@ local function label(name)
     labels[name] = found
   end
   return found
+end
+
+-- The failed tries of the current step and the crashes of nodes that ran it, from the field `faults`.
+local function read_faults(text)
+  local tries, crashes = string.match(text or '', '^(%d+) (%d+)$')
+  return tonumber(tries) or 0, tonumber(crashes) or 0
 end
 
 -- Records one event: a journal row, a count and a notice. `more` is JSON such as '"a":1'.
@@ -98,14 +104,14 @@ local function statistics_write()
   end
 end
 
--- Publishes one line per event: the event and its ids. Most clients wait only for ends, so ends have
--- a channel of their own. A message without a subscriber costs almost nothing.
+-- Publishes one line per event: the event and its ids. Most clients wait only for ends and progress,
+-- so these have a channel of their own. A message without a subscriber costs almost nothing.
 local function notify()
   local ends = {}
   for index, ids in ipairs(notices) do
     local line = table.concat(ids, ' ')
     notices[index] = line
-    if ENDS[ids[1]] then ends[#ends + 1] = line end
+    if ENDS[ids[1]] or ids[1] == 'progressed' then ends[#ends + 1] = line end
   end
   redis.call('PUBLISH', events_channel, table.concat(notices, '\n'))
   if #ends > 0 then redis.call('PUBLISH', notify_channel, table.concat(ends, '\n')) end

@@ -1,5 +1,6 @@
 -- Transactions that wait for a node with their next step type. Needs `transactions`.
--- A waiting list is named «queue|group|step type». The lists, 'places' (their names), 'deadlines' and
+-- A waiting list is named «queue|group|step type», with the queue `alone` for transactions that run
+-- beside no other of their kind. The lists, 'places' (their names), 'deadlines' and
 -- the states change together.
 local last_scores = {}
 
@@ -10,7 +11,8 @@ local function wait_score(key)
   return string.format('%.10f', last_scores[key])
 end
 
-local function wait_for(state, id, queue, about, step_type, deadline)
+-- `missing`: the node lacks the step, so the wait is shown; else the node has no free slot for it.
+local function wait_for(state, id, queue, about, step_type, deadline, missing)
   local list = queue .. '|' .. about.group .. '|' .. step_type
   local key = wait_stem .. list
   redis.call('HSET', state, 'waits', list, 'updated', now_text)
@@ -20,7 +22,7 @@ local function wait_for(state, id, queue, about, step_type, deadline)
   if redis.call('ZADD', wait_stem .. 'places', 'NX', now_text, list) == 1 then
     hints[#hints + 1] = 'waits ' .. about.group .. '|' .. step_type
   end
-  record_event('step_awaited', id, about, '"d":"' .. step_type .. '"')
+  if missing then record_event('step_awaited', id, about, '"d":"' .. step_type .. '"') end
 end
 
 local function remove_list_if_empty(list)

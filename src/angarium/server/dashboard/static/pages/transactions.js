@@ -1,11 +1,11 @@
 // Transactions: lists by status, webhooks with their next attempt, three levels of statistics.
 
-import { get } from "../api.js";
+import { get, part, post } from "../api.js";
 import { chart } from "../charts.js";
 import { h } from "../dom.js";
 import { ago, ahead, at, brief, clock, count, duration, short } from "../format.js";
 import { model } from "../model.js";
-import { badge, card, empty, heading, loading, pager, table, tiles } from "../parts.js";
+import { act, badge, button, card, confirm, empty, heading, loading, pager, table, tiles } from "../parts.js";
 import { paged } from "../paging.js";
 import { statusBadge, transaction } from "./transaction.js";
 
@@ -14,7 +14,7 @@ const LEVELS = [
   ["fine", "Last 5 minutes", "by 5 s", 5, 60], ["medium", "Last 2 hours", "by 100 s", 100, 72],
   ["coarse", "Last 24 hours", "by 1,000 s", 1_000, 87],
 ];
-const COUNTED = [["started", "started"], ["completed", "ended"], ["cancelled", "cancelled"], ["expired", "timed out"]];
+const COUNTED = [["started", "started"], ["completed", "ended"], ["dead", "dead letters"], ["cancelled", "cancelled"], ["expired", "timed out"]];
 const href = (id) => `#/transactions/${encodeURIComponent(id)}`;
 
 export function page({ rest, parameters, redraw }) {
@@ -25,6 +25,7 @@ export function page({ rest, parameters, redraw }) {
     pipeline: parameters.get("pipeline") ?? "", watch: null, levels: {}, pipelines: [], redraw,
   };
   own.list = paged("/v1/transaction-list", "transactions", () => ({ status: own.status, pipeline: own.pipeline }), redraw);
+  own.dead = paged("/v1/transaction-dead-letters", "transactions", () => ({}), redraw);
   own.hooks = paged("/v1/transaction-webhooks", "webhooks", () => ({}), redraw);
   return { load: () => load(own), view: () => view(own) };
 }
@@ -34,7 +35,7 @@ async function load(own) {
     own.levels[name] = await get("/v1/transaction-statistics", { level: name });
   }));
   const known = get("/v1/pipelines").then((answer) => { own.pipelines = answer.pipelines.map((one) => one.name).sort(); });
-  [own.watch] = await Promise.all([get("/v1/transaction-watch", { elders: 5 }), own.list.load(), own.hooks.load(), levels, known]);
+  [own.watch] = await Promise.all([get("/v1/transaction-watch", { elders: 5 }), own.list.load(), own.dead.load(), own.hooks.load(), levels, known]);
 }
 
 function view(own) {
@@ -43,14 +44,43 @@ function view(own) {
     heading("Transactions", "Nodes run the steps of pipelines. Each accepted transaction ends exactly once."),
     tiles(["Queued", count(metrics.queued), model.modules.transactions.oldestMs === null ? null : `first waits ${duration(model.modules.transactions.oldestMs)}`],
       ["Running", count(metrics.running)], ["Sleeping", count(metrics.sleeping)], ["Webhooks due", count(metrics.webhooks)],
-      ["To archive", count(metrics.to_archive)],
+      ["To archive", count(metrics.to_archive)], ["Dead letters", count(metrics.dead), null, metrics.dead ? "warn" : ""],
       ["Nodes", count(metrics.nodes), metrics.silent_nodes ? `${count(metrics.silent_nodes)} silent` : null, metrics.silent_nodes ? "warn" : ""]),
     statistics(own),
+    deadLetters(own),
     listCard(own),
     webhooks(own),
     own.watch?.awaited_steps.length ? awaitedSteps(own.watch) : null,
     own.watch ? h("div", { class: "grid", key: "watch" }, nodes(own.watch), longestRunning(own.watch)) : null,
   ];
+}
+
+function deadLetters(own) {
+  if (!own.dead.read || !own.dead.rows.length) return null;
+  return card("Dead letters", { note: "a step failed too often", key: "dead", table: table("Dead letters", [
+    { label: "Id", cell: (row) => h("a", { href: href(row.id), class: "mono", title: row.id }, brief(row.id)), class: "nowrap" },
+    { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },
+    { label: "Step", cell: (row) => count((row.step ?? 0) + 1), number: true },
+    { label: "Reason", cell: (row) => badge(row.reason, "warn") },
+    { label: "Details", cell: (row) => row.note ?? "", class: "wrap soft" },
+    { label: "", cell: (row) => h("div", { class: "actions" },
+      button("Rerun", () => rerun(own, row), "small", { "aria-label": `Rerun ${row.id}` }),
+      button("Drop", () => drop(own, row), "small danger", { "aria-label": `Drop ${row.id}` })) },
+  ], own.dead.rows, (row) => row.id) }, pager(own.dead, "dead letters"));
+}
+
+async function rerun(own, row) {
+  await act(() => post(`/v1/transactions/${part(row.id)}/rerun`, {}), `Transaction ${brief(row.id)} is queued again`);
+  await own.dead.load().catch(() => {});
+  own.redraw();
+}
+
+async function drop(own, row) {
+  const sure = await confirm("Drop this dead letter?", "It is archived as failed and can't be rerun.", "Drop");
+  if (!sure) return;
+  await act(() => post(`/v1/transactions/${part(row.id)}/drop`), `Transaction ${brief(row.id)} is dropped`);
+  await own.dead.load().catch(() => {});
+  own.redraw();
 }
 
 function listCard(own) {
