@@ -8,7 +8,7 @@ import pytest
 
 from angarium.pickup import keys
 from angarium.pickup.model import StoredMessage, messages_of
-from angarium.pickup.push_store import ClaimedPush
+from angarium.pickup.push_store import CLAIM, ClaimedPush, ClaimPushesArgs, PushToClaim
 from angarium.pickup.store import TakeLimits
 from angarium.runtime.errors import LeaseLost
 from tests.pickup.harness import (
@@ -493,46 +493,111 @@ async def test_reading_a_session_reports_pending_messages(
         assert not (await pickup.store.sessions.read(QUEUE)).pending
 
 
-async def test_a_token_gets_one_notification_per_interval(
+async def claimed(pickup: PickupHarness, queue: str = QUEUE) -> list[ClaimedPush]:
+    return await pickup.store.pushes.claim(pickup.store.partition_of(queue), 30_000, 10)
+
+
+async def bodies(pickup: PickupHarness) -> list[tuple[str, int, bytes]]:
+    return [(token, claim.tries, claim.push) for _, token, claim in await claimed(pickup)]
+
+
+async def test_messages_of_one_token_share_a_notification(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
-        store, token = pickup.store, "token"
-        partition = store.partition_of(QUEUE)
-
-        async def claim() -> list[ClaimedPush]:
-            return await store.pushes.claim(partition, 30_000, 10)
-
-        async def settle(note: bytes, outcome: str, ms: int | None = None, tries: int = 0) -> str:
-            return await store.pushes.settle(partition, token, note, "m1", outcome, ms, tries)
-
+    async with harness(any_redis_url, sqlite(tmp_path), pickup={"push_gather_ms": 2_000}) as pickup:
+        settle = pickup.store.pushes.settle
         await pickup.add(push=b"token one")
-        await pickup.add(push=b"token two")
-        assert await claim() == [(token, 0, b"two")]
-        assert await claim() == [], "it is claimed"
-        await pickup.add(push=b"token three and more")
-        assert await settle(b"two", "pushed") == "newer"
-        assert await claim() == []
+        await pickup.clock.advance(1)
+        newest = await pickup.add(push=b"token one")
+        assert await claimed(pickup) == [], "it waits for further messages"
+        await pickup.clock.advance(1.1)
+        (first,) = await claimed(pickup)
+        assert (first.queue, first.token, first.claim.message_id) == (QUEUE, "token", newest)
+        assert await claimed(pickup) == [], "it is claimed"
+        await pickup.clock.advance(0.1)
+        later = await pickup.add(push=b"token one")
+        assert await settle(first, "pushed") == "newer"
         await pickup.clock.advance(5.1)
-        assert await claim() == [(token, 0, b"three and more")]
-        assert await settle(b"three and more", "retry", 7_000) == "later"
+        (second,) = await claimed(pickup)
+        assert (second.claim.message_id, second.claim.tries) == (later, 0)
+        assert await settle(second, "retry", 7_000) == "later"
         await pickup.clock.advance(6)
-        assert await claim() == []
+        assert await claimed(pickup) == []
         await pickup.clock.advance(1.1)
-        assert await claim() == [(token, 1, b"three and more")]
-        assert await settle(b"three and more", "wait", 1_000, 1) == "later"
-        assert await settle(b"three and more", "wait", 1_000, 1) == "later"
+        (third,) = await claimed(pickup)
+        assert third.claim.tries == 1
+        for _ in range(2):
+            assert await settle(third, "wait", 1_000) == "later"
         await pickup.clock.advance(1.1)
-        assert await claim() == [(token, 1, b"three and more")], "it was not tried"
-        assert await settle(b"three and more", "push_failed") == "settled"
-        assert await settle(b"three and more", "push_failed") == "settled", "with one event"
+        assert await bodies(pickup) == [("token", 1, b"one")], "it was not tried"
+        assert await settle(third, "push_failed") == "settled"
+        assert await settle(third, "push_failed") == "settled", "with one event"
         await pickup.clock.advance(60)
-        assert await claim() == []
+        assert await claimed(pickup) == []
         assert [e for e in await pickup.event_names() if e.startswith("push")] == [
             "push_scheduled",
             "pushed",
+            "push_retried",
             "push_failed",
         ]
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_collected_message_is_not_notified(
+    any_redis_url: str, tmp_path: Path, archived: bool
+) -> None:
+    async with harness(any_redis_url, sqlite(tmp_path), send_at_once=True) as pickup:
+        await pickup.open()
+        ids = [await pickup.add(push=b"t one") for _ in range(2)]
+        other = await pickup.add(push=b"u two")
+        assert pickup.status == "sent"
+        if archived:
+            await pickup.archive_all()
+        await pickup.queues.remove(QUEUE, [ids[1], other])
+        await pickup.clock.advance(11)
+        assert [(each.token, each.claim.message_id) for each in await claimed(pickup)] == [
+            ("t", ids[0])
+        ]
+        await pickup.queues.remove(QUEUE, ids[:1])
+        await pickup.clock.advance(31)
+        assert await claimed(pickup) == []
+        name = pickup.runtime.keyspace.name
+        partition = pickup.store.partition_of(QUEUE)
+        for key in (
+            name(keys.PICKUP_TOKENS, partition, QUEUE),
+            name(keys.PICKUP_PUSHES_DUE, partition),
+        ):
+            assert await pickup.runtime.redis.call("EXISTS", key, key=key) == 0, "nothing is left"
+
+
+async def test_more_messages_than_a_token_lists_share_a_notification(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with harness(redis_url, sqlite(tmp_path)) as pickup:
+        ids = list(
+            await all_done(
+                *(pickup.store.add(QUEUE, f"m{n:04}", DID, b"1", b"t one") for n in range(1_100))
+            )
+        )
+        assert len(ids) == 1_100
+        await pickup.queues.remove(QUEUE, [f"m{n:04}" for n in range(1_050)])
+        await pickup.clock.advance(1)
+        (found,) = await claimed(pickup)
+        assert found.claim.message_id == "m1099"
+        assert await pickup.store.pushes.settle(found, "pushed") == "settled"
+
+
+async def test_tokens_count_in_the_bytes_of_their_queue(redis_url: str, tmp_path: Path) -> None:
+    limits = {"pickup_queue_bytes_max": 10_000}
+    async with harness(redis_url, sqlite(tmp_path), limits=limits) as pickup:
+        for number in range(4):
+            await pickup.add(push=b"t%d " % number + b"x" * 2_000)
+        push = b"t9 " + b"x" * 2_000
+        assert await pickup.store.add(QUEUE, "m9", DID, b"1", push) == "queue_full"
+        await pickup.clock.advance(1)
+        for each in await claimed(pickup):
+            await pickup.store.pushes.settle(each, "pushed")
+        assert await pickup.store.add(QUEUE, "m9", DID, b"1", push) == "offline"
 
 
 async def test_another_gateway_claims_the_notification_of_a_dead_one(
@@ -540,9 +605,23 @@ async def test_another_gateway_claims_the_notification_of_a_dead_one(
 ) -> None:
     async with harness(redis_url, sqlite(tmp_path)) as pickup:
         await pickup.add(push=b"t one")
-        assert len(await pickup.store.pushes.claim(0, 30_000, 10)) == 1
+        await pickup.clock.advance(1)
+        assert len(await claimed(pickup)) == 1
         await pickup.clock.advance(31)
-        assert await pickup.store.pushes.claim(0, 30_000, 10) == [("t", 1, b"one")]
+        assert await bodies(pickup) == [("t", 1, b"one")]
+
+
+async def test_two_gateways_that_list_the_same_notification_do_not_both_get_it(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with harness(redis_url, sqlite(tmp_path)) as pickup:
+        await pickup.add(push=b"t one")
+        await pickup.clock.advance(1)
+        item = [PushToClaim(QUEUE, "t")]
+        call = pickup.runtime.call
+        (first,) = await call(CLAIM, 0, ClaimPushesArgs(30_000), item)
+        (second,) = await call(CLAIM, 0, ClaimPushesArgs(30_000), item)
+        assert (first.tries, second) == (0, "not_due")
 
 
 async def test_a_tokens_interval_holds_for_all_partitions(
@@ -557,19 +636,22 @@ async def test_a_tokens_interval_holds_for_all_partitions(
         assert await pickup.store.pushes.grant("t") == 0
 
 
-async def test_adding_a_message_for_an_offline_recipient_schedules_its_notification(
+async def test_a_message_that_a_live_session_does_not_acknowledge_is_notified(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with harness(any_redis_url, sqlite(tmp_path), send_at_once=True) as pickup:
-        partition = pickup.store.partition_of(QUEUE)
         await pickup.open()
-        await pickup.add(push=b"t one")
+        silent = await pickup.add(push=b"t one")
         assert pickup.status == "sent"
-        assert await pickup.store.pushes.claim(partition, 30_000, 10) == []
-        await pickup.clock.advance(LEASE_S + 1)
-        await pickup.add(push=b"t two")
-        assert pickup.status == "offline", "the lease of its gateway ran out"
-        assert await pickup.store.pushes.claim(partition, 30_000, 10) == [("t", 0, b"two")]
+        assert await claimed(pickup) == []
+        await pickup.clock.advance(9)
+        assert await claimed(pickup) == [], "it has time to acknowledge"
+        await pickup.clock.advance(1.1)
+        assert [each.claim.message_id for each in await claimed(pickup)] == [silent]
+        await pickup.add("default:c2", push=b"u two")
+        assert pickup.status == "offline"
+        await pickup.clock.advance(1)
+        assert [each.token for each in await claimed(pickup, "default:c2")] == ["u"]
 
 
 async def test_rows_read_before_a_queue_was_deleted_are_not_removed_twice(

@@ -78,7 +78,9 @@ class DeduplicatedAdd:
         self._payload_levels_max = limits.pickup_payload_levels_max
         self._id_bytes_max = limits.id_bytes_max
         # The script schedules the notification with the message; the gateways send it.
-        self._pushes = PushScheduler(settings.group(PickupSettings))
+        self._pushes = PushScheduler(
+            settings.group(PickupSettings), limits.pickup_push_token_bytes_max
+        )
 
     async def add(self, message: NewMessage) -> str:
         """'live' | 'offline' | 'duplicate' (still there) | 'removed' (added and removed before)."""
@@ -102,7 +104,7 @@ class DeduplicatedAdd:
     def _push_of(self, message: NewMessage) -> bytes:
         if message.push_token is None:
             return b""
-        return self._pushes.encoded_push(PushToken(message.push_token), None, message.message_id)
+        return self._pushes.encoded_push(PushToken(message.push_token), None)
 
     def _checked(self, name: str, value: str) -> str:
         return check_id(name, value, self._id_bytes_max)

@@ -11,8 +11,8 @@ PICKUP_QUEUE = Key(
     "pickup:queue:{queue}",
     "hash",
     meaning="Counters of a queue (`sequence`, `stored`, `bytes`, `archived`, `held`, `moving`, "
-    "`moves`, `cleared`, `grace`), its live session (`session`, `gateway`, `socket`, `term`) and "
-    "the term of a session that another process `ended`",
+    "`moves`, `cleared`, `grace`, `tokened`, `token_bytes`), its live session (`session`, "
+    "`gateway`, `socket`, `term`) and the term of a session that another process `ended`",
     expiry="with its last message, unless a session is open",
 )
 PICKUP_MESSAGES = Key(
@@ -99,13 +99,16 @@ PICKUP_PERSISTER_TERM = Key(
 PICKUP_PUSHES_DUE = Key(
     "pickup:pushes",
     "zset",
-    meaning="Hashed push tokens with a notification to send about a message of this partition, "
-    "scored by the time of the next attempt",
+    meaning="`hashed-token queue` of each push notification to send, scored by the time of its "
+    "next attempt",
 )
-PICKUP_PUSHES = Key(
-    "pickup:pushes:notes",
+PICKUP_TOKENS = Key(
+    "pickup:tokens:{queue}",
     "hash",
-    meaning="Hashed token → the notification to send, and the number of attempts so far",
+    meaning="Push tokens of a queue: message id → hashed token and time of arrival, for each "
+    "message that is neither collected nor notified; `:` and hashed token → attempts and the "
+    "notification",
+    expiry="with its last message that is neither collected nor notified",
 )
 PICKUP_PUSHED = Key(
     "pickup:pushes:last",

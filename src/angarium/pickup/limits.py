@@ -21,6 +21,10 @@ class PickupLimits(Limits):
             "JSON parsers have a maximum depth, some of 128; responses add a few levels.",
         ),
     ] = 100
+    pickup_push_token_bytes_max: Annotated[
+        int,
+        Limit("bytes", "A token is in Redis until its message is collected or notified."),
+    ] = 4 * KIB
     pickup_message_dids_max: Annotated[
         int,
         Limit("dids", "A message is listed once for each of its recipients."),

@@ -13,12 +13,15 @@ PACKAGE = "angarium.pickup"
 
 
 class AddLimits(NamedTuple):
-    """Of a queue; `window` messages may be sending at a time."""
+    """Of a queue; `window` messages may be sending at a time. A push waits `gather_ms` for further
+    messages, or `uncollected_ms` for the acknowledgement of a live session."""
 
     messages_max: int
     bytes_max: int
     window: int
     hint_channel: str
+    gather_ms: int
+    uncollected_ms: int
 
 
 class MessageToAdd(NamedTuple):
@@ -252,12 +255,12 @@ class ShownQueue(NamedTuple):
 
 # Transitions
 
-_PUSHES = {"pushes_due": keys.PICKUP_PUSHES_DUE, "pushes": keys.PICKUP_PUSHES}
+_WITH_TOKENS = {**keys.QUEUE, "tokens": keys.PICKUP_TOKENS}
 _ADD_KEYS = {
     "gateways": keys.PICKUP_GATEWAYS,
     "ages": keys.PICKUP_AGES,
     "charted": keys.PICKUP_CHARTED,
-    **_PUSHES,
+    "pushes_due": keys.PICKUP_PUSHES_DUE,
 }
 
 ADD = Transition(
@@ -266,7 +269,7 @@ ADD = Transition(
     keys=_ADD_KEYS,
     args=AddLimits,
     item=MessageToAdd,
-    item_keys=keys.QUEUE,
+    item_keys=_WITH_TOKENS,
     replies={
         "sent": SentAtOnce, "here": None, "elsewhere": None, "offline": None, "queue_full": None
     },
@@ -277,7 +280,7 @@ ADD_DEDUPLICATED = Transition(
     keys=_ADD_KEYS,
     args=AddLimits,
     item=MessageToAddOnce,
-    item_keys={**keys.QUEUE, "once": keys.PICKUP_ONCE},
+    item_keys={**_WITH_TOKENS, "once": keys.PICKUP_ONCE},
     replies={
         "live": None, "offline": None, "queue_full": None, "duplicate": None, "removed": None
     },
@@ -336,13 +339,13 @@ REMOVE = Transition(
     },
     args=RemoveArgs,
     item=MessagesToRemove,
-    item_keys=keys.QUEUE,
+    item_keys=_WITH_TOKENS,
     replies={"removed": RemovedMessages, "not_counted": None},
 )  # fmt: skip
 REMOVE_ARCHIVED = Transition(
     PACKAGE,
     "remove_archived",
-    keys={"burials": keys.PICKUP_BURIALS, **keys.QUEUE},
+    keys={"burials": keys.PICKUP_BURIALS, **_WITH_TOKENS},
     args=RemoveArchivedArgs,
     item=RowToRemove,
     replies={"removed": RemovedRows, "again": None},

@@ -22,7 +22,8 @@ PICKUP = Module(
             archived="archived",
         ),
         *other_events(
-            "session_opened session_replaced session_closed push_scheduled pushed push_failed"
+            "session_opened session_replaced session_closed "
+            "push_scheduled pushed push_retried push_failed"
         ),
     ),
     ids_once=("message",),

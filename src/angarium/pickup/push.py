@@ -1,10 +1,12 @@
-"""Push notifications for offline recipients: scheduled in Redis, sent outside of requests.
+"""Push notifications for messages that are not collected: scheduled in Redis, sent beside requests.
 
-The script that adds a message also schedules its notification, so neither exists without the other.
-Each token has at most one scheduled notification, and gets at most one in each interval from all
-gateways together. A failed try is repeated a few times after growing pauses. If a gateway dies
-during a try, another gateway claims the notification. A notification contains no payload. Classes
-with the interface of `PushSender` replace HTTP.
+The script that adds a message also schedules its notification, whether its recipient has a live
+session or not; the script that removes the message withdraws it. So a recipient is notified
+whatever the gateway believed of its session. One notification stands for all messages of its token
+that wait. A token gets at most one in each interval from all gateways together. A failed try is
+repeated a few times after growing pauses. If a gateway dies during a try, another gateway claims
+the notification. A notification contains no payload. Classes with the interface of `PushSender`
+replace HTTP.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from typing import Protocol
 
 import msgspec
 
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import PushToken
+from angarium.pickup.push_store import ClaimedPush
 from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
 from angarium.redis.backoff import Backoff
 from angarium.runtime import log
-from angarium.runtime.errors import AngariumError, InputInvalid, SettingInvalid
+from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.outbound import Outbound, OutboundFailed
 
 TRIES_MAX = 6
@@ -113,35 +117,35 @@ class PushResult:
 
 
 class PushScheduler:
-    """Builds the notification of a message from the operator's settings."""
+    """Builds the notification of a message from the operator's settings. `type` is bounded with
+    the token."""
 
-    def __init__(self, settings: PickupSettings) -> None:
+    def __init__(self, settings: PickupSettings, token_bytes_max: int) -> None:
+        self._token_bytes_max = token_bytes_max
         # A sender that the operator names needs no URL.
         self._url = settings.push_url or ("" if settings.push_sender else None)
         self._allowed: Sequence[str] = settings.push_allowed
 
-    def push_for(self, token: PushToken | None, uri: str | None, message_id: str) -> Push | None:
-        """The notification of a message, if it has one. The operator has to allow the URI."""
+    def encoded_push(self, token: PushToken | None, uri: str | None) -> bytes:
+        """The argument of a script: hashed token, space, destination; empty without one. The
+        operator has to allow the URI."""
         if uri is not None and uri not in self._allowed:
             raise InputInvalid("notificationUri is not one that the operator allows")
         url = self._url if uri is None else uri
         if token is None or not token.token or url is None:
-            return None
-        return Push(token.token, message_id, token.type, url)
-
-    def encoded_push(self, token: PushToken | None, uri: str | None, message_id: str) -> bytes:
-        """The argument of a script: hashed token, space, push; empty without a notification."""
-        push = self.push_for(token, uri, message_id)
-        if push is None:
             return b""
-        recipient = f"{push.url}\n{push.token}".encode("utf-8", "surrogatepass")
+        size = len(f"{token.token}{token.type}".encode("utf-8", "surrogatepass"))
+        if size > self._token_bytes_max:
+            raise LimitExceeded("pickup_push_token_bytes_max", size, self._token_bytes_max)
+        recipient = f"{url}\n{token.token}".encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(recipient).hexdigest()[:32]
-        return digest.encode() + b" " + msgspec.json.encode(push)
+        return digest.encode() + b" " + msgspec.json.encode(Push(token.token, "", token.type, url))
 
 
 class PushWorker(PushScheduler):
     def __init__(self, store: PickupStore, settings: PickupSettings, sender: PushSender) -> None:
-        super().__init__(settings)
+        limits: PickupLimits = store.runtime.settings.limits_of(PickupLimits)
+        super().__init__(settings, limits.pickup_push_token_bytes_max)
         self._store = store.pushes
         self._partitions = store.partitions
         self._interval_ms = settings.push_interval_ms
@@ -151,25 +155,30 @@ class PushWorker(PushScheduler):
         self.failed = 0
 
     async def run_once(self) -> PushResult:
-        """Send the notifications that are due, in every partition."""
-        sent, again = 0, False
+        """Send the notifications that are due, one for each token."""
+        by_token: dict[str, list[ClaimedPush]] = {}
+        again = False
+        for partition in self._partitions:
+            found = await self._store.claim(partition, CLAIM_MS, PUSHES_PER_PASS)
+            again = again or len(found) == PUSHES_PER_PASS
+            for each in found:
+                by_token.setdefault(each.token, []).append(each)
         async with asyncio.TaskGroup() as group:
-            for partition in self._partitions:
-                found = await self._store.claim(partition, CLAIM_MS, PUSHES_PER_PASS)
-                again = again or len(found) == PUSHES_PER_PASS
-                for token, tries, encoded in found:
-                    group.create_task(self._send(partition, token, tries, encoded))
-                sent += len(found)
-        return PushResult(sent, again)
+            for claimed in by_token.values():
+                group.create_task(self._send(claimed))
+        return PushResult(len(by_token), again)
 
-    async def _send(self, partition: int, token: str, tries: int, encoded: bytes) -> None:
-        push = msgspec.json.decode(encoded, type=Push)
+    async def _send(self, claimed: Sequence[ClaimedPush]) -> None:
+        """All of one token: one notification stands for the queues of all."""
+        newest = max(claimed, key=lambda each: each.claim.message_id)
+        tries = max(each.claim.tries for each in claimed)
+        push = msgspec.json.decode(newest.claim.push, type=Push)
+        push = msgspec.structs.replace(push, message_id=newest.claim.message_id)
         try:
-            wait_ms = await self._store.grant(token)
+            wait_ms = await self._store.grant(newest.token)
             outcome, retry_ms = ("wait", wait_ms) if wait_ms else await self._try(push, tries)
-            await self._store.settle(
-                partition, token, encoded, push.message_id, outcome, retry_ms, tries
-            )
+            for each in claimed:
+                await self._store.settle(each, outcome, retry_ms)
         except AngariumError as error:
             # The notification is claimed again when this claim is over.
             self._log.warning("push_not_settled", id=push.message_id, error=repr(error))

@@ -10,9 +10,25 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
 
 
+class ListPushesArgs(NamedTuple):
+    pushes_max: int
+
+
+class DuePushes(NamedTuple):
+    """Each is a hashed token, a space and its queue."""
+
+    members: list[str]
+
+
 class ClaimPushesArgs(NamedTuple):
     claim_ms: int
-    pushes_max: int
+
+
+class PushToClaim(NamedTuple):
+    """`token` is hashed."""
+
+    queue: str
+    token: str
 
 
 class GrantArgs(NamedTuple):
@@ -21,37 +37,50 @@ class GrantArgs(NamedTuple):
 
 
 class SettleArgs(NamedTuple):
+    queue: str
     token: str
-    push: bytes
+    claimed_ms: int
     message_id: str
     outcome: str
     delay_ms: int
     tries: int
 
 
-class ClaimedPush(NamedTuple):
-    """`token` is hashed; `tries` were made before."""
+class PushClaim(NamedTuple):
+    """`tries` were made before; `message_id` is the newest message that is not collected."""
 
-    token: str
     tries: int
+    message_id: str
+    claimed_ms: int
     push: bytes
 
 
-class ClaimedPushes(NamedTuple):
-    pushes: list[ClaimedPush]
+class ClaimedPush(NamedTuple):
+    queue: str
+    token: str
+    claim: PushClaim
 
 
 class PushWaits(NamedTuple):
     remaining_ms: int
 
 
-_PUSHES = {"pushes_due": keys.PICKUP_PUSHES_DUE, "pushes": keys.PICKUP_PUSHES}
-CLAIM: Transition[Any] = Transition(
+_TOKENS = {"meta": keys.PICKUP_QUEUE, "tokens": keys.PICKUP_TOKENS}
+LIST_PUSHES: Transition[Any] = Transition(
+    "angarium.pickup",
+    "list_pushes",
+    keys={"pushes_due": keys.PICKUP_PUSHES_DUE},
+    args=ListPushesArgs,
+    replies={"due": DuePushes},
+)
+CLAIM = Transition(
     "angarium.pickup",
     "claim_pushes",
-    keys=_PUSHES,
+    keys={"pushes_due": keys.PICKUP_PUSHES_DUE},
     args=ClaimPushesArgs,
-    replies={"claimed": ClaimedPushes},
+    item=PushToClaim,
+    item_keys=_TOKENS,
+    replies={"claimed": PushClaim, "collected": None, "not_due": None},
 )
 GRANT: Transition[Any] = Transition(
     "angarium.pickup",
@@ -63,7 +92,7 @@ GRANT: Transition[Any] = Transition(
 SETTLE: Transition[Any] = Transition(
     "angarium.pickup",
     "settle_push",
-    keys=_PUSHES,
+    keys={"pushes_due": keys.PICKUP_PUSHES_DUE, **_TOKENS},
     args=SettleArgs,
     replies={"settled": None, "later": None, "newer": None},
 )
@@ -75,12 +104,19 @@ class PushStore:
         self._interval_ms = runtime.settings.group(PickupSettings).push_interval_ms
 
     async def claim(self, partition: int, claim_ms: int, pushes_max: int) -> list[ClaimedPush]:
-        """Notifications that are due."""
-        args = ClaimPushesArgs(claim_ms, pushes_max)
-        found: list[ClaimedPush] = (
-            await self._runtime.call(CLAIM, partition, args, durable=False)
-        ).pushes
-        return found
+        """Notifications that are due, at most `pushes_max`."""
+        due = await self._runtime.call(LIST_PUSHES, partition, ListPushesArgs(pushes_max))
+        parts = [each.partition(" ") for each in due.members]
+        items = [PushToClaim(queue, token) for token, _, queue in parts]
+        if not items:
+            return []
+        args = ClaimPushesArgs(claim_ms)
+        replies = await self._runtime.call(CLAIM, partition, args, items, durable=False)
+        return [
+            ClaimedPush(item.queue, item.token, reply)
+            for item, reply in zip(items, replies, strict=True)
+            if isinstance(reply, PushClaim)
+        ]
 
     async def grant(self, token: str) -> int:
         """0 if the token may get a notification now, else the milliseconds until it may."""
@@ -89,16 +125,10 @@ class PushStore:
         reply = await self._runtime.call(GRANT, partition, args, durable=False)
         return max(1, reply.remaining_ms) if isinstance(reply, PushWaits) else 0
 
-    async def settle(
-        self,
-        partition: int,
-        token: str,
-        push: bytes,
-        message_id: str,
-        outcome: str,
-        retry_ms: int | None = None,
-        tries: int = 0,
-    ) -> str:
+    async def settle(self, pushed: ClaimedPush, outcome: str, retry_ms: int | None = None) -> str:
+        """'settled', 'later', or 'newer': messages that arrived after the claim wait."""
         delay_ms = self._interval_ms if retry_ms is None else retry_ms
-        args = SettleArgs(token, push, message_id, outcome, delay_ms, tries)
+        queue, token, (tries, message_id, claimed_ms, _) = pushed
+        args = SettleArgs(queue, token, claimed_ms, message_id, outcome, delay_ms, tries)
+        partition = self._runtime.keyspace.partition_of(queue)
         return str(await self._runtime.call(SETTLE, partition, args))

@@ -45,6 +45,8 @@ from angarium.runtime.errors import AngariumError, OutcomeUnknown
 from angarium.runtime.ids import time_ordered_id
 
 TRUE, FALSE = b"true", b"false"
+# What the sender learns of a notification URI without a token.
+IGNORED = b',"ignored":["notificationUri: a push needs a token"]'
 Handler = Callable[[ClientSocket, bytes, RpcAnswer], None]
 Step = Callable[[ClientSocket, bytes, RpcAnswer], Coroutine[Any, Any, None]]
 
@@ -197,13 +199,14 @@ class RpcHandler:
         queue = queue_name(client.tenant, add.connection)
         push = b""
         if add.push_token is not None or add.notification_uri is not None:
-            push = self._pushes.encoded_push(add.push_token, add.notification_uri, message_id)
+            push = self._pushes.encoded_push(add.push_token, add.notification_uri)
+        ignored = add.notification_uri is not None and add.push_token is None
         dids, payload = " ".join(add.dids), bytes(add.payload)
         message = StoredMessage(message_id, 0, 0, dids, payload)
         began_ns = 0 if self._tracing is None else time.time_ns()
         at_once = self._in_order and not self.sessions.is_slow(queue)
         future = self._store.add(queue, message_id, dids, payload, push, at_once=at_once)
-        future.add_done_callback(partial(self._added, answer, queue, message, began_ns))
+        future.add_done_callback(partial(self._added, answer, queue, message, began_ns, ignored))
 
     def _added(
         self,
@@ -211,6 +214,7 @@ class RpcHandler:
         queue: str,
         message: StoredMessage,
         began_ns: int,
+        ignored: bool,
         future: asyncio.Future[Any],
     ) -> None:
         if future.cancelled():
@@ -228,7 +232,8 @@ class RpcHandler:
             self._fail(answer, QueueFull("the connection's queue is full"))
             return
         self.added += 1
-        answer.result(b'{"messageId":"%b"}' % message.id.encode())
+        note = IGNORED if ignored else b""
+        answer.result(b'{"messageId":"%b"%b}' % (message.id.encode(), note))
         if self._tracing is not None:
             values = {"angarium.id": message.id, "angarium.connection_id": connection_of(queue)}
             self._tracing.started(message.id, "pickup add", began_ns, values)

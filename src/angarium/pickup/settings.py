@@ -63,6 +63,17 @@ class PickupSettings(Group):
         description="Sender of push notifications instead of HTTP: `module:name` of a callable "
         "without arguments that returns an object with `async send(push)`.",
     )
+    push_gather_ms: int = Field(
+        500,
+        ge=0,
+        description="Milliseconds between a message for an absent recipient and its notification. "
+        "Messages that arrive meanwhile share it.",
+    )
+    push_uncollected_ms: Positive = Field(
+        10_000,
+        description="Milliseconds after which a recipient with a live session is notified of a "
+        "message that it did not acknowledge.",
+    )
     push_interval_ms: Positive = Field(
         5_000, description="Milliseconds in which a token gets at most one notification."
     )

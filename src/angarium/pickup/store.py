@@ -131,6 +131,8 @@ class PickupStore:
             limits.pickup_queue_bytes_max,
             window,
             self.hint_channel,
+            settings.push_gather_ms,
+            settings.push_uncollected_ms,
         )
         self._adds = runtime.batch(ADD, add_limits)
         self._deduplicated_adds = runtime.batch(ADD_DEDUPLICATED, add_limits)
@@ -156,9 +158,9 @@ class PickupStore:
     ) -> asyncio.Future[Any]:
         """'here', 'elsewhere', 'offline', 'queue_full', or SentAtOnce.
 
-        `push` is a hashed token, a space and an encoded push; it is scheduled if the recipient is
-        offline. `at_once`: the message may go to a session of this gateway in the same call. The
-        caller then has to see replies in the order of the calls.
+        `push` is a hashed token, a space and an encoded push; it is sent if the message is not
+        collected in time. `at_once`: the message may go to a session of this gateway in the same
+        call. The caller then has to see replies in the order of the calls.
         """
         item = MessageToAdd(queue, message_id, dids, payload, push, at_once)
         return self._adds.submit(self.partition_of(queue), item, queue, len(payload))

@@ -2,12 +2,13 @@
 -- Guarantee: a message with an id of the caller is stored once, pending behind all earlier ones, or
 -- its queue is full and nothing is stored. The gateway of the live session gets a hint. A repeat
 -- within once_ms stores nothing, even if the message was removed meanwhile: 'duplicate' if it is in
--- the queue or in the database, 'removed' if it was removed. If the queue has no live session, the
--- push notification is scheduled.
+-- the queue or in the database, 'removed' if it was removed. A message with a push is notified
+-- gather_ms later if the queue has no live session, else if it is not collected in uncollected_ms.
 -- Events: accepted, with the sender's own id as the detail; push_scheduled (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue
+-- include: push
 local hints, known = {}, {}
 
 local function repeated(keys, id)
@@ -18,7 +19,7 @@ end
 
 local replies = each_item(function(queue, message_id, dids, payload, stands_for, push, once_ms,
   meta_key, messages_key, pending_key, sending_key,
-  recipients_key, removed_key, once_key)
+  recipients_key, removed_key, tokens_key, once_key)
   local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
     removed_key)
   if call('EXISTS', once_key) == 1 then return repeated(keys, message_id) end
@@ -26,7 +27,9 @@ local replies = each_item(function(queue, message_id, dids, payload, stands_for,
   local stored, bytes = tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
   local sequence = next_sequence(meta[1])
   local record = digits(sequence) .. ' ' .. digits(now_ms) .. ' ' .. dids .. '\n' .. payload
-  if stored + (tonumber(meta[4]) or 0) >= messages_max or bytes + #record > bytes_max then
+  local push_bytes = push ~= '' and #push + field(keys, 'token_bytes') or 0
+  if stored + (tonumber(meta[4]) or 0) >= messages_max
+    or bytes + #record + push_bytes > bytes_max then
     return reply.queue_full
   end
   if not meta[1] then begin_epoch(keys) end
@@ -38,10 +41,13 @@ local replies = each_item(function(queue, message_id, dids, payload, stands_for,
   index(keys, 'ZADD', message_id, sequence, dids)
   note('accepted', message_id, { k = queue, d = stands_for })
   local gateway = meta[5]
-  if not gateway or not alive(gateways_key, gateway, known) then
-    if push ~= '' then schedule_push(pushes_due_key, pushes_key, push, message_id) end
-    return reply.offline
+  local live = gateway and alive(gateways_key, gateway, known)
+  if push ~= '' then
+    local due_ms = now_ms + (live and uncollected_ms or gather_ms)
+    local new = schedule_push(meta_key, tokens_key, pushes_due_key, queue, message_id, push, due_ms)
+    if new and not live then note('push_scheduled', message_id) end
   end
+  if not live then return reply.offline end
   hints[gateway] = (hints[gateway] or 'mail') .. '\n' .. queue
   return reply.live
 end)

@@ -2,13 +2,14 @@
 -- Guarantee: a message is stored and pending behind all earlier ones, or its queue is full and
 -- nothing is stored. The gateway of the live session gets a hint: 'here' is the caller's, which needs
 -- none. If no earlier message is pending, the session is at the caller's gateway and the caller sees
--- replies in order (at_once), the message is sending at once. If the queue has no live session, the
--- push notification is scheduled; the newest one of a token replaces the earlier.
+-- replies in order (at_once), the message is sending at once. A message with a push is notified
+-- gather_ms later if the queue has no live session, else if it is not collected in uncollected_ms.
 -- Events: accepted, with status 'sent' if it went to its session at once; push_scheduled (module
 -- pickup)
 -- Repeats: no, a repeat would restore a message that was removed meanwhile; call find_messages
 -- include: transition
 -- include: queue
+-- include: push
 local hints, known, now = {}, {}, digits(now_ms)
 -- Until the archived messages are counted, the database may have older ones.
 local counted = call('EXISTS', charted_key) == 1
@@ -23,7 +24,7 @@ end
 
 local replies = each_item(function(queue, id, dids, payload, push, at_once,
   meta_key, messages_key, pending_key, sending_key,
-  recipients_key, removed_key)
+  recipients_key, removed_key, tokens_key)
   local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
     removed_key)
   local meta = call('HMGET', keys.meta, 'sequence', 'stored', 'bytes', 'archived', 'held',
@@ -35,11 +36,19 @@ local replies = each_item(function(queue, id, dids, payload, push, at_once,
   if stored + archived >= messages_max or bytes + #record > bytes_max then
     return reply.queue_full
   end
+  if push ~= '' and bytes + #record + #push + field(keys, 'token_bytes') > bytes_max then
+    return reply.queue_full
+  end
   if not meta[1] then begin_epoch(keys) end
   call('HSET', keys.messages, id, record)
   call('HSET', keys.meta, 'sequence', sequence, 'stored', stored + 1, 'bytes', bytes + #record)
   if stored == 0 then call('ZADD', ages_key, 'NX', now, queue) end
   local live = gateway and alive(gateways_key, gateway, known)
+  if push ~= '' then
+    local due_ms = now_ms + (live and uncollected_ms or gather_ms)
+    local new = schedule_push(meta_key, tokens_key, pushes_due_key, queue, id, push, due_ms)
+    if new and not live then note('push_scheduled', id) end
+  end
   if live and gateway == actor and at_once
     and can_send_at_once(keys, stored, archived, tonumber(meta[5]) or 0, meta[8]) then
     call('ZADD', keys.sending, HELD + sequence, id)
@@ -49,10 +58,7 @@ local replies = each_item(function(queue, id, dids, payload, push, at_once,
   note_message('accepted', id, queue)
   call('ZADD', keys.pending, sequence, id)
   index(keys, 'ZADD', id, sequence, dids)
-  if not live then
-    if push ~= '' then schedule_push(pushes_due_key, pushes_key, push, id) end
-    return reply.offline
-  end
+  if not live then return reply.offline end
   if gateway == actor then return reply.here end
   hints[gateway] = (hints[gateway] or 'mail') .. '\n' .. queue
   return reply.elsewhere

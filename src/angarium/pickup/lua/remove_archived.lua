@@ -10,10 +10,12 @@ local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipi
   removed_key)
 if (call('HGET', keys.meta, 'cleared') or '') ~= cleared then return reply.again end
 local removed, held, bytes = 0, 0, 0
+local tokened = call('HGET', keys.meta, 'tokened')
 each_item(function(id, size)
   if call('HEXISTS', keys.messages, id) == 0 and call('SADD', keys.removed, id) == 1 then
     removed, bytes = removed + 1, bytes + size
     held = held + call('ZREM', keys.sending, id)
+    if tokened then call('HDEL', tokens_key, id) end -- collected: no notification
     note_message(event, id, queue)
   end
 end)

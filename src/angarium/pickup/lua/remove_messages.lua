@@ -16,12 +16,12 @@ local function remove_from_state(keys, id)
 end
 
 local replies = each_item(function(queue, event, ids, meta_key, messages_key, pending_key, sending_key,
-  recipients_key, removed_key)
+  recipients_key, removed_key, tokens_key)
   if not counted then return reply.not_counted end
   local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
     removed_key)
   local meta = call('HMGET', keys.meta, 'stored', 'bytes', 'archived', 'moving', 'cleared',
-    'grace', 'gateway')
+    'grace', 'gateway', 'tokened')
   local archived, moving = tonumber(meta[3]) or 0, tonumber(meta[4]) or 0
   local missing, removed, bytes, was_moving = {}, 0, 0, 0
   for id in string.gmatch(ids, '%S+') do
@@ -35,6 +35,7 @@ local replies = each_item(function(queue, event, ids, meta_key, messages_key, pe
         call('SADD', keys.removed, id)
         call('SADD', burials_key, queue)
       end
+      if meta[8] then call('HDEL', tokens_key, id) end -- collected: no notification
       note_message(event, id, queue)
     elseif archived > 0 then
       missing[#missing + 1] = id

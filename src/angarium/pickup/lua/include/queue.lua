@@ -106,14 +106,6 @@ local function release(keys, queue, from, to, count_max)
   return #ids
 end
 
--- `push` is a hashed token, a space and the notification. A token has one scheduled notification:
--- the newest replaces the earlier one.
-local function schedule_push(due_key, pushes_key, push, id)
-  local token, body = string.match(push, '^(%S+) (.*)$')
-  call('HSET', pushes_key, token, '0 ' .. body)
-  if call('ZADD', due_key, 'NX', digits(now_ms), token) == 1 then note('push_scheduled', id) end
-end
-
 -- Whether the gateway's lease is valid. `known` caches the result for the batch.
 local function alive(gateways_key, gateway, known)
   if known[gateway] == nil then
