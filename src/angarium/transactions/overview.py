@@ -47,7 +47,9 @@ def transactions_notices(
         yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
     if facts["dead"]:
         text = count_of(facts["dead"], "dead letter")
-        yield Notice("transactions", "warning", text, "look at the reasons, then rerun or drop them")
+        yield Notice(
+            "transactions", "warning", text, "look at the reasons, then rerun or drop them"
+        )
     if facts["silent_nodes"]:
         text = f"{count_of(facts['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "other nodes take over its transactions")
