@@ -25,7 +25,8 @@ end
 local REASONS_MAX = 20
 
 local function add_reason(reasons, reason)
-  reasons = reasons .. '\n' .. reason
+  -- One line for each failure, so that the lines can be counted.
+  reasons = reasons .. '\n' .. string.gsub(reason, '%s+', ' ')
   local _, texts = string.gsub(reasons, '\n[^\n]+', '')
   if texts > REASONS_MAX then reasons = string.gsub(reasons, '\n[^\n]+', '\n', 1) end
   return reasons
