@@ -13,7 +13,7 @@ from angarium.routing.dead_letters import DeadMessage, RoutingDeadLetters
 from angarium.routing.items import id_of
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
-from angarium.routing.transitions import TakenMessages
+from angarium.routing.transitions import TakenMessages, TriedMessage
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
@@ -68,8 +68,12 @@ async def owner(store: RoutingStore, key: str) -> str | None:
 async def take(store: RoutingStore, uid: str, key: str, messages_max: int = 5) -> list[bytes]:
     partition = store.partition_of(key)
     (taken,) = await store.take(uid, partition, [key], messages_max)
-    assert isinstance(taken, TakenMessages)
-    return taken.messages
+    return messages_of(taken)
+
+
+def messages_of(taken: TakenMessages | TriedMessage | str) -> list[bytes]:
+    assert not isinstance(taken, str), taken
+    return taken.messages if isinstance(taken, TakenMessages) else [taken.message]
 
 
 async def handle_all(store: RoutingStore, uid: str, key: str) -> list[bytes]:

@@ -12,8 +12,9 @@ import pytest
 
 from angarium.redis.options import RedisOptions
 from angarium.routing import keys
-from angarium.routing.consumer import ConsumerOptions, Handle, InstanceConsumer
+from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.errors import ItemInvalid
+from angarium.routing.handling import Handle
 from angarium.routing.items import InboundMessage, decode_response, encode_inbound
 from angarium.routing.store import RoutingRules, RoutingStore, StoredDeadLetter
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
@@ -203,11 +204,13 @@ async def test_keys_of_a_lost_claim_are_claimed_again_even_if_the_next_call_fail
         faults: list[Exception] = [OutcomeUnknown("lost"), RedisUnavailable("away")]
         claim = store.claim
 
-        async def faulty(uid: str, partition: int, keys_max: int, *, again: bool = False) -> Any:
+        async def faulty(
+            uid: str, partition: int, keys_max: int, *, again: bool = False, session: str = ""
+        ) -> Any:
             if not faults or not (again or await counts(runtime)):
-                return await claim(uid, partition, keys_max, again=again)
+                return await claim(uid, partition, keys_max, again=again, session=session)
             if isinstance(faults[0], OutcomeUnknown):
-                found = await claim(uid, partition, keys_max, again=again)
+                found = await claim(uid, partition, keys_max, again=again, session=session)
                 assert found is not None
                 if not found.fresh:
                     return found

@@ -89,4 +89,4 @@ def test_every_operation_conforms_to_the_openapi_page(redis_url: str) -> None:
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 16
+        assert len(names) == 18

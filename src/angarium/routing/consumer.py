@@ -10,19 +10,16 @@ it runs inside the ACA-Py plugin as well as in the role `inbox`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import secrets
 from dataclasses import dataclass, field
-from typing import Any
 
-from angarium.redis.backoff import Backoff
-from angarium.routing.errors import HandlerCancelled, ItemInvalid
-from angarium.routing.items import InboundMessage, decode_inbound, id_of, response_to
+from angarium.routing.handling import Handle, KeyBatch, MessageHandling
 from angarium.routing.store import FinishedKey, RoutingStore, hinted_partition
+from angarium.routing.transitions import TriedMessage
 from angarium.runtime.clock import Clock
 from angarium.runtime.errors import OutcomeUnknown
+from angarium.runtime.retry_policy import RetryPolicy
 from angarium.runtime.service import Loop, Service
-
-Handle = Callable[[InboundMessage], Awaitable[Any]]
 
 # Heartbeats in the time after which an instance counts as silent.
 HEARTBEATS_PER_TIMEOUT = 5
@@ -40,9 +37,8 @@ TAKE_MESSAGES_MAX = 512
 # Of one key: with more, more messages are handled twice after a fault.
 KEY_MESSAGES_MAX = 64
 ENDINGS_MAX = 512
-# The longest pause between two attempts at a message; its key waits, the others do not.
-ATTEMPT_PAUSE_S_MAX = 5.0
-REASON_CHARS_MAX = 500
+# How soon a message whose next attempt is due is taken.
+DUE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,24 +47,8 @@ class ConsumerOptions:
     handlers: int = 64
     attempts_max: int = 5
     keys_max: int = 512
-
-
-@dataclass
-class ConsumerMetrics:
-    handled: int = 0
-    failed: int = 0
-    dead: int = 0
-    released: int = 0
-    registered: int = 0
-
-
-@dataclass(frozen=True)
-class _KeyBatch:
-    """Messages of one key, in order."""
-
-    partition: int
-    recip_key: str
-    items: Sequence[bytes]
+    delayed_keys_max: int = 10_000
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(delay_s=0.1, delay_s_max=5.0))
 
 
 @dataclass(frozen=True)
@@ -101,16 +81,25 @@ class InstanceConsumer(Service):
     ) -> None:
         super().__init__(name, clock=clock)
         self.uid = uid
-        self.metrics = ConsumerMetrics()
+        self.session = secrets.token_hex(8)
         self._store = store
-        self._handle = handle
         self._options = options
+        self._handling = MessageHandling(
+            self, store, handle, options.attempts_max, options.retry, self.clock
+        )
+        self.metrics = self._handling.metrics
         self._partitions = [_PartitionState() for _ in range(store.partitions)]
-        self._batches: asyncio.Queue[_KeyBatch] = asyncio.Queue()
+        self._batches: asyncio.Queue[KeyBatch] = asyncio.Queue()
+        # Messages that may have ended their instances; one is handled at a time.
+        self._alone: asyncio.Queue[KeyBatch] = asyncio.Queue()
+        # Claimed keys whose message is not due yet: partition, and the time when it is.
+        self._delayed: dict[str, tuple[int, float]] = {}
         self._claimed: set[str] = set()
         # Keys that were claimed again before the reply to their finish arrived.
         self._claimed_again: set[str] = set()
         self._working = 0
+        self._in_slots = 0  # of `_working`, those that use one of the handlers
+        self._starved = False  # reading stopped because no handler was free
         self._owner_until_s = 0.0
         self._next_sweep_s = 0.0
         self._reclaim = True  # a reply was lost or ownership was unsure: ask for claimed keys too
@@ -122,28 +111,33 @@ class InstanceConsumer(Service):
 
     async def on_start(self) -> None:
         self._reclaim = True
-        await self.heartbeat()
+        await self._beat(starting=True)
         heartbeat_s = self._options.stale_after_ms / 1000 / HEARTBEATS_PER_TIMEOUT
         self._heartbeats = self.loop("heartbeat", self.heartbeat, heartbeat_s, until="stop")
         self._reading = self.loop("read", self.read_once, POLL_S)
         self._finishing = self.loop("finish", self.finish_once, POLL_S, until="stop")
         self.loop("sweep", self.sweep_once, SWEEP_S)
+        self.loop("due", self.take_due, DUE_S)
         self.spawn("hints", self._follow_hints)
         self.spawn("handlers", self._handlers)
 
     async def on_stop(self) -> None:
         """Finish the messages in their handlers; give the others back."""
         await self.passes_ended()
-        while not self._batches.empty():
-            batch = self._batches.get_nowait()
-            self._partitions[batch.partition].finished.append(FinishedKey(batch.recip_key, ()))
+        for queue in (self._batches, self._alone):
+            while not queue.empty():
+                batch = queue.get_nowait()
+                self._partitions[batch.partition].finished.append(FinishedKey(batch.recip_key, ()))
+        for key, (number, _) in self._delayed.items():
+            self._partitions[number].finished.append(FinishedKey(key, ()))
+        self._delayed = {}
         for partition in self._partitions:
             partition.finished += [FinishedKey(key, ()) for key in partition.untaken]
             partition.untaken = []
         while self._working or any(each.finished for each in self._partitions):
             await self.finish_once()
             await self.clock.sleep(0.005)
-        await self._store.retire(self.uid)
+        await self._store.retire(self.uid, self.session)
 
     @property
     def claimed_keys(self) -> int:
@@ -151,8 +145,11 @@ class InstanceConsumer(Service):
 
     async def heartbeat(self) -> None:
         """Say that the instance is alive; register it where it is unknown or was removed."""
+        await self._beat()
+
+    async def _beat(self, *, starting: bool = False) -> None:
         began_s = self.clock.monotonic()
-        if await self._store.touch(self.uid):
+        if await self._store.touch(self.uid, self.session, starting=starting):
             self.metrics.registered += 1
             self._reclaim = True
             self.log.info("registered", uid=self.uid)
@@ -201,14 +198,16 @@ class InstanceConsumer(Service):
         return RoutingPass(again)
 
     async def _read_partition(self, number: int, reclaim: bool) -> bool:
-        partition, space = self._partitions[number], self._options.keys_max - len(self._claimed)
+        partition, space = self._partitions[number], self._space
+        self._starved = space <= 0
         if space <= 0 and not partition.untaken:
-            return False  # `finish_once` wakes this loop when there is space
+            return False  # the end of a batch wakes this loop
         partition.may_have_messages = False
         wanted = max(0, min(space, CLAIM_KEYS_MAX))
         # Layout `acapy` can't mark claimed keys: a claim returns them again, and first.
         asked = wanted + len(self._claimed) if wanted and self._store.acapy else wanted
-        found = await self._store.claim(self.uid, number, asked, again=reclaim)
+        claim = self._store.claim
+        found = await claim(self.uid, number, asked, again=reclaim, session=self.session)
         if found is None:
             self._heartbeats.wake()  # the instance was removed: register it again
             return False
@@ -225,11 +224,23 @@ class InstanceConsumer(Service):
             await self._take(number, keys)
         return bool(keys) and len(found.again) + len(found.fresh) >= asked
 
+    @property
+    def _space(self) -> int:
+        """Keys that can be handled at once: an instance takes no more."""
+        options, delayed = self._options, len(self._delayed)
+        in_use = self._batches.qsize() + self._in_slots
+        return min(
+            options.handlers - in_use,
+            options.keys_max - len(self._claimed) + delayed,
+            options.delayed_keys_max - delayed,
+        )
+
     async def _take(self, number: int, keys: list[str]) -> None:
         each_max = max(1, min(KEY_MESSAGES_MAX, TAKE_MESSAGES_MAX // len(keys)))
         partition = self._partitions[number]
         try:
-            taken = await self._store.take(self.uid, number, keys, each_max)
+            take = self._store.take
+            taken = await take(self.uid, number, keys, each_max, self.session)
         except BaseException:
             partition.untaken += keys
             raise
@@ -239,11 +250,32 @@ class InstanceConsumer(Service):
             elif isinstance(found, str):
                 self._claimed.discard(key)  # another instance owns it
                 self.metrics.released += 1
+            elif isinstance(found, TriedMessage):
+                self._add_tried(number, key, found)
             elif found.messages:
-                self._batches.put_nowait(_KeyBatch(number, key, found.messages))
+                self._batches.put_nowait(KeyBatch(number, key, found.messages))
             else:
                 partition.finished.append(FinishedKey(key, ()))
                 self._finishing.wake()
+
+    def _add_tried(self, number: int, key: str, tried: TriedMessage) -> None:
+        if tried.wait_ms > 0:
+            wait_s = min(tried.wait_ms / 1000, self._options.retry.delay_s_max)
+            self._delayed[key] = number, self.clock.monotonic() + wait_s
+            return
+        batch = KeyBatch(number, key, [tried.message], tried)
+        alone = self._handling.goes_alone(batch)
+        (self._alone if alone else self._batches).put_nowait(batch)
+
+    async def take_due(self) -> None:
+        """Take the messages whose next attempt is due."""
+        now_s = self.clock.monotonic()
+        due = [key for key, (_, at_s) in self._delayed.items() if at_s <= now_s]
+        for key in due:
+            number, _ = self._delayed.pop(key)
+            self._partitions[number].untaken.append(key)
+        if due:
+            self._reading.wake()
 
     async def _follow_hints(self) -> None:
         async with self._store.message_hints(self.uid) as hints:
@@ -266,95 +298,34 @@ class InstanceConsumer(Service):
 
     async def _handlers(self) -> None:
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._handler(self._alone))
             for _ in range(self._options.handlers):
-                group.create_task(self._handler())
+                group.create_task(self._handler(self._batches))
 
-    async def _handler(self) -> None:
+    async def _handler(self, batches: asyncio.Queue[KeyBatch]) -> None:
+        slots = int(batches is self._batches)
         while True:
-            batch = await self._batches.get()
+            batch = await batches.get()
             self._working += 1
+            self._in_slots += slots
             endings: list[tuple[str, str]] = []
+            finished = FinishedKey(batch.recip_key, endings)
             try:
-                await self._handle_batch(batch, endings)
+                finished = await self._handling.run(batch, endings)
+            except Exception as error:
+                # Redis was unavailable between two messages: the rest is taken again.
+                self.log.warning("key_interrupted", key=batch.recip_key, error=repr(error))
             finally:
                 self._working -= 1
-                finished = FinishedKey(batch.recip_key, endings)
+                self._in_slots -= slots
                 self._partitions[batch.partition].finished.append(finished)
                 self._finishing.wake()
-
-    async def _handle_batch(self, batch: _KeyBatch, endings: list[tuple[str, str]]) -> None:
-        for item in batch.items:
-            if not self._may_handle:
-                return
-            try:
-                message = decode_inbound(item, batch.recip_key)
-            except ItemInvalid as error:
-                self._dead_letter(id_of(item), batch.recip_key, str(error), endings)
-                continue
-            try:
-                answer = await self._call_handler(message)
-            except Exception as error:
-                failure, answer = await self._try_again(message, error)
-                if failure is not None:
-                    if not self._may_handle:
-                        return
-                    self._dead_letter(message.id, batch.recip_key, repr(failure), endings)
-                    continue
-            if message.txn_id is not None:
-                await self._respond(message, answer)
-            endings.append((message.id, ""))
-            self.metrics.handled += 1
+                if self._starved:
+                    self._reading.wake()
 
     @property
-    def _may_handle(self) -> bool:
+    def may_handle(self) -> bool:
         return self._is_owner and self._taking_work()
-
-    async def _try_again(
-        self, message: InboundMessage, error: Exception
-    ) -> tuple[Exception | None, Any]:
-        backoff = Backoff(base_s=0.1, ceiling_s=ATTEMPT_PAUSE_S_MAX)
-        for attempt in range(1, self._options.attempts_max):
-            if isinstance(error, ItemInvalid):
-                break  # the handler can't read the message, so another attempt can't either
-            self.metrics.failed += 1
-            self.log.warning(
-                "handler_failed", id=message.id, key=message.recip_key, attempt=attempt,
-                error=repr(error),
-            )  # fmt: skip
-            await self.clock.sleep(backoff.next_delay_s())
-            if not self._may_handle:
-                return error, None
-            try:
-                return None, await self._call_handler(message)
-            except Exception as again:
-                error = again
-        return error, None
-
-    async def _call_handler(self, message: InboundMessage) -> Any:
-        try:
-            return await self._handle(message)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # The handler awaited something that was cancelled; this task was not cancelled.
-            raise HandlerCancelled("the handler was cancelled from inside") from None
-
-    async def _respond(self, message: InboundMessage, answer: Any) -> None:
-        try:
-            response = response_to(message, answer)
-            if response is not None:
-                await self._store.post_response(response)
-        except Exception as error:
-            # Redis is unavailable, or the result is not JSON: the caller runs into its time-out.
-            self.log.warning("response_lost", id=message.id, error=repr(error))
-
-    def _dead_letter(
-        self, message_id: str, key: str, reason: str, endings: list[tuple[str, str]]
-    ) -> None:
-        self.metrics.dead += 1
-        self.log.error("message_dead", id=message_id, key=key, reason=reason)
-        endings.append((message_id, reason[:REASON_CHARS_MAX] or "unknown"))
 
     # Finishing -------------------------------------------------------------------------------
 
@@ -372,7 +343,7 @@ class InstanceConsumer(Service):
             batch.append(partition.finished.pop(0))
             endings += len(batch[-1].endings)
         try:
-            statuses = await self._store.finish(self.uid, number, batch)
+            statuses = await self._store.finish(self.uid, number, batch, self.session)
         except OutcomeUnknown:
             # Unfinished messages are claimed again, and may be handled again.
             for each in batch:
@@ -387,8 +358,7 @@ class InstanceConsumer(Service):
             if status == "not_owner":
                 self.metrics.released += 1
             partition.may_have_messages |= status == "more"
-        space_again = len(self._claimed) + len(batch) >= self._options.keys_max
-        if partition.may_have_messages or partition.untaken or space_again:
+        if partition.may_have_messages or partition.untaken or self._starved:
             self._reading.wake()
 
     def _release(self, key: str, partition: _PartitionState) -> None:

@@ -4,17 +4,17 @@ InputInvalid
 ├── EnvelopeInvalid      not a DIDComm envelope, or an envelope without a recipient
 └── ItemInvalid          an item of a queue can't be read
 NotFound
+├── InstanceUnknown      no instance has this uid
 └── RecipientUnknown     nothing is known of this recipient key
-AngariumError
-└── HandlerCancelled     a handler raised CancelledError, and nobody had cancelled it
 Conflict
 ├── InstanceLive         a live instance is not removed
+├── InstanceSuperseded   another process has started with the uid of this one
 └── InstancesFull        no number is left for another instance
 """
 
 from __future__ import annotations
 
-from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound
 
 
 class EnvelopeInvalid(InputInvalid):
@@ -25,8 +25,8 @@ class ItemInvalid(InputInvalid):
     code = "item_invalid"
 
 
-class HandlerCancelled(AngariumError):
-    code = "handler_cancelled"
+class InstanceUnknown(NotFound):
+    code = "instance_unknown"
 
 
 class RecipientUnknown(NotFound):
@@ -35,6 +35,10 @@ class RecipientUnknown(NotFound):
 
 class InstanceLive(Conflict):
     code = "instance_live"
+
+
+class InstanceSuperseded(Conflict):
+    code = "instance_superseded"
 
 
 class InstancesFull(Conflict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +14,7 @@ from angarium.routing.dead_letters import (
     DeadMessagePage,
     RoutingDeadLetters,
 )
-from angarium.routing.service import RoutingService
+from angarium.routing.service import Pruned, RoutingService
 from angarium.routing.store import KeyState, RoutingInstance
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
@@ -32,6 +34,13 @@ from angarium.runtime.runtime import Runtime
 class InstanceList(msgspec.Struct, frozen=True):
     instances: list[RoutingInstance]
     keys_without_owner: int
+
+
+class PruneRequest(msgspec.Struct, frozen=True):
+    """`silent_ms` replaces the setting; `idle_keys` forgets all keys without messages."""
+
+    silent_ms: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
+    idle_keys: bool = False
 
 
 class RebalanceResult(msgspec.Struct, frozen=True):
@@ -73,6 +82,19 @@ class RoutingHttpApi:
 
     async def instances(self, _: Request) -> Response:
         return reply(InstanceList(*await self.service.instances()))
+
+    async def remove_instance(self, request: Request) -> Response:
+        force = request.query_params.get("force", "false")
+        if force not in ("true", "false"):
+            raise InputInvalid("`force` must be true or false")
+        uid: str = request.path_params["uid"]
+        await self.service.remove_instance(uid, force=force == "true")
+        return Response(status_code=204)
+
+    async def prune(self, request: Request) -> Response:
+        wanted = decode(await read_bytes(request, self._body_bytes_max) or b"{}", PruneRequest)
+        pruned = await self.service.prune(wanted.silent_ms, idle_keys=wanted.idle_keys)
+        return reply(pruned)
 
     async def rebalance(self, _: Request) -> Response:
         return reply(RebalanceResult(await self.service.rebalance()))
@@ -154,6 +176,29 @@ def _key_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
             "Every instance with its keys and the time since its last heartbeat",
             api.instances,
             answers={200: InstanceList},
+        ),
+        Operation(
+            "DELETE",
+            "/v1/routing/instances/{uid:path}",
+            "remove_routing_instance",
+            "Remove an instance that is silent, or with force a live one, from its keys",
+            api.remove_instance,
+            answers={204: None},
+            parameters=(
+                Parameter("uid", "path", {"type": "string", "minLength": 1}),
+                Parameter("force", schema={"type": "boolean", "default": False}),
+            ),
+            scope="admin",
+        ),
+        Operation(
+            "POST",
+            "/v1/routing/prune",
+            "prune_routing",
+            "Remove instances that are gone, and forget keys that nobody uses",
+            api.prune,
+            body=PruneRequest,
+            answers={200: Pruned},
+            scope="admin",
         ),
         Operation(
             "POST",

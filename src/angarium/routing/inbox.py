@@ -6,6 +6,7 @@ Each process is one instance with its own uid. Its function, `@app.inbox()`, get
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
@@ -33,19 +34,20 @@ def build(runtime: Runtime, app: Angarium) -> Service:
 class Inbox(InstanceConsumer):
     def __init__(self, runtime: Runtime, app: Angarium) -> None:
         settings = runtime.settings
-        routing = settings.group(RoutingSettings)
+        routing, limits = settings.group(RoutingSettings), settings.limits_of(RoutingLimits)
+        handler = app.handler("inbox", "inbox")
         options = ConsumerOptions(
             stale_after_ms=routing.stale_after_ms,
             handlers=routing.inbox_handlers,
             attempts_max=routing.inbox_attempts,
-            keys_max=settings.limits_of(RoutingLimits).inbox_keys_max,
+            keys_max=limits.inbox_keys_max,
+            delayed_keys_max=limits.inbox_delayed_keys_max,
+            retry=handler.retry,
         )
         store = runtime.store(routing_store)
-        handler = app.handler("inbox", "inbox")
         self._caller = Caller(routing.inbox_handlers)
-        # An async function is awaited directly: one call less for each message.
-        handle = handler.function if handler.is_async else self._call
-        super().__init__(store, str(uuid4()), handle, options, clock=runtime.clock)
+        uid = routing.inbox_uid or str(uuid4())
+        super().__init__(store, uid, self._call, options, clock=runtime.clock)
         self._function = handler
         self._reporter = ProcessReporter(runtime, "inbox")
         self._reported = 0
@@ -62,7 +64,18 @@ class Inbox(InstanceConsumer):
         self._caller.close()
 
     async def _call(self, message: InboundMessage) -> Any:
-        return await self._caller.call(self._function, message)
+        if self._function.is_async:
+            return await self._caller.call(self._function, message)
+        running = asyncio.ensure_future(self._caller.call(self._function, message))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # A thread can't be interrupted. After a time-out the key waits for its end, so that two
+            # functions never work on one key.
+            if self._taking_work() and not running.done():
+                await asyncio.wait({running})
+            running.cancel()
+            raise
 
     async def _report(self) -> None:
         now = self.metrics

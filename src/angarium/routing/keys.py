@@ -45,6 +45,24 @@ INBOUND = Key(
     "list",
     meaning="Messages for one recipient key, oldest first; a message is removed when it is handled",
 )
+ATTEMPTS = Key(
+    f"{TOPIC_PREFIX}_attempts",
+    "hash",
+    meaning="Recipient key → attempts at its first message, when the next is due, how many "
+    "messages are still taken one by one, the message's id, and the reason of the last failure",
+    expiry="when the message is handled or dead",
+)
+SESSIONS = Key(
+    f"{TOPIC_PREFIX}_sessions",
+    "hash",
+    meaning="Instance uid → the process that is this instance; another one's writes are refused",
+    expiry="with the instance",
+)
+SWEEP = Key(
+    f"{TOPIC_PREFIX}_sweep",
+    "hash",
+    meaning="How far the search for lost instances and for unused keys has come",
+)
 INBOUND_DEAD = Key(
     f"{TOPIC_PREFIX}_dead_inbound",
     "list",

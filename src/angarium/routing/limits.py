@@ -58,6 +58,14 @@ class RoutingLimits(Limits):
             "these messages are late, and more would only wait in its memory.",
         ),
     ] = 512
+    inbox_delayed_keys_max: Annotated[
+        int,
+        Limit(
+            "keys",
+            "Recipient keys of one instance whose message waits for its next attempt. At this "
+            "number the instance takes no further keys.",
+        ),
+    ] = 10_000
     deliveries_max: Annotated[
         int,
         Limit(

@@ -27,7 +27,8 @@ ROUTING = Module(
             retried="outbound_retried",
         ),
         *other_events(
-            "assigned reassigned registered retired removed dead_dropped outbound_dead_dropped"
+            "assigned reassigned registered retired removed forgotten "
+            "dead_dropped outbound_dead_dropped"
         ),
     ),
     roles=(

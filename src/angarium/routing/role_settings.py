@@ -12,9 +12,12 @@ from angarium.runtime.settings import CommonSettings
 
 
 def routing_rules(settings: CommonSettings) -> RoutingRules:
+    routing = settings.group(RoutingSettings)
     return RoutingRules(
-        layout=settings.group(RoutingSettings).layout.value,
-        stale_after_ms=settings.group(RoutingSettings).stale_after_ms,
+        layout=routing.layout.value,
+        stale_after_ms=routing.stale_after_ms,
+        instance_keep_ms=routing.instance_retention_ms,
+        key_keep_ms=routing.recip_key_retention_ms,
     )
 
 

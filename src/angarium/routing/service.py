@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from angarium.routing import keys
 from angarium.routing.dead_letters import RoutingDeadLetters
 from angarium.routing.envelope import decode_base64url
+from angarium.routing.errors import InstanceUnknown
 from angarium.routing.limits import RoutingLimits
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.role_settings import routing_store
@@ -31,6 +32,14 @@ class RoutingLengths:
     in_hand: int
     dead_inbound: int
     dead_outbound: int
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Instances that were removed, and keys that have no owner any more."""
+
+    instances: int
+    keys: int
 
 
 class RoutingService:
@@ -62,6 +71,24 @@ class RoutingService:
     async def instances(self) -> tuple[list[RoutingInstance], int]:
         """Every instance, and the number of keys with messages and without an owner."""
         return await self._store.instances()
+
+    async def remove_instance(self, uid: str, *, force: bool = False) -> None:
+        """Its keys lose their owner. Raises InstanceUnknown, and InstanceLive without `force`."""
+        if not await self._store.remove(uid, force=force):
+            raise InstanceUnknown(f"there is no instance {uid!r}")
+
+    async def prune(self, silent_ms: int | None = None, *, idle_keys: bool = False) -> Pruned:
+        """Remove instances that were silent for so long and have no messages, and forget keys that
+        nobody has used for their retention; with `idle_keys` all that have no messages now."""
+        removed = forgotten = passes = 0
+        key_keep_ms = 0 if idle_keys else None
+        while True:
+            swept = await self._store.sweep(silent_ms, key_keep_ms, forget_idle=idle_keys)
+            removed, forgotten = removed + swept.removed, forgotten + swept.forgotten
+            passes += 1
+            # A pass looks at about a hundred instances.
+            if not (swept.again or swept.aging) and passes > 2 + swept.instances // 100:
+                return Pruned(removed, forgotten)
 
     async def rebalance(self) -> int:
         """Move idle keys to instances that own fewer; returns how many moved."""

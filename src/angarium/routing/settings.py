@@ -64,6 +64,20 @@ class RoutingSettings(Group):
         le=10_000,
         description="Messages of different keys that one inbox handles at the same time.",
     )
+    inbox_uid: Annotated[str, Field(pattern="^[^_,]{1,200}$")] | None = Field(
+        None,
+        description="Name of this instance, so that a restart is the same instance. Each process "
+        "needs its own; without it every start is a new instance.",
+    )
+    instance_retention_ms: Positive = Field(
+        3_600_000,
+        description="Milliseconds of silence after which an instance without messages is removed.",
+    )
+    recip_key_retention_ms: Positive = Field(
+        7 * 86_400_000,
+        description="Milliseconds without a message after which a recipient key is forgotten; it "
+        "may take twice as long. The next message gives the key an owner again.",
+    )
     inbox_attempts: Positive = Field(
         5, description="Times an inbox tries a message before it becomes a dead letter."
     )

@@ -16,27 +16,39 @@ import msgspec
 
 from angarium.redis.subscription import Subscription
 from angarium.routing import keys, transitions
-from angarium.routing.errors import InstancesFull, RecipientUnknown
+from angarium.routing.errors import (
+    InstanceLive,
+    InstancesFull,
+    InstanceSuperseded,
+    RecipientUnknown,
+)
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
 from angarium.routing.transitions import (
+    BeginArgs,
+    BeginItem,
     ClaimedKeys,
     ClaimItem,
     DeadItem,
     FinishArgs,
     FinishItem,
-    InstanceItem,
     KeyItem,
     ListedUid,
     MessageItem,
     OwnerUid,
     ReassignItem,
+    RemoveItem,
     ResponseArgs,
     ResponseItem,
+    RetireItem,
     RuleArgs,
     ShownKey,
+    SweepArgs,
+    SweptUids,
     TakeArgs,
     TakenMessages,
     TakeResponsesArgs,
+    TouchItem,
+    TriedMessage,
     TurnsItem,
 )
 from angarium.runtime.ids import time_ordered_id
@@ -60,6 +72,8 @@ class RoutingRules:
     layout: str = "native"
     stale_after_ms: int = 15_000
     moves_max: int = MOVES_MAX
+    instance_keep_ms: int = 3_600_000
+    key_keep_ms: int = 7 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -85,12 +99,16 @@ class KeyState:
 
 @dataclass(frozen=True)
 class InstanceSweep:
-    """`again`: one call may not do all the work that was found."""
+    """`again`: one call may not do all the work that was found. `aging`: a round over all keys is
+    under way."""
 
     assigned: int
     moved: int
     again: bool
     instances: int = 0
+    removed: int = 0
+    forgotten: int = 0
+    aging: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,15 +120,29 @@ class StoredDeadLetter:
     raw: bytes
 
 
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """A message whose handler failed, to be tried again after the delay."""
+
+    id: str
+    attempts: int
+    delay_ms: int
+    reason: str
+
+
 @dataclass(frozen=True)
 class FinishedKey:
     """A key that an instance releases.
 
-    Each ending is the id of a message and the reason if it is a dead letter, otherwise ''.
+    Each ending is the id of a message and the reason if it is a dead letter, otherwise ''. The
+    message that had a record of `attempts` is the first ending. `failed` follows the endings. With
+    `keep` the instance goes on with the key.
     """
 
     recip_key: str
     endings: Sequence[tuple[str, str]]
+    attempts: int = 0
+    failed: FailedAttempt | None = None
+    keep: bool = False
 
 
 class RoutingStore:
@@ -202,33 +234,64 @@ class RoutingStore:
 
     # Instances -------------------------------------------------------------------------------
 
-    async def touch(self, uid: str) -> bool:
-        """Record a heartbeat in every partition; True when one of them registered the instance."""
-        registered = False
+    async def touch(self, uid: str, session: str = "", *, starting: bool = False) -> bool:
+        """Record a heartbeat in every partition; True when one of them registered the instance.
+
+        A process that starts becomes the instance: what an earlier process of this uid has in hand
+        is due again, and its writes are refused.
+        """
+        registered, items = False, [TouchItem(uid, session, starting)]
         for partition in range(self.partitions):
-            (reply,) = await self._call(transitions.TOUCH_UID, partition, [InstanceItem(uid)])
+            (reply,) = await self._call(transitions.TOUCH_UID, partition, items)
             if reply == "full":
-                raise InstancesFull(
-                    "no instance number is free; stop instances that are not needed"
-                )
+                raise InstancesFull("no instance number is free; remove instances that are gone")
+            if reply == "superseded":
+                raise InstanceSuperseded(f"another process has started as the instance {uid!r}")
             registered |= reply == "registered"
         return registered
 
-    async def retire(self, uid: str) -> None:
+    async def retire(self, uid: str, session: str = "") -> None:
         for partition in range(self.partitions):
-            await self._call(transitions.RETIRE_UID, partition, [InstanceItem(uid)])
+            await self._call(transitions.RETIRE_UID, partition, [RetireItem(uid, session)])
 
-    async def sweep(self) -> InstanceSweep:
-        assigned = moved = more = instances = 0
+    async def remove(self, uid: str, *, force: bool = False) -> bool:
+        """Whether it was known. Raises InstanceLive without `force`."""
+        known = False
         for partition in range(self.partitions):
-            swept = await self._call(transitions.SWEEP_UIDS, partition)
-            assigned, moved, more = (
-                assigned + swept.assigned,
-                moved + swept.moved,
-                more + swept.more,
-            )
-            instances = max(instances, swept.instances)
-        return InstanceSweep(assigned, moved, more > 0, instances)
+            reply = "more"
+            while reply == "more":
+                items = [RemoveItem(uid, force)]
+                (reply,) = await self._call(transitions.REMOVE_UID, partition, items)
+            if reply == "live":
+                raise InstanceLive(f"the instance {uid!r} is live; stop it, or use force")
+            known |= reply == "removed"
+        return known
+
+    async def sweep(
+        self,
+        instance_keep_ms: int | None = None,
+        key_keep_ms: int | None = None,
+        *,
+        forget_idle: bool = False,
+    ) -> InstanceSweep:
+        """One pass over some instances and some keys, with the rules' retention or another."""
+        rules = self._rules
+        found: list[SweptUids] = []
+        for args in self._args:
+            keep_ms = rules.instance_keep_ms if instance_keep_ms is None else instance_keep_ms
+            key_ms = rules.key_keep_ms if key_keep_ms is None else key_keep_ms
+            sweep_args = SweepArgs(*args, keep_ms, key_ms, forget_idle)
+            call = self._runtime.call
+            found.append(await call(transitions.SWEEP_UIDS, args.partition, sweep_args))
+        return InstanceSweep(
+            assigned=sum(each.assigned for each in found),
+            moved=sum(each.moved for each in found),
+            again=any(each.more for each in found),
+            instances=max(each.instances for each in found),
+            removed=sum(each.removed for each in found),
+            forgotten=sum(each.forgotten for each in found),
+            aging=any(each.aging for each in found),
+        )
 
     async def rebalance(self) -> int:
         """Move idle keys to instances that own fewer; returns how many moved."""
@@ -256,7 +319,7 @@ class RoutingStore:
         shown: ShownKey
         (shown,) = await self._call(transitions.SHOW_KEYS, partition, [KeyItem(recip_key)])
         if not shown.uid and not shown.waiting:
-            raise RecipientUnknown(f"no message for {recip_key!r} has ever arrived")
+            raise RecipientUnknown(f"no message for {recip_key!r} waits, and no instance owns it")
         silent_ms = None if shown.silent_ms < 0 else shown.silent_ms
         uid = shown.uid or None
         return KeyState(recip_key, uid, shown.pending, shown.waiting, silent_ms, partition)
@@ -264,27 +327,43 @@ class RoutingStore:
     # The messages of one instance -------------------------------------------------------------
 
     async def claim(
-        self, uid: str, partition: int, keys_max: int, *, again: bool = False
+        self, uid: str, partition: int, keys_max: int, *, again: bool = False, session: str = ""
     ) -> ClaimedKeys | None:
         """Keys with messages, with `again` also those claimed before; None for a removed uid."""
-        items = [ClaimItem(uid, keys_max, again)]
+        items = [ClaimItem(uid, session, keys_max, again)]
         (reply,) = await self._call(self._claim_keys, partition, items)
         return reply if isinstance(reply, ClaimedKeys) else None
 
     async def take(
-        self, uid: str, partition: int, recip_keys: Sequence[str], messages_max: int
-    ) -> list[TakenMessages | str]:
-        """For each key its oldest messages, raw, or `not_owner`, or `later`."""
-        args = TakeArgs(uid, self._bytes_max, messages_max)
+        self,
+        uid: str,
+        partition: int,
+        recip_keys: Sequence[str],
+        messages_max: int,
+        session: str = "",
+    ) -> list[TakenMessages | TriedMessage | str]:
+        """For each key its oldest messages, raw, or one that was tried, `not_owner` or `later`."""
+        args = TakeArgs(uid, session, self._bytes_max, messages_max)
         items = [KeyItem(key) for key in recip_keys]
-        found: list[TakenMessages | str]
+        found: list[TakenMessages | TriedMessage | str]
         found = await self._runtime.call(transitions.TAKE_MESSAGES, partition, args, items)
         return found
 
-    async def finish(self, uid: str, partition: int, done: Sequence[FinishedKey]) -> list[str]:
+    async def begin(
+        self, uid: str, recip_key: str, message_id: str, attempt: int, session: str = ""
+    ) -> bool:
+        """Count an attempt before it is made; False if another instance owns the key."""
+        items, partition = [BeginItem(recip_key, message_id, attempt)], self.partition_of(recip_key)
+        args, call = BeginArgs(uid, session), self._runtime.call
+        (reply,) = await call(transitions.BEGIN_ATTEMPTS, partition, args, items)
+        return bool(reply == "begun")
+
+    async def finish(
+        self, uid: str, partition: int, done: Sequence[FinishedKey], session: str = ""
+    ) -> list[str]:
         """For each key `finished`, `more` or `not_owner`. Its other messages can be claimed."""
         items = [_finish_item(each) for each in done]
-        args = FinishArgs(self._rules.layout, uid)
+        args = FinishArgs(self._rules.layout, uid, session)
         found: list[str]
         found = await self._runtime.call(transitions.FINISH_MESSAGES, partition, args, items)
         return found
@@ -334,7 +413,10 @@ def _finish_item(done: FinishedKey) -> FinishItem:
     ids = ",".join([message_id for message_id, _ in done.endings])
     dead = {message_id: reason for message_id, reason in done.endings if reason}
     reasons = msgspec.json.encode(dead) if dead else ""
-    return FinishItem(done.recip_key, len(done.endings), ids, reasons)
+    failed = msgspec.json.encode(done.failed) if done.failed is not None else ""
+    return FinishItem(
+        done.recip_key, len(done.endings), ids, reasons, done.attempts, failed, done.keep
+    )
 
 
 def _merged(one: RoutingInstance | None, row: ListedUid) -> RoutingInstance:

@@ -15,7 +15,10 @@ _MAPS = {
     "owners": keys.RECIP_KEY_UID,
     "access": keys.UID_LAST_ACCESS,
     "mail": keys.MAIL,
+    "attempts": keys.ATTEMPTS,
+    "sessions": keys.SESSIONS,
 }
+_IN_HAND = {"owners": keys.RECIP_KEY_UID, "attempts": keys.ATTEMPTS, "sessions": keys.SESSIONS}
 _LIST = {"list": keys.INBOUND}
 
 
@@ -29,8 +32,33 @@ class RuleArgs(NamedTuple):
     partition: int
 
 
-class InstanceItem(NamedTuple):
+class SweepArgs(NamedTuple):
+    """`forget_idle` forgets keys without messages however lately they were used."""
+
+    layout_name: str
+    stale_after_ms: int
+    moves_max: int
+    wake: str
+    partition: int
+    instance_keep_ms: int
+    key_keep_ms: int
+    forget_idle: bool
+
+
+class TouchItem(NamedTuple):
     uid: str
+    session: str
+    starting: bool
+
+
+class RetireItem(NamedTuple):
+    uid: str
+    session: str
+
+
+class RemoveItem(NamedTuple):
+    uid: str
+    force: bool
 
 
 class KeyItem(NamedTuple):
@@ -60,28 +88,49 @@ class ReassignItem(NamedTuple):
 
 class ClaimItem(NamedTuple):
     uid: str
+    session: str
     keys_max: int
     again: bool
 
 
 class TakeArgs(NamedTuple):
     uid: str
+    session: str
     bytes_max: int
     messages_max: int
+
+
+class BeginArgs(NamedTuple):
+    uid: str
+    session: str
+
+
+class BeginItem(NamedTuple):
+    recip_key: str
+    message_id: str
+    attempt: int
 
 
 class FinishArgs(NamedTuple):
     layout_name: str
     uid: str
+    session: str
 
 
 class FinishItem(NamedTuple):
-    """`ids` are separated by commas; `dead` is '' or JSON: id → reason of its dead letter."""
+    """`ids` are separated by commas; `dead` is '' or JSON: id → reason of its dead letter.
+
+    `attempts` at the message, if it has a record of them, or else 0. `failed` is '' or the JSON of
+    a `FailedAttempt` at the message after those that ended. With `keep` the key stays in hand.
+    """
 
     recip_key: str
     number_of_ids: int
     ids: str
     dead: str | bytes
+    attempts: int
+    failed: str | bytes
+    keep: bool
 
 
 class ResponseArgs(NamedTuple):
@@ -134,7 +183,10 @@ class ShownKey(NamedTuple):
 class SweptUids(NamedTuple):
     assigned: int
     moved: int
+    removed: int
+    forgotten: int
     more: bool
+    aging: bool
     instances: int
 
 
@@ -152,6 +204,19 @@ class ClaimedKeys(NamedTuple):
 
 class TakenMessages(NamedTuple):
     messages: list[bytes]
+
+
+class TriedMessage(NamedTuple):
+    """The first message of a key, and what is known of earlier attempts at the message `id`.
+
+    Without an id the attempt was at some message of the key.
+    """
+
+    message: bytes
+    id: str
+    attempts: int
+    wait_ms: int
+    reason: str
 
 
 class TakenResponses(NamedTuple):
@@ -195,19 +260,31 @@ TOUCH_UID = Transition(
     "touch_uid",
     _MAPS,
     args=RuleArgs,
-    item=InstanceItem,
-    replies={"touched": None, "registered": None, "full": None},
+    item=TouchItem,
+    replies={"touched": None, "registered": None, "full": None, "superseded": None},
 )
 RETIRE_UID = Transition(
     _PACKAGE,
     "retire_uid",
     _MAPS,
     args=RuleArgs,
-    item=InstanceItem,
+    item=RetireItem,
     replies={"retired": None, "removed": None, "unknown": None},
 )
+REMOVE_UID = Transition(
+    _PACKAGE,
+    "remove_uid",
+    _MAPS,
+    args=RuleArgs,
+    item=RemoveItem,
+    replies={"removed": None, "more": None, "live": None, "unknown": None},
+)
 SWEEP_UIDS: Transition[Any] = Transition(
-    _PACKAGE, "sweep_uids", _MAPS, args=RuleArgs, replies={"swept": SweptUids}
+    _PACKAGE,
+    "sweep_uids",
+    {**_MAPS, "sweep": keys.SWEEP},
+    args=SweepArgs,
+    replies={"swept": SweptUids},
 )
 REBALANCE_KEYS: Transition[Any] = Transition(
     _PACKAGE, "rebalance_keys", _MAPS, args=RuleArgs, replies={"rebalanced": RebalancedKeys}
@@ -227,11 +304,19 @@ SHOW_KEYS = Transition(
 TAKE_MESSAGES = Transition(
     _PACKAGE,
     "take_messages",
-    {"owners": keys.RECIP_KEY_UID},
+    _IN_HAND,
     args=TakeArgs,
     item=KeyItem,
     item_keys=_LIST,
-    replies={"taken": TakenMessages, "not_owner": None, "later": None},
+    replies={"taken": TakenMessages, "tried": TriedMessage, "not_owner": None, "later": None},
+)
+BEGIN_ATTEMPTS = Transition(
+    _PACKAGE,
+    "begin_attempts",
+    _IN_HAND,
+    args=BeginArgs,
+    item=BeginItem,
+    replies={"begun": None, "not_owner": None},
 )
 FINISH_MESSAGES = Transition(
     _PACKAGE,
@@ -239,9 +324,9 @@ FINISH_MESSAGES = Transition(
     {
         "counts": keys.PENDING_COUNTS,
         "dead": keys.INBOUND_DEAD,
-        "owners": keys.RECIP_KEY_UID,
         "access": keys.UID_LAST_ACCESS,
         "mail": keys.MAIL,
+        **_IN_HAND,
     },
     args=FinishArgs,
     item=FinishItem,

@@ -4,6 +4,7 @@
 -- Events: assigned
 -- Repeats: safe, idempotent by key
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 -- include: assignment

@@ -4,6 +4,8 @@
 -- Events: none
 -- Repeats: no, a call with `again` returns the keys of a lost reply
 -- include: transition
+-- include: attempts
+-- include: session
 -- include: layout_native
 -- include: layout_acapy
 -- include: claim_keys

@@ -1,9 +1,12 @@
 #!lua
 -- Guarantee: only the owner of a key removes messages from its list, only those it names and in their
--- order; the count changes with them. Other messages stay, and the key can be claimed again.
+-- order; the count changes with them. Other messages stay, and the key can be claimed again, unless
+-- the instance keeps it.
 -- Events: handled, dead; before them accepted, for a message of a published relay
 -- Repeats: safe, idempotent by message id
 -- include: transition
+-- include: attempts
+-- include: session
 local acapy = layout_name == 'acapy'
 local BAND, tick = 2 ^ 39, math.floor(now_ms / 10)
 local number = tonumber(string.match(redis.call('HGET', access_key, uid) or '', '^%d+:(%d+)'))
@@ -17,26 +20,26 @@ end
 -- Our items have no blank after the first colon; json.dumps in the published relay writes one.
 local function is_foreign(message) return acapy and string.sub(message, 1, 12) ~= '{"payload":"' end
 
-local function finish(key, quoted_key, message, id, reason)
+local function finish(key, quoted_key, message, id, reason, attempts)
   if is_foreign(message) then note('accepted', id, { k = key, o = uid, d = 'foreign' }) end
   if not reason then
     note_row('{"e":"handled","s":"' .. id .. '","o":' .. quoted_uid .. ',"k":' .. quoted_key .. '}')
   else
     redis.call('RPUSH', dead_key, cjson.encode({ id = id, recip_key = key, reason = reason,
-      message = message, at_ms = now_ms }))
-    note('dead', id, { k = key, o = uid, d = reason })
+      message = message, attempts = attempts, at_ms = now_ms }))
+    note('dead', id, { k = key, o = uid, a = attempts, d = reason })
   end
 end
 
 -- Removes the named messages that are at the head of the list. Messages that an earlier, equal call
 -- finished are not there. Pops first and puts back the rest, which is rarely needed.
-local function remove(key, list, number_of_ids, ids, reasons)
+local function remove(key, list, number_of_ids, ids, reasons, attempts)
   local heads = number_of_ids > 0 and redis.call('LPOP', list, number_of_ids) or {}
   local quoted_key, taken = cjson.encode(key), 0
   for id in string.gmatch(ids, '[^,]+') do
     local head = heads[taken + 1]
     if head and id_of(head) == id then
-      finish(key, quoted_key, head, id, reasons[id])
+      finish(key, quoted_key, head, id, reasons[id], attempts)
       taken = taken + 1
     end
   end
@@ -45,7 +48,10 @@ local function remove(key, list, number_of_ids, ids, reasons)
 end
 
 local function settle(key, list, left)
-  if acapy then return redis.call('LLEN', list) > 0 and reply.more or reply.finished end
+  if acapy then
+    emptied[#emptied + 1] = key  -- not in hand any more
+    return redis.call('LLEN', list) > 0 and reply.more or reply.finished
+  end
   if left == 0 then
     emptied[#emptied + 1] = key
     return reply.finished
@@ -57,9 +63,19 @@ local function settle(key, list, left)
   return reply.more
 end
 
-local owners = {}
-local wanted = each_item(function(recip_key, number_of_ids, ids, dead, list_key) return recip_key end)
-for start = 1, item_count, 1000 do
+-- The message after those that ended failed and is tried again later.
+local function record_failure(key, failed)
+  local record, failure = record_of(key), cjson.decode(failed)
+  write_record(key, failure.attempts, now_ms + failure.delay_ms, record and record.watched or 0,
+    failure.id, failure.reason)
+end
+
+local owners, lost = {}, superseded(uid, session)
+local some_tried = redis.call('EXISTS', attempts_key) == 1
+local wanted = each_item(function(recip_key, number_of_ids, ids, dead, attempts, failed, keep, list_key)
+  return recip_key
+end)
+for start = 1, lost and 0 or item_count, 1000 do
   local last = math.min(item_count, start + 999)
   for _, owner in ipairs(redis.call('HMGET', owners_key, unpack(wanted, start, last))) do
     owners[#owners + 1] = owner
@@ -67,10 +83,11 @@ for start = 1, item_count, 1000 do
 end
 
 local at = 0
-local replies = each_item(function(recip_key, number_of_ids, ids, dead, list_key)
+local replies = each_item(function(recip_key, number_of_ids, ids, dead, attempts, failed, keep, list_key)
   at = at + 1
   if owners[at] ~= uid then return reply.not_owner end
-  local removed = remove(recip_key, list_key, number_of_ids, ids, dead == '' and {} or cjson.decode(dead))
+  local reasons = dead == '' and {} or cjson.decode(dead)
+  local removed = remove(recip_key, list_key, number_of_ids, ids, reasons, math.max(1, attempts))
   local field = uid .. '_' .. recip_key
   local left = redis.call('HINCRBY', counts_key, field, -removed)
   -- If somebody deleted the list, the count would never reach 0.
@@ -78,6 +95,12 @@ local replies = each_item(function(recip_key, number_of_ids, ids, dead, list_key
     redis.call('HSET', counts_key, field, 0)
     left = 0
   end
+  if failed ~= '' then
+    record_failure(recip_key, failed)
+  elseif (attempts > 0 and removed > 0) or (some_tried and left == 0) then
+    forget_attempts(recip_key, left)
+  end
+  if keep then return reply.more end
   return settle(recip_key, list_key, left)
 end)
 for start = 1, #emptied, 1000 do

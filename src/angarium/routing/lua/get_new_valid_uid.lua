@@ -3,6 +3,7 @@
 -- Events: none
 -- Repeats: no, each call moves the turn on
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 -- include: assignment

@@ -3,6 +3,7 @@
 -- Events: none
 -- Repeats: safe
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 local found = {}

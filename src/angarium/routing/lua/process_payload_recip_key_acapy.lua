@@ -4,6 +4,7 @@
 -- Events: accepted, assigned, reassigned, removed
 -- Repeats: no, a second call queues the message again
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 -- include: assignment

@@ -4,6 +4,7 @@
 -- Events: reassigned, removed
 -- Repeats: safe, idempotent by key and old owner
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 -- include: assignment

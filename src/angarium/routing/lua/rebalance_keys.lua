@@ -4,6 +4,7 @@
 -- Events: reassigned
 -- Repeats: safe
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 -- include: assignment

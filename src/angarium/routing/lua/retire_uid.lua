@@ -4,10 +4,13 @@
 -- Events: retired, removed
 -- Repeats: safe
 -- include: transition
+-- include: attempts
+-- include: session
 -- include: layout_native
 -- include: layout_acapy
-local replies = each_item(function(uid)
-  if not layout.known(uid) then return reply.unknown end
+local replies = each_item(function(uid, session)
+  if not layout.known(uid) or superseded(uid, session) then return reply.unknown end
+  redis.call('HDEL', sessions_key, uid)
   local status = 'retired'
   if layout.size(uid) == 0 then
     layout.remove(uid)

@@ -3,6 +3,7 @@
 -- Events: accepted, assigned, reassigned, removed
 -- Repeats: safe, a second call returns unknown
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 -- include: assignment

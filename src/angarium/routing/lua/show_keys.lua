@@ -3,6 +3,7 @@
 -- Events: none
 -- Repeats: safe
 -- include: transition
+-- include: attempts
 -- include: layout_native
 -- include: layout_acapy
 return each_item(function(recip_key, list_key)

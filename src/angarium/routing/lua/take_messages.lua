@@ -4,19 +4,39 @@
 -- Events: none
 -- Repeats: safe
 -- include: transition
+-- include: attempts
+-- include: session
 local owners, first = {}, true
+local lost = superseded(uid, session)
 local wanted = each_item(function(recip_key, list_key) return recip_key end)
-for start = 1, item_count, 1000 do
+for start = 1, lost and 0 or item_count, 1000 do
   local last = math.min(item_count, start + 999)
   for _, owner in ipairs(redis.call('HMGET', owners_key, unpack(wanted, start, last))) do
     owners[#owners + 1] = owner
   end
 end
+local some_tried = redis.call('EXISTS', attempts_key) == 1
 local at, bytes_left = 0, bytes_max
+
+-- The first message alone, with what is known of earlier attempts.
+local function tried(record, list_key)
+  local message = redis.call('LINDEX', list_key, 0)
+  if not message then return reply.taken({}) end
+  if not first and #message > bytes_left then
+    bytes_left = 0
+    return reply.later
+  end
+  bytes_left, first = bytes_left - #message, false
+  return reply.tried(message, record.id, record.attempts, math.max(0, record.due_ms - now_ms),
+    record.reason)
+end
+
 return each_item(function(recip_key, list_key)
   at = at + 1
   if owners[at] ~= uid then return reply.not_owner end
   if bytes_left <= 0 then return reply.later end
+  local record = some_tried and record_of(recip_key)
+  if record then return tried(record, list_key) end
   local messages = {}
   for place = 0, messages_max - 1 do
     local message = redis.call('LINDEX', list_key, place)

@@ -11,7 +11,8 @@ local function owner_for(key)
     active = not is_silent(uid)
     is_active[uid] = active
   end
-  if active or not is_stale(uid) then return uid end
+  -- Once the call has moved its share, messages wait at the old owner until the next sweep.
+  if active or moves_left <= 0 or not is_stale(uid) then return uid end
   local new = reassign_recip_key_to_uid(uid, key)
   if not new then return uid end
   if not moved_from[uid] then

@@ -1,5 +1,7 @@
 -- Assigns recipient keys to instances, and moves them.
-local function is_silent(uid)
+local moves_left = moves_max
+
+function is_silent(uid)
   local silent_ms = layout.silent_ms(uid)
   return silent_ms and silent_ms > stale_after_ms
 end
@@ -53,6 +55,8 @@ end
 
 local function move_key(key, old, new, why)
   local count = count_of(old, key)
+  if count >= 1 and layout.in_hand(old, key) then lost_in_hand(key) end
+  moves_left = moves_left - 1
   layout.drop_key(old, key)
   redis.call('HDEL', counts_key, old .. '_' .. key)
   set_owner(key, new)
@@ -60,6 +64,8 @@ local function move_key(key, old, new, why)
   if count >= 1 then
     redis.call('HINCRBY', counts_key, new .. '_' .. key, count)
     layout.ready(new, key)
+  elseif layout_name == 'native' then
+    redis.call('HSET', counts_key, new .. '_' .. key, 0)  -- without a count it would seem unused
   end
   note('reassigned', key, { k = key, o = new, n = old, a = count, d = why })
 end
@@ -72,23 +78,53 @@ local function reassign_recip_key_to_uid(old, key)
   return new
 end
 
--- Moves the keys of a stale instance, at most moves_max; marks the instance if keys are left.
--- Returns how many moved, and whether keys are left to move.
+-- Moves the keys of a stale instance, as many as the call may still move; marks the instance if keys
+-- are left. Returns how many moved, and whether keys are left to move.
 local function reassign_uid(old)
-  local moved = 0
-  while moved < moves_max do
-    local keys = layout.some_keys(old, moves_max - moved)
+  local before = moves_left
+  while moves_left > 0 do
+    local keys = layout.some_keys(old, moves_left)
     if #keys == 0 then break end
     for _, key in ipairs(keys) do
-      if not reassign_recip_key_to_uid(old, key) then return moved, false end
-      moved = moved + 1
+      if moves_left == 0 then break end
+      if not reassign_recip_key_to_uid(old, key) then return before - moves_left, false end
     end
   end
   if layout.size(old) > 0 then
     layout.mark_moving(old)
-    return moved, true
+    return before - moves_left, true
   end
   layout.remove(old)
-  note('removed', old, { o = old, a = moved })
-  return moved, false
+  note('removed', old, { o = old, a = before - moves_left })
+  return before - moves_left, false
+end
+
+-- The key has no owner any more. Its messages are kept for the next one; without messages nothing of
+-- it is stored.
+local function forget_owner(old, key)
+  local count = count_of(old, key)
+  if count >= 1 and layout.in_hand(old, key) then lost_in_hand(key) end
+  moves_left = moves_left - 1
+  layout.forget_key(old, key)
+  redis.call('HDEL', counts_key, old .. '_' .. key)
+  redis.call('HDEL', owners_key, key)
+  owners[key] = false
+  if count >= 1 then
+    redis.call('HINCRBY', counts_key, '_' .. key, count)
+    layout.ready('', key)
+  end
+  note('forgotten', key, { k = key, o = old, a = count })
+end
+
+-- Removes an instance; its keys lose their owner. Returns whether keys are left for another call.
+local function forget_uid(uid)
+  while moves_left > 0 do
+    local keys = layout.some_keys(uid, moves_left)
+    if #keys == 0 then break end
+    for i = 1, math.min(#keys, moves_left) do forget_owner(uid, keys[i]) end
+  end
+  if layout.size(uid) > 0 then return true end
+  layout.remove(uid)
+  note('removed', uid, { o = uid })
+  return false
 end

@@ -1,6 +1,6 @@
 -- The functions of layout `acapy`; they replace those of `native` when `layout_name` says so.
 -- `keys` is a hash, uid -> base64url of a JSON list; `access` holds dates in seconds; `mail` has only
--- keys without an owner.
+-- keys without an owner and, in the second band, keys whose messages one of our instances has in hand.
 local acapy, lists, dirty = {}, {}, {}
 local ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
 
@@ -130,7 +130,31 @@ function acapy.touch(uid) redis.call('HSET', access_key, uid, date_of(now_ms)) e
 function acapy.retire(uid) redis.call('HSET', access_key, uid, date_of(0)) end
 function acapy.mark_moving() end
 
+function acapy.in_hand(_, key)
+  local score = tonumber(redis.call('ZSCORE', mail_key, key))
+  return score and score >= BAND
+end
+
+function acapy.in_hand_keys(uid)
+  local found = {}
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', mail_key, exactly(BAND), '+inf')) do
+    if owner_of(key) == uid then found[#found + 1] = key end
+  end
+  return found
+end
+
+function acapy.some_uids(cursor)
+  local found = redis.call('HSCAN', keys_key, cursor, 'COUNT', 100)
+  local uids = {}
+  for i = 1, #found[2], 2 do uids[#uids + 1] = found[2][i] end
+  return found[1], uids
+end
+
+-- A published instance does not register again, so only one of ours that has retired is gone.
+function acapy.is_gone(uid) return (acapy.silent_ms(uid) or 0) > now_ms - 1000 end
+
 function acapy.remove(uid)
+  redis.call('HDEL', sessions_key, uid)
   redis.call('HDEL', keys_key, uid)
   redis.call('HDEL', access_key, uid)
   lists[uid], dirty[uid], uids_known = nil, nil, nil
@@ -154,6 +178,7 @@ function acapy.drop_key(uid, key)
   dirty[uid] = true
 end
 
+acapy.forget_key = acapy.drop_key
 function acapy.size(uid) return #acapy.list(uid).keys end
 
 function acapy.some_keys(uid)

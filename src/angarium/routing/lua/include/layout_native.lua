@@ -54,7 +54,7 @@ local function write_ready()
   newly_ready = {}
 end
 
-local native, entries = {}, {}
+local native, entries, is_silent = {}, {}, nil
 
 function native.entry(uid)
   local entry = entries[uid]
@@ -111,7 +111,9 @@ end
 
 function native.register(uid)
   local taken = {}
-  for _, other in ipairs(native.uids()) do taken[native.entry(other).number] = true end
+  for _, value in ipairs(redis.call('HVALS', access_key)) do
+    taken[tonumber(string.match(value, '^%d+:(%d+)'))] = true
+  end
   local number = 1
   while taken[number] do number = number + 1 end
   if number > NUMBERS_MAX then return false end
@@ -141,9 +143,36 @@ end
 
 function native.remove(uid)
   redis.call('HDEL', access_key, uid)
+  redis.call('HDEL', sessions_key, uid)
   entries[uid], uids_known = nil, nil
 end
 
+-- Keys whose messages the instance has in hand.
+function native.in_hand_keys(uid)
+  local number = native.number(uid)
+  return redis.call('ZRANGEBYSCORE', mail_key, exactly(band(number, CLAIMED)),
+    below(band(number + 1, READY)))
+end
+
+function native.in_hand(uid, key)
+  local number, score = native.number(uid), tonumber(redis.call('ZSCORE', mail_key, key))
+  return number and score and score >= band(number, CLAIMED) and score < band(number + 1, READY)
+end
+
+-- Some instances, and the cursor of the next ones.
+function native.some_uids(cursor)
+  local found = redis.call('HSCAN', access_key, cursor, 'COUNT', 100)
+  local uids = {}
+  for i = 1, #found[2], 2 do uids[#uids + 1] = found[2][i] end
+  return found[1], uids
+end
+
+-- Nobody waits for it, or nothing has been heard of it for so long that nobody will.
+function native.is_gone(uid, keep_ms)
+  return is_silent(uid) and (native.size(uid) == 0 or native.silent_ms(uid) > keep_ms)
+end
+
+function native.forget_key(_, key) redis.call('ZREM', keys_key, key) end
 function native.add_key(uid, key) redis.call('ZADD', keys_key, native.number(uid), key) end
 function native.drop_key() end  -- add_key replaces the number of the old owner
 
