@@ -12,6 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.http import http_api
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
@@ -30,6 +31,10 @@ class ApiClient:
         async with self._session.post(f"{self.url}/{path}", json=body) as response:
             answer = await response.json(content_type=None)
             return response.status, answer.get("code") or answer["status"]
+
+    async def problem(self, path: str, body: object) -> str:
+        async with self._session.post(f"{self.url}/{path}", json=body) as response:
+            return str((await response.json(content_type=None))["detail"])
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with self._session.get(f"{self.url}/{path}") as response:
@@ -56,6 +61,23 @@ def answering(response_id: str, request_id: str = "A", **more: Any) -> dict[str,
     return {
         "conversation_id": "c", "request_id": request_id, "response_id": response_id, **more,
     }  # fmt: skip
+
+
+async def test_a_reply_carries_its_address_to_its_sender(redis_url: str) -> None:
+    address = {"connection_id": "other", "tenant": "acme"}
+    async with running_api(redis_url) as (api, runtime):
+        await api.post("requests", opening())
+        assert (await api.post("replies", answering("a1", address=address)))[0] == 202
+        (taken,) = await MessageSyncManager(runtime).get_awaited_messages(1)
+        assert taken.reply.task_item.message_options.address == address
+
+
+async def test_f35_the_refusal_of_a_request_id_says_why(redis_url: str) -> None:
+    async with running_api(redis_url) as (api, _):
+        await api.post("requests", opening("A", "c"))
+        assert await api.post("requests", opening("A", "d")) == (409, "request_taken")
+        detail = await api.problem("requests", opening("A", "d"))
+        assert "belongs to one conversation" in detail
 
 
 async def test_every_refusal_has_its_code(redis_url: str) -> None:
