@@ -66,14 +66,14 @@ class Transition(Generic[Item]):
     package: str
     name: str
     keys: Mapping[str, Key] = field(default_factory=dict)
-    stems: Mapping[str, Key] = field(default_factory=dict)
-    """Keys without their id, of the same partition: the script appends ids that it reads."""
     channels: Mapping[str, Key] = field(default_factory=dict)
     args: type[tuple[Any, ...]] | None = None
     item: type[Item] | None = None
     item_keys: Mapping[str, Key] = field(default_factory=dict)
     replies: Mapping[str, type[tuple[Any, ...]] | None] = field(default_factory=dict)
     one_reply: bool = False
+    stems: Mapping[str, Key] = field(default_factory=dict)
+    """Keys without their id, of the same partition: the script appends ids that it reads."""
 
     @cached_property
     def script(self) -> Script:
