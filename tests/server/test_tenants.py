@@ -106,7 +106,7 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
     connection = urllib.parse.quote(api.connection)
     ids = api.foreign_id, api.foreign_plain_id
     batch = [{"pipeline": "p", "owner": "acme"}, {"pipeline": "p", "owner": "other"}]
-    for method, path, body in (
+    asked: tuple[tuple[str, str, Any], ...] = (
         *(("GET", f"/v1/transactions/{id}", None) for id in ids),
         *(("GET", f"/v1/transactions/{id}?owner=acme&wait_s=0.01", None) for id in ids),
         *(("GET", f"/v1/transactions/{id}/events", None) for id in ids),
@@ -138,12 +138,13 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
         ("POST", "/v1/transactions", {"pipeline": "p", "owner": "other"}),
         ("POST", "/v1/transactions/batch", {"transactions": batch}),
         ("POST", "/v1/transactions//batch", {"transactions": batch}),
-    ):
+    )
+    for method, path, body in asked:
         status, text = api.ask(method, path, body=body)
         # An id in the path is the caller's own word; what stands beside it is not.
         assert SECRET not in text.replace(api.connection, ""), (method, path, text)
         if status < 300:
-            nothing = ({"transactions": [], "next": None}, {"removed": 0})
+            nothing: list[Any] = [{"transactions": [], "next": None}, {"removed": 0}]
             assert json.loads(text) in nothing, (path, text)
         else:
             assert status in (400, 403, 404, 405), (method, path, status, text)
