@@ -14,7 +14,8 @@ import msgspec
 import angarium
 from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.views import SendersView, view_senders
-from angarium.dispatch.store import DispatchStore, PartitionStatus
+from angarium.dispatch.service import DispatchService
+from angarium.dispatch.store import PartitionStatus
 from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
 from angarium.routing.listing_store import RoutingListing
@@ -68,7 +69,7 @@ class OverviewSampler:
         settings = runtime.settings
         self._runtime = runtime
         self._partitions = range(settings.partitions)
-        self._dispatch = runtime.store(DispatchStore)
+        self._dispatch = DispatchService(runtime)
         self._routing = runtime.store(routing_store)
         self._routing_lengths = RoutingListing(runtime)
         self._conversations = ConversationQueries(runtime)
@@ -127,16 +128,16 @@ class OverviewSampler:
         return JournalSummary(entries, events, dropped, behind)
 
     async def _dispatch_metrics(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
-        found = [await self._dispatch.status(partition) for partition in self._partitions]
+        status = await self._dispatch.status()
+        found = status.partitions
         pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
-        consumers = await self._dispatch.consumers()
         facts = {
             "pending": pending,
             "inbox": inbox,
             "processed": sum(each.processed for each in found),
             "partitions": len(found),
             "without_leader": sum(each.leader is None for each in found),
-            "consumers": len(consumers),
+            "consumers": len(status.consumers),
             "dead": sum(each.dead for each in found),
         }
         oldest_ms = _oldest(found)
