@@ -88,8 +88,8 @@ class DispatchSettings(Group):
     )
     worker_window: Positive = Field(
         1_000,
-        description="Unacknowledged messages of a worker, waiting or running. A worker renews them; "
-        "one that does not, finishes them within `ack_timeout_ms`.",
+        description="Unacknowledged messages of a worker, waiting or running. A worker that does "
+        "not renew them finishes them within `ack_timeout_ms`.",
     )
     heartbeat_ms: Positive = Field(
         1_000, description="Milliseconds between heartbeats on a worker's connection."
