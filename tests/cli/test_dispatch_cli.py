@@ -339,5 +339,33 @@ async def test_retry_and_drop_need_ids_or_all(redis_url: str, shell: Open) -> No
         for arguments in (("retry",), ("drop", message_id, "--all")):
             ended = await ours.run("dispatch", "dead", *arguments)
             assert ended.code == 1
-            assert "by their ids, or all of them by --all" in ended.err
+            assert "by their ids, or by --all or --reason" in ended.err
         assert (await ours.store.status(0)).dead == 1
+
+
+async def test_a_dead_letter_is_shown_with_reasons_and_payload(redis_url: str, shell: Open) -> None:
+    async with shell(redis_url) as ours:
+        message_id = await ours.die(b'{"n": 1}', "w1: ValueError: \x1b no")
+        shown = await ours.run("dispatch", "dead", "show", message_id)
+        assert shown.code == 0
+        assert shown.out.splitlines() == [
+            f"{message_id}, partition 0, 1 deliveries",
+            "   1  w1: ValueError:   no",
+            '{"n": 1}',
+        ]
+        as_json = await ours.run("dispatch", "dead", "show", message_id, "--json")
+        assert as_json.json()["payload"] == '{"n": 1}'
+        unknown = await ours.run("dispatch", "dead", "show", "nobody")
+        assert unknown.code != 0
+
+
+async def test_dead_letters_of_a_reason_are_retried_or_dropped(redis_url: str, shell: Open) -> None:
+    async with shell(redis_url) as ours:
+        await ours.die(b"1", "w1: TimeoutError")
+        await ours.die(b"2", "w1: ValueError: no")
+        kept = await ours.die(b"3", "w1: OSError")
+        dead = ("dispatch", "dead")
+        assert (await ours.run(*dead, "retry", "--reason", "Timeout")).out == "1 retried\n"
+        assert (await ours.run(*dead, "drop", "--reason", "ValueError")).out == "1 discarded\n"
+        listed = await ours.run(*dead, "list", "--reason", "OSError", "--json")
+        assert [each["message_id"] for each in listed.json()["letters"]] == [kept]

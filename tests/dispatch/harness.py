@@ -332,10 +332,16 @@ class DispatchServices:
 
 @asynccontextmanager
 async def dispatch_services(
-    redis_url: str, *, partitions: int | None = None, **dispatch: Any
+    redis_url: str,
+    *,
+    partitions: int | None = None,
+    limits: dict[str, int] | None = None,
+    **dispatch: Any,
 ) -> AsyncIterator[DispatchServices]:
     given = {"ack_port": 0, "lock_ms": 500, "ack_timeout_ms": 500, **dispatch}
-    overrides = {} if partitions is None else {"partitions": partitions}
+    overrides: dict[str, Any] = {} if partitions is None else {"partitions": partitions}
+    if limits is not None:
+        overrides["limits"] = limits
     settings = sample_settings(redis_url, dispatch=given, **overrides)
     async with Runtime.open(settings) as runtime, AsyncExitStack() as stack:
         yield DispatchServices(settings, runtime, stack)

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from angarium.dispatch import keys
+from angarium.dispatch.dead_letters import SHOWN_BYTES_MAX
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.gauges import DispatchGauges
-from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, http_api
+from angarium.dispatch.http import LIST_MAX, http_api
 from angarium.dispatch.message_ids import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
 from angarium.runtime.application import Angarium
@@ -351,6 +352,32 @@ async def test_a_dead_letter_is_retried_once(any_redis_url: str) -> None:
         assert (again.status, again.body["code"]) == (404, "dead_letter_unknown")
 
 
+async def test_dead_letters_of_one_reason_are_listed_and_retried_together(
+    any_redis_url: str,
+) -> None:
+    async with api_harness(any_redis_url) as ours:
+        partitions = range(ours.store.partitions)
+        alike = {await ours.die(b"1", "w1: TimeoutError: bank", each) for each in partitions}
+        other = await ours.die(b"2", "w1: ValueError: no such customer")
+        listed = (await ours.ask("GET", f"{DEAD}?reason=TimeoutError")).body["letters"]
+        assert {each["message_id"] for each in listed} == alike
+        answer = await ours.ask("POST", f"{DEAD}/retry", body=b'{"reason": "TimeoutError: bank"}')
+        assert (answer.status, answer.body) == (200, {"retried": len(alike), "unusable": 0})
+        (left,) = (await ours.ask("GET", DEAD)).body["letters"]
+        assert left["message_id"] == other
+        answer = await ours.ask("POST", f"{DEAD}/retry", body=b"{}")
+        assert answer.body["retried"] == 1
+
+
+async def test_a_reply_with_large_dead_letters_has_limited_size(redis_url: str) -> None:
+    limits = {"batch_bytes_max": 5_000}
+    async with api_harness(redis_url, limits=limits) as ours:
+        ids = [await ours.die(b'"%s"' % (b"x" * 1_500), f"no {n}") for n in range(30)]
+        assert len(await ours.store.dead_letters(0, 100)) < 10
+        listed = (await ours.ask("GET", DEAD)).body["letters"]
+        assert [each["message_id"] for each in listed] == ids
+
+
 async def test_a_dead_letter_is_dropped_once(any_redis_url: str) -> None:
     async with api_harness(any_redis_url) as ours:
         message_id = await ours.die(b"1", "no")
@@ -405,4 +432,4 @@ def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 6
+        assert len(names) == 7

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from angarium.dispatch import keys
 from angarium.dispatch.epochs import EpochRing, digest
 from angarium.dispatch.message_ids import new_ids
@@ -354,3 +356,72 @@ async def test_a_batch_with_a_lost_reply_is_repeated_and_counted_once(redis_url:
         await leader.wait_idle()
         assert await leader.payloads() == Counter([b"a", b"a", b"b"])
         assert leader.metrics.accepted == 3
+
+
+async def test_f6_a_hand_over_that_is_cut_short_heals_by_itself(redis_url: str) -> None:
+    async with leader_harness(redis_url) as leader:
+        leader.begin_epoch(await leader.store.publish_epoch_marker())
+        await leader.wait_until_leading()
+        cover = leader.store.cover_epochs
+
+        async def breaks(*args: Any) -> Any:
+            leader.receive(b"b")
+            raise RedisUnavailable("connection cut during a hand-over")
+
+        leader.receive(b"a")
+        await leader.wait_idle()
+        leader.begin_epoch(await leader.store.publish_epoch_marker())
+        replace_methods(leader.store, cover_epochs=breaks)
+        with pytest.raises(RedisUnavailable):
+            await leader.partition.hand_over()
+        assert leader.partition.accepting, "it leads on"
+        leader.receive(b"c")
+        replace_methods(leader.store, cover_epochs=cover)
+
+        async def all_accepted() -> bool:
+            return await leader.payloads() == Counter([b"a", b"b", b"c"])
+
+        await eventually(all_accepted, DEADLINE_S)
+        await leader.partition.hand_over()
+        assert not leader.partition.leading
+
+
+async def test_f4_a_leader_keeps_a_limited_number_of_messages_while_redis_refuses(
+    redis_url: str,
+) -> None:
+    """What does not fit into its queue is accepted from the ring once Redis accepts again."""
+    limits = {"accept_messages_max": 100, "batch_items_max": 10}
+    async with leader_harness(redis_url, limits=limits) as leader:
+        leader.begin_epoch(await leader.store.publish_epoch_marker())
+        await leader.wait_until_leading()
+        accept = leader.store.accept
+        refuses = True
+
+        async def refused(*args: Any) -> Any:
+            if refuses:
+                raise RedisUnavailable("OOM command not allowed")
+            return await accept(*args)
+
+        replace_methods(leader.store, accept=refused)
+        first = leader.ring.current
+        assert first is not None
+        leader.receive(*[b"%d" % n for n in range(300)])
+        leader.begin_epoch(first + 1)
+        leader.receive(*[b"%d" % n for n in range(300, 600)])
+        assert leader.partition.queued == 100
+        assert leader.metrics.overflowed == 500
+        await leader.partition.cover_once()
+        assert await leader.store.covered(0) <= first, "the next leader would accept them"
+        refuses = False
+
+        async def all_accepted() -> bool:
+            return await leader.payloads() == Counter(b"%d" % n for n in range(600))
+
+        await eventually(all_accepted, DEADLINE_S)
+        leader.begin_epoch(first + 2)
+        await leader.wait_idle()
+        await leader.partition.cover_once()
+        assert await leader.store.covered(0) == first + 2
+        leader.receive(b"new")
+        await leader.wait_idle()
+        assert (await leader.payloads()).total() == 601

@@ -12,6 +12,7 @@ import trustme
 
 from angarium.dispatch import keys, security
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_acknowledgements
+from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import Hello, encode_hello
 from angarium.runtime.errors import SettingInvalid
@@ -145,6 +146,23 @@ async def test_any_dispatchers_ack_port_accepts_an_acknowledgement(any_redis_url
         assert first.metrics.acks_unknown + second.metrics.acks_unknown == 2
 
 
+async def test_f8_a_flood_of_acknowledgements_is_pushed_back(redis_url: str) -> None:
+    """The dispatcher keeps a limited number and stops reading; all of them are answered."""
+    count = 3_000
+    async with dispatch_services(redis_url, limits={"ack_waiting_max": 100}) as ours:
+        dispatcher = await ours.add_dispatcher()
+        reader, writer = await asyncio.open_connection("127.0.0.1", dispatcher.ports["ack"])
+        for message_id in new_ids(count):
+            writer.write(encode_acknowledgements([message_id]))
+        answers, splitter = 0, FrameReader(1 << 20)
+        async with asyncio.timeout(60):
+            while answers < count:
+                answers += len(splitter.feed(await reader.read(100_000)))
+        assert dispatcher.metrics.acks_unknown == count
+        assert dispatcher.metrics.acks_paused > 0
+        writer.close()
+
+
 async def test_an_acknowledgement_at_another_dispatcher_frees_the_senders_slot(
     redis_url: str,
 ) -> None:
@@ -272,7 +290,7 @@ async def test_worker_connections_use_tls_with_certificates_on_both_sides(
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     for part in issued.cert_chain_pems:
         part.write_to_path(tmp_path / "cert.pem", append=True)
-    tls = {
+    tls: dict[str, Any] = {
         "tls_certificate": tmp_path / "cert.pem",
         "tls_key": tmp_path / "key.pem",
         "tls_authority": tmp_path / "ca.pem",

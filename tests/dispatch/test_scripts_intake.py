@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from angarium.dispatch import keys
 from angarium.dispatch.message_ids import is_message_id, new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import ENQUEUE
@@ -202,3 +203,39 @@ async def test_a_wait_for_the_inbox_ends_with_the_first_entry(any_redis_url: str
         assert not await ours.store.wait_for_inbox(ours.partition, 1)
         await ours.add_to_inbox("payload", "x")
         assert await ours.store.wait_for_inbox(ours.partition, 10_000)
+
+
+async def test_f9_the_inbox_is_taken_in_replies_of_limited_size(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url, limits={"batch_bytes_max": 100_000}) as ours:
+        for number in range(60):
+            await ours.add_to_inbox("payload", b"%02d" % number + b"x" * 20_000)
+        taken = []
+        while part := await ours.accept_inbox(count=60, sent=60):
+            assert sum(len(payload) for _, payload in part) < 100_000 + 20_002
+            taken += [payload[:2] for _, payload in part]
+        assert taken == [b"%02d" % number for number in range(60)]
+        assert not (await ours.state()).inbox
+
+
+async def test_f9_messages_without_a_key_leave_no_key_each(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url) as ours:
+        for _ in range(200):
+            await ours.store.enqueue(b"x")
+        found = []
+        for partition in range(ours.store.partitions):
+            name = ours.runtime.keyspace.name(keys.MESSAGES_INBOX, partition)
+            found += await all_keys(ours, name)
+        assert len(found) <= 2 * ours.store.partitions, "an inbox and the record of one writer"
+
+
+async def all_keys(ours: StoreHarness, beside: str) -> list[bytes]:
+    """Keys of the intake on the server that has the key `beside`."""
+    found, cursor = [], b"0"
+    while True:
+        reply = await ours.runtime.redis.call(
+            "SCAN", cursor, "MATCH", f"{beside}*", "COUNT", 1_000, key=beside
+        )
+        cursor, names = reply
+        found += names
+        if cursor == b"0":
+            return found

@@ -125,11 +125,11 @@ async def test_only_messages_that_waited_too_long_expire() -> None:
     clock, pool = FakeClock(), PoolWithSlots()
     queue = queue_on(pool, clock)
     queue.add(numbered(1, 2, 3))
-    await clock.advance(0.6)
+    await clock.advance(0.3)
     queue.add(numbered(4, 5))
     pool.free = 1
     queue.send()
-    await clock.advance(TIMEOUT_S * EXPIRY_PART - 0.6)
+    await clock.advance(TIMEOUT_S * EXPIRY_PART - 0.3)
     assert queue.take_expired() == []
     await clock.advance(0.001)
     assert queue.take_expired() == [b"2", b"3"]

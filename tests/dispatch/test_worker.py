@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
@@ -183,3 +184,19 @@ async def test_a_worker_whose_connection_breaks_stores_its_result(
 
 async def _is(value: Any, expected: int) -> bool:
     return bool(await value == expected)
+
+
+async def test_f8_a_worker_closes_connections_beyond_its_limit(redis_url: str) -> None:
+    async with dispatch_services(redis_url, limits={"worker_connections_max": 2}) as ours:
+        worker = await ours.add_worker()
+        writers = []
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports["worker"])
+            writers.append(writer)
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionResetError):
+                while await reader.read(1_000):
+                    continue
+        assert worker.dispatchers == 2
+        for each in writers:
+            each.close()

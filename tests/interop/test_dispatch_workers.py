@@ -97,6 +97,8 @@ def test_the_bytes_on_the_page_equal_the_encoded_frames() -> None:
         "HELLO of a worker": encode_hello(Hello("10.0.0.7:9100", 200)),
         "HEARTBEAT": encode_heartbeat(),
         "ERROR": encode_error(broken.error),
+        "RENEW_MESSAGES": frames.encode_ids(frames.Command.RENEW_MESSAGES, [message_id]),
+        "RELEASE_MESSAGES": frames.encode_ids(frames.Command.RELEASE_MESSAGES, [message_id]),
         **handshake_on_the_page(),
     }
     blocks = re.findall(r"```hex\n; (.+)\n((?:[^`]+\n)+)```", PAGE.read_text())

@@ -12,8 +12,12 @@ from angarium.cli.output import Json, print_json, print_table, run, seconds, war
 
 if TYPE_CHECKING:
     from angarium.dispatch.dead_letters import DispatchDeadLetters
-    from angarium.dispatch.store import DispatchDeadLetter, DispatchStore, PartitionStatus
+    from angarium.dispatch.service import DispatchService
+    from angarium.dispatch.store import DispatchDeadLetter, PartitionStatus
 
+Reason = Annotated[
+    str, typer.Option("--reason", help="Only those whose last reason contains this text.")
+]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
 # Payloads and reasons are cut in lists.
 SHOWN_CHARS_MAX = 60
@@ -26,6 +30,7 @@ def dispatch_commands() -> typer.Typer:
         help="Dead letters: messages that failed all their deliveries.", rich_markup_mode=None
     )
     dead.command("list")(list_dead)
+    dead.command("show")(show_dead)
     dead.command("retry")(retry)
     dead.command("drop")(drop)
     commands.add_typer(dead, name="dead")
@@ -38,18 +43,17 @@ def status(as_json: Json = False) -> int:
 
 
 async def _status(as_json: bool) -> int:
-    async with _store() as store:
-        partitions = [await store.status(number) for number in range(store.partitions)]
-        consumers, dispatchers = await store.consumers(), await store.dispatchers()
+    async with _service() as service:
+        found = await service.status()
     if as_json:
-        print_json({"partitions": partitions, "consumers": consumers, "dispatchers": dispatchers})
+        print_json(found)
         return 0
     print_table(
         ("partition", "leader", "term", "pending", "oldest", "inbox", "processed", "dead"),
-        [_partition_row(each) for each in partitions],
+        [_partition_row(each) for each in found.partitions],
     )
-    print(f"consumers: {', '.join(consumers) or 'none registered'}")
-    print(f"dispatchers: {', '.join(dispatchers) or 'none'}")
+    print(f"consumers: {', '.join(found.consumers) or 'none registered'}")
+    print(f"dispatchers: {', '.join(found.dispatchers) or 'none'}")
     return 0
 
 
@@ -67,23 +71,18 @@ def list_dead(
     after: Annotated[
         str | None, typer.Option("--after", help="Continue after this cursor of an earlier list.")
     ] = None,
+    reason: Reason = "",
     as_json: Json = False,
 ) -> int:
     """List dead letters with their reasons, oldest first."""
-    return run(_list_dead(limit, after, as_json))
+    return run(_list_dead(limit, after, reason, as_json))
 
 
-async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
-    from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view, page_cursor
+async def _list_dead(limit: int, after: str | None, reason: str, as_json: bool) -> int:
+    from angarium.dispatch.dead_letters import dead_letter_view
 
-    letters: list[DispatchDeadLetter] = []
-    cursor = None
-    async with _store() as store:
-        async for letter in DispatchDeadLetters(store).walk(after):
-            if len(letters) == limit:
-                cursor = page_cursor(letters[-1])
-                break
-            letters.append(letter)
+    async with _service() as service:
+        letters, cursor = await service.dead_letters.page(limit, after, reason)
     if as_json:
         print_json({"letters": [dead_letter_view(each) for each in letters], "next": cursor})
         return 0
@@ -96,9 +95,34 @@ async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
     return 0
 
 
+def show_dead(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the message.")],
+    as_json: Json = False,
+) -> int:
+    """Print one dead letter: its reasons and all of its payload."""
+    return run(_show_dead(id, as_json))
+
+
+async def _show_dead(message_id: str, as_json: bool) -> int:
+    from angarium.dispatch.dead_letters import dead_letter_view
+
+    async with _service() as service:
+        letter = await service.dead_letters.find(message_id)
+    view = dead_letter_view(letter)
+    if as_json:
+        print_json(view)
+        return 0
+    print(f"{view.message_id}, partition {view.partition}, {view.deliveries} deliveries")
+    for number, reason in enumerate(view.reasons, 1):
+        print(f"{number:>4}  {_printable(reason)}")
+    print("payload: gone" if view.payload is None else _printable(view.payload))
+    return 0
+
+
 def retry(
     ids: Ids = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    reason: Reason = "",
     as_json: Json = False,
 ) -> int:
     """Make dead messages pending again, with all their deliveries."""
@@ -108,14 +132,15 @@ def retry(
         return "retried"
 
     async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
-        return {"retried": 0, **await letters.retry_all()}
+        return {"retried": 0, **await letters.retry_all(reason)}
 
-    return _act(ids, everything, as_json, one, all_of_them)
+    return _act(ids, everything or bool(reason), as_json, one, all_of_them)
 
 
 def drop(
     ids: Ids = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    reason: Reason = "",
     as_json: Json = False,
 ) -> int:
     """Remove dead messages permanently."""
@@ -125,9 +150,9 @@ def drop(
         return "discarded"
 
     async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
-        return {"discarded": 0, **await letters.drop_all()}
+        return {"discarded": 0, **await letters.drop_all(reason)}
 
-    return _act(ids, everything, as_json, one, all_of_them)
+    return _act(ids, everything or bool(reason), as_json, one, all_of_them)
 
 
 def _act(
@@ -141,13 +166,11 @@ def _act(
     from angarium.runtime.errors import InputInvalid
 
     if bool(ids) == everything:
-        raise InputInvalid("name the messages by their ids, or all of them by --all")
+        raise InputInvalid("name the messages by their ids, or by --all or --reason")
 
     async def act() -> int:
-        from angarium.dispatch.dead_letters import DispatchDeadLetters
-
-        async with _store() as store:
-            letters = DispatchDeadLetters(store)
+        async with _service() as service:
+            letters = service.dead_letters
             if everything:
                 return _print_counts(await all_of_them(letters), as_json)
             return await _one_by_one(letters, ids or (), one, as_json)
@@ -190,12 +213,12 @@ def _print_counts(counts: dict[str, int], as_json: bool) -> int:
 
 
 @asynccontextmanager
-async def _store() -> AsyncIterator[DispatchStore]:
+async def _service() -> AsyncIterator[DispatchService]:
     from angarium.cli.runtime import open_runtime
-    from angarium.dispatch.store import DispatchStore
+    from angarium.dispatch.service import DispatchService
 
     async with open_runtime() as runtime:
-        yield runtime.store(DispatchStore)
+        yield DispatchService(runtime)
 
 
 def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:
@@ -208,6 +231,10 @@ def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    # Published text may contain control characters of the terminal.
-    line = "".join(each if each.isprintable() else " " for each in text)
+    line = _printable(text)
     return line if len(line) <= SHOWN_CHARS_MAX else f"{line[: SHOWN_CHARS_MAX - 1]}…"
+
+
+def _printable(text: str) -> str:
+    # Published text may contain control characters of the terminal.
+    return "".join(each if each.isprintable() else " " for each in text)

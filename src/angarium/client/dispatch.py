@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from angarium.dispatch.store import DispatchStore, Enqueued, PartitionStatus
+from angarium.dispatch.service import DispatchService
+from angarium.dispatch.store import Enqueued, PartitionStatus
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
@@ -15,29 +16,25 @@ from angarium.runtime.text import check_text
 
 class DispatchClient:
     def __init__(self, runtime: Runtime) -> None:
-        self._store = runtime.store(DispatchStore)
+        self._service = DispatchService(runtime)
 
     async def publish(self, message: Any) -> int:
         """Returns the number of listening dispatchers. With none, the message is lost."""
-        return await self._store.publish(self._encoded(message))
+        (listeners,) = await self.publish_all([message])
+        return listeners
 
     async def publish_all(self, messages: Sequence[Any]) -> list[int]:
-        return await self._store.publish_all([self._encoded(each) for each in messages])
+        return await self._service.publish([encoded(each) for each in messages])
 
     async def enqueue(self, message: Any, *, idempotency_key: str | None = None) -> Enqueued:
         """Add to the durable intake, where it waits for a dispatcher. A used key adds nothing."""
         if idempotency_key is not None:
             check_text(idempotency_key, "idempotency_key")
-        return await self._store.enqueue(self._encoded(message), idempotency_key)
+        (enqueued,) = await self._service.enqueue([(encoded(message), idempotency_key)])
+        return enqueued
 
     async def status(self) -> list[PartitionStatus]:
-        partitions = range(self._store.partitions)
-        return [await self._store.status(partition) for partition in partitions]
-
-    def _encoded(self, message: Any) -> bytes:
-        payload = encoded(message)
-        self._store.check_payload(payload)
-        return payload
+        return await self._service.partitions()
 
 
 def encoded(value: Any) -> bytes:

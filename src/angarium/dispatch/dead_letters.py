@@ -2,7 +2,8 @@
 
 Each partition has a stream of dead letters. A list walks through the partitions in turn and
 continues from a page cursor. `retry_all` and `drop_all` act on the dead letters that exist when
-they start: a message that is dead again meanwhile is not included.
+they start, all or those whose last reason contains a text: a message that is dead again meanwhile
+is not included.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from angarium.dispatch.message_ids import is_message_id, partition_of_id
 from angarium.dispatch.store import DispatchDeadLetter, DispatchStore
 from angarium.runtime.errors import InputInvalid
 
-# A dead letter may be as large as a frame; this many are in memory at once.
+# Dead letters in one reply; their bytes are limited too.
 CHUNK = 100
+# Enough of a payload to recognise it in a list; a single dead letter shows the whole payload.
+SHOWN_BYTES_MAX = 2_000
 _CURSOR = re.compile(r"(\d{1,9}):(\d{1,20})-(\d{1,20})", re.ASCII)
 _NUMBER_MAX = 2**64 - 1
 
@@ -53,16 +56,40 @@ class DispatchDeadLetters:
         self._store = store
 
     async def walk(self, after: str | None = None) -> AsyncIterator[DispatchDeadLetter]:
-        """Every dead letter that exists now, after the cursor `after`."""
-        first, entry_id = (0, "-") if after is None else self._position(after)
+        """Every dead letter that exists now, after the cursor `after`, with long payloads cut."""
+        first, entry_id = (0, "") if after is None else self._position(after)
         for partition in range(first, self._store.partitions):
-            async for chunk in self._chunks(partition, entry_id):
+            async for chunk in self._chunks(partition, entry_id, SHOWN_BYTES_MAX):
                 for dead_letter in chunk:
                     yield dead_letter
-            entry_id = "-"
+            entry_id = ""
+
+    async def page(
+        self, limit: int, after: str | None = None, reason: str = ""
+    ) -> tuple[list[DispatchDeadLetter], str | None]:
+        """At most `limit` dead letters whose last reason contains `reason`, and the cursor of the
+        next page; None on the last page."""
+        page: list[DispatchDeadLetter] = []
+        async for dead_letter in self.walk(after):
+            if not _has_reason(dead_letter, reason):
+                continue
+            if len(page) == limit:
+                return page, page_cursor(page[-1])
+            page.append(dead_letter)
+        return page, None
 
     async def find(self, message_id: str) -> DispatchDeadLetter:
-        """The dead letter of one message. Reads those of its partition one by one."""
+        """The dead letter of one message with its whole payload."""
+        found = await self._locate(message_id)
+        whole = await self._store.dead_letters(
+            found.partition, 1, _before(found.entry_id), found.entry_id
+        )
+        if not whole:
+            raise _unknown(message_id)
+        return whole[0]
+
+    async def _locate(self, message_id: str) -> DispatchDeadLetter:
+        """Reads the dead letters of the message's partition one by one, without payloads."""
         wanted = message_id.lower()
         if is_message_id(wanted.encode()):
             partition = partition_of_id(wanted.encode(), self._store.partitions)
@@ -74,7 +101,7 @@ class DispatchDeadLetters:
 
     async def retry(self, message_id: str) -> None:
         """Make the message pending again, with no delivery counted."""
-        dead_letter = await self.find(message_id)
+        dead_letter = await self._locate(message_id)
         (status,) = await self._store.retry_dead_letters(
             dead_letter.partition, [dead_letter.entry_id]
         )
@@ -86,38 +113,40 @@ class DispatchDeadLetters:
             raise _unknown(message_id)
 
     async def drop(self, message_id: str) -> None:
-        dead_letter = await self.find(message_id)
+        dead_letter = await self._locate(message_id)
         (status,) = await self._store.drop_dead_letters(
             dead_letter.partition, [dead_letter.entry_id]
         )
         if status == "unknown":
             raise _unknown(message_id)
 
-    async def retry_all(self) -> Counter[str]:
+    async def retry_all(self, reason: str = "") -> Counter[str]:
         """The number of `retried` and of `unusable` dead letters."""
-        return await self._all(self._store.retry_dead_letters)
+        return await self._all(self._store.retry_dead_letters, reason)
 
-    async def drop_all(self) -> Counter[str]:
-        return await self._all(self._store.drop_dead_letters)
+    async def drop_all(self, reason: str = "") -> Counter[str]:
+        return await self._all(self._store.drop_dead_letters, reason)
 
-    async def _all(self, action: Action) -> Counter[str]:
+    async def _all(self, action: Action, reason: str) -> Counter[str]:
         statuses: Counter[str] = Counter()
         for partition in range(self._store.partitions):
             async for chunk in self._chunks(partition):
-                statuses.update(
-                    await action(partition, [dead_letter.entry_id for dead_letter in chunk])
-                )
+                ids = [each.entry_id for each in chunk if _has_reason(each, reason)]
+                if ids:
+                    statuses.update(await action(partition, ids))
         # Somebody else retried or dropped it between reading and acting.
         del statuses["unknown"]
         return statuses
 
     async def _chunks(
-        self, partition: int, after: str = "-"
+        self, partition: int, after: str = "", payload_bytes_max: int = 0
     ) -> AsyncIterator[list[DispatchDeadLetter]]:
         until = await self._store.newest_dead_letter_id(partition)
         if until is None:
             return
-        while chunk := await self._store.dead_letters(partition, CHUNK, after, until):
+        while chunk := await self._store.dead_letters(
+            partition, CHUNK, after, until, payload_bytes_max
+        ):
             yield chunk
             after = chunk[-1].entry_id
 
@@ -133,12 +162,9 @@ class DispatchDeadLetters:
         return int(match[1]), f"{match[2]}-{match[3]}"
 
 
-def dead_letter_view(
-    dead_letter: DispatchDeadLetter, bytes_max: int | None = None
-) -> DeadLetterView:
-    """`bytes_max` cuts the payload."""
-    payload = b"" if dead_letter.payload is None else dead_letter.payload
-    text, encoding = _text(payload, len(payload) if bytes_max is None else bytes_max)
+def dead_letter_view(dead_letter: DispatchDeadLetter) -> DeadLetterView:
+    payload = dead_letter.payload or b""
+    text, encoding = _text(payload)
     return DeadLetterView(
         dead_letter.message_id,
         dead_letter.partition,
@@ -147,18 +173,29 @@ def dead_letter_view(
         dead_letter.reasons,
         None if dead_letter.payload is None else text,
         encoding,
-        len(payload),
-        bytes_max is not None and len(payload) > bytes_max,
+        dead_letter.payload_bytes,
+        len(payload) < dead_letter.payload_bytes,
     )
 
 
-def _text(payload: bytes, bytes_max: int) -> tuple[str, Literal["utf-8", "base64"]]:
+def _has_reason(dead_letter: DispatchDeadLetter, reason: str) -> bool:
+    return not reason or (bool(dead_letter.reasons) and reason in dead_letter.reasons[-1])
+
+
+def _before(entry_id: str) -> str:
+    """The entry id just before this one."""
+    ms, _, sequence = entry_id.partition("-")
+    return f"{ms}-{int(sequence) - 1}" if int(sequence) else f"{int(ms) - 1}-{_NUMBER_MAX}"
+
+
+def _text(payload: bytes) -> tuple[str, Literal["utf-8", "base64"]]:
     try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(payload[:bytes_max]).decode(), "base64"
-    # A character that the cut splits is left out.
-    return payload[:bytes_max].decode(errors="ignore"), "utf-8"
+        return payload.decode(), "utf-8"
+    except UnicodeDecodeError as error:
+        # A character that a cut splits is left out.
+        if error.reason == "unexpected end of data" and len(payload) - error.start < 4:
+            return payload[: error.start].decode(), "utf-8"
+        return base64.b64encode(payload).decode(), "base64"
 
 
 def _unknown(message_id: str) -> DeadLetterUnknown:

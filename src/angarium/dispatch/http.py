@@ -13,17 +13,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.dispatch.dead_letters import (
-    DeadLetterView,
-    DispatchDeadLetters,
-    dead_letter_view,
-    page_cursor,
-)
+from angarium.dispatch.dead_letters import DeadLetterView, dead_letter_view
 from angarium.dispatch.gauges import DispatchGauges
-from angarium.dispatch.limits import DispatchLimits
-from angarium.dispatch.store import DispatchStore, PartitionStatus
+from angarium.dispatch.service import DispatchService, DispatchStatus
+from angarium.dispatch.store import DispatchStore
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import (
     TRACE,
     HttpApi,
@@ -39,8 +34,6 @@ from angarium.runtime.trace import TRACEPARENT
 
 KEY_HEADER = "Idempotency-Key"
 LIST_MAX, LIST_DEFAULT = 500, 50
-# Enough of a payload to recognise it in a list; a single dead letter shows the whole payload.
-SHOWN_BYTES_MAX = 2_000
 
 Key = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -59,14 +52,6 @@ class EnqueuedMessage(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
-class DispatchStatus(msgspec.Struct, frozen=True):
-    """`consumers` are the registered ones; a dispatcher may have others in its settings."""
-
-    partitions: list[PartitionStatus]
-    consumers: list[str]
-    dispatchers: list[str]
-
-
 class DeadLetterPage(msgspec.Struct, frozen=True):
     """`next` is the parameter `after` of the next page; null on the last page."""
 
@@ -79,18 +64,29 @@ class RetriedDeadLetter(msgspec.Struct, frozen=True):
     status: Literal["retried"]
 
 
+class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All dead letters whose last reason contains this text; without it, all of them."""
+
+    reason: str = ""
+
+
+class RetriedDeadLetters(msgspec.Struct, frozen=True):
+    """`unusable`: Redis has no payload any more, so they can only be dropped."""
+
+    retried: int
+    unusable: int
+
+
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
-    store = runtime.store(DispatchStore)
-    return HttpApi(
-        "dispatch", DispatchHttpApi(runtime, store).operations(), DispatchGauges(runtime, store)
-    )
+    gauges = DispatchGauges(runtime, runtime.store(DispatchStore))
+    return HttpApi("dispatch", DispatchHttpApi(runtime).operations(), gauges)
 
 
 class DispatchHttpApi:
-    def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
-        self._limits = runtime.settings.limits_of(DispatchLimits)
-        self._store = store
-        self._dead_letters = DispatchDeadLetters(store)
+    def __init__(self, runtime: Runtime) -> None:
+        self._body_bytes_max = runtime.settings.limits.http_body_bytes_max
+        self._service = DispatchService(runtime)
+        self._dead_letters = self._service.dead_letters
 
     def operations(self) -> list[Operation]:
         message = Parameter("message_id", "path", {"type": "string", "format": "uuid"})
@@ -116,7 +112,13 @@ class DispatchHttpApi:
                         "default": LIST_DEFAULT,
                     }),
                     Parameter("after", description="`next` of the previous page"),
+                    Parameter("reason", description="Text that the last reason contains"),
                 ],
+            ),
+            Operation(
+                "POST", f"{dead}/retry", "retryDeadLetters",
+                "Make all dead messages of a reason pending again", self.retry_all,
+                RetryBody, {200: RetriedDeadLetters}, scope="admin",
             ),
             Operation(
                 "GET", f"{dead}/{{message_id}}", "getDeadLetter",
@@ -138,21 +140,18 @@ class DispatchHttpApi:
     async def enqueue(self, request: Request) -> Response:
         body = await self._messages(request)
         messages = body if isinstance(body, list) else [body]
-        count_max = self._limits.intake_messages_max
-        if len(messages) > count_max:
-            raise LimitExceeded("intake_messages_max", len(messages), count_max)
         header = request.headers.get(KEY_HEADER)
         if header is not None:
             messages = [_with_key(body, header)]
         trace = traceparent_of(request)
-        enqueued = await self._store.enqueue_all(
+        enqueued = await self._service.enqueue(
             [(_traced(bytes(each.payload), trace), each.idempotency_key) for each in messages]
         )
         bodies = [EnqueuedMessage(each.message_id, each.duplicate) for each in enqueued]
         return reply(bodies if isinstance(body, list) else bodies[0], 202)
 
     async def _messages(self, request: Request) -> MessageBody | list[MessageBody]:
-        data = await read_bytes(request, self._limits.http_body_bytes_max)
+        data = await read_bytes(request, self._body_bytes_max)
         try:
             # Nobody parses the payload before the worker, so invalid text would fail only there.
             data.decode()
@@ -163,25 +162,20 @@ class DispatchHttpApi:
         return found
 
     async def status(self, _: Request) -> Response:
-        store = self._store
-        return reply(
-            DispatchStatus(
-                [await store.status(partition) for partition in range(store.partitions)],
-                await store.consumers(),
-                await store.dispatchers(),
-            )
-        )
+        return reply(await self._service.status())
 
     async def list_dead(self, request: Request) -> Response:
-        limit = _limit(request.query_params.get("limit", str(LIST_DEFAULT)))
-        page: list[DeadLetterView] = []
-        cursor = None
-        async for dead_letter in self._dead_letters.walk(request.query_params.get("after")):
-            if len(page) == limit:
-                return reply(DeadLetterPage(page, cursor))
-            page.append(dead_letter_view(dead_letter, SHOWN_BYTES_MAX))
-            cursor = page_cursor(dead_letter)
-        return reply(DeadLetterPage(page, None))
+        query = request.query_params
+        limit = _limit(query.get("limit", str(LIST_DEFAULT)))
+        page, cursor = await self._dead_letters.page(
+            limit, query.get("after"), query.get("reason", "")
+        )
+        return reply(DeadLetterPage([dead_letter_view(each) for each in page], cursor))
+
+    async def retry_all(self, request: Request) -> Response:
+        data = await read_bytes(request, self._body_bytes_max)
+        counts = await self._dead_letters.retry_all(decode(data, RetryBody).reason)
+        return reply(RetriedDeadLetters(counts["retried"], counts["unusable"]))
 
     async def get_dead(self, request: Request) -> Response:
         dead_letter = await self._dead_letters.find(request.path_params["message_id"])

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
-from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.service import DispatchService
 from angarium.runtime.overview import ModuleSample, Notice, count_of
 from angarium.runtime.runtime import Runtime
 
 
 class DispatchSampler:
     def __init__(self, runtime: Runtime) -> None:
-        self._partitions = range(runtime.settings.partitions)
-        self._store = runtime.store(DispatchStore)
+        self._dispatch = DispatchService(runtime)
 
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
-        found = [await self._store.status(partition) for partition in self._partitions]
-        consumers = await self._store.consumers()
+        status = await self._dispatch.status()
+        found = status.partitions
         facts = {
             "pending": sum(each.pending for each in found),
             "inbox": sum(each.inbox for each in found),
             "processed": sum(each.processed for each in found),
             "partitions": len(found),
             "without_leader": sum(each.leader is None for each in found),
-            "consumers": len(consumers),
+            "consumers": len(status.consumers),
             "dead": sum(each.dead for each in found),
         }
         waiting = facts["pending"] + facts["inbox"]

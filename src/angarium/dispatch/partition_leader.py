@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from angarium.dispatch.accept_queue import AcceptBatch, AcceptQueue, AcceptQueueLimits
 from angarium.dispatch.epochs import EpochRing, PublishedMessage
 from angarium.dispatch.frames import DispatchedMessage, message_bytes
+from angarium.dispatch.free_partition import FreePartition, LeadershipShare
 from angarium.dispatch.limits import DispatchLimits
-from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.send_queue import SendQueue
 from angarium.dispatch.settings import DispatchSettings
@@ -35,27 +35,14 @@ from angarium.runtime.runtime import Runtime
 
 # Redis executes one batch while the next one is prepared.
 IN_FLIGHT_MAX = 2
+# After a failed call, the next one follows after this time.
+RETRY_S = 0.1
 # After a handover the other dispatchers get this long to acquire the partition first.
 SHARE_PAUSE_S = 0.2
-# Consecutive checks, a third of the lock's expiry apart, that find the partition without a leader.
-FREE_CHECKS_COMPLETE = 2
-FREE_CHECKS_PARTIAL = 4
-# A lock that has just expired is found free this long after its time.
-EXPIRY_MARGIN_MS = 5
 # After a change of leader, workers connect to a dispatcher within this time.
 RECONNECT_S = 1.0
 # Long enough to cause little load, short enough to notice the end of the leadership.
 INBOX_BLOCK_MS = 1_000
-
-
-@dataclass(frozen=True)
-class AcceptBatch:
-    """The arguments of one accept call. A repeated call has the same ids."""
-
-    epoch: int
-    messages: Sequence[DispatchedMessage]
-    digests: bytes
-    leadership: int  # the number of the leadership in which the messages were received
 
 
 @dataclass(frozen=True)
@@ -64,20 +51,6 @@ class PassResult:
 
     messages: int = 0
     again: bool = False
-
-
-class LeadershipShare(Protocol):
-    """How many partitions this dispatcher leads, compared with its share."""
-
-    @property
-    def may_lead(self) -> bool: ...
-    @property
-    def is_only_dispatcher(self) -> bool: ...
-    @property
-    def below_share(self) -> bool: ...
-    @property
-    def over_share(self) -> bool: ...
-    def suspect(self, dispatcher: str) -> None: ...
 
 
 class PartitionLeader:
@@ -101,15 +74,17 @@ class PartitionLeader:
         self._ring = ring
         self._workers = workers
         self._metrics = metrics
-        self._limits = runtime.settings.limits_of(DispatchLimits)
-        self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
+        frame_bytes_max = runtime.settings.limits.frame_bytes_max
+        self._payload_bytes_max = frame_bytes_max - message_bytes(b"")
         self._lease = Lease(
             runtime, store.lease_keys(number), runtime.settings.group(DispatchSettings).lock_ms
         )
-        self._queue: deque[tuple[int, deque[PublishedMessage]]] = deque()
-        self._retries: deque[AcceptBatch] = deque()
-        self._unaccepted: Counter[int] = Counter()  # number of messages by epoch
-        self._missed_from: int | None = None  # epoch of the first message that is only in the ring
+        limits = runtime.settings.limits_of(DispatchLimits)
+        self._queue = AcceptQueue(
+            number,
+            store.partitions,
+            AcceptQueueLimits(limits.accept_messages_max, store.items_max, limits.batch_bytes_max),
+        )
         self._recorded: set[int] = set()  # epochs that may have digests in Redis
         self._in_flight = 0
         ack_timeout_s = runtime.settings.group(DispatchSettings).ack_timeout_ms / 1000
@@ -122,10 +97,7 @@ class PartitionLeader:
         self._accept_wake = asyncio.Event()
         self._lead_wake = asyncio.Event()
         self._resigning = False
-        self._free_checks = 0
-        self._known_leader: str | None = None
-        self._check_s = float("inf")
-        self._not_before_s = float("-inf")
+        self._free = FreePartition(number, store, ring, self._clock)
         self.on_backlog: Callable[[], None] = lambda: None
         self._log = log.logger("angarium.dispatch", partition=number)
 
@@ -140,7 +112,7 @@ class PartitionLeader:
 
     @property
     def queued(self) -> int:
-        return sum(self._unaccepted.values())
+        return self._queue.messages
 
     def send_queued(self) -> None:
         """Send what workers have free slots for. A leader that was paused past its lease sends
@@ -177,28 +149,24 @@ class PartitionLeader:
 
     def offer(self, epoch: int, messages: Sequence[PublishedMessage]) -> None:
         """Queue messages of this partition, in the order in which they were published."""
-        if self._missed_from is None and self.queued >= self._limits.accept_messages_max:
+        if self._queue.is_full:
             self._miss(epoch, "the queue is full, limits.accept_messages_max")
-        if self._missed_from is not None:
+        if self._queue.missed_from is not None:
             self._metrics.overflowed += len(messages)
             return
-        if self._queue and self._queue[-1][0] == epoch:
-            self._queue[-1][1].extend(messages)
-        else:
-            self._queue.append((epoch, deque(messages)))
-        self._unaccepted[epoch] += len(messages)
+        self._queue.add(epoch, messages)
         self._accept_wake.set()
 
     def _miss(self, epoch: int | None, why: str) -> None:
         """From this epoch on, messages are in the ring alone."""
-        if self._missed_from is None:
-            self._missed_from = epoch
+        if self._queue.missed_from is None:
+            self._queue.missed_from = epoch
             self._log.warning("accept_behind", why=why, queued=self.queued)
         self._accept_wake.set()
 
     def announced_free(self) -> None:
         """The leader handed over in an orderly way, so it is not dead."""
-        self._known_leader = None
+        self._free.announced()
         self.wake()
 
     def wake(self) -> None:
@@ -208,7 +176,7 @@ class PartitionLeader:
     def resign(self, pause_s: float) -> None:
         """Hand over when the queued messages are accepted, and do not acquire for `pause_s`."""
         self._resigning = True
-        self._not_before_s = self._clock.monotonic() + pause_s
+        self._free.pause(pause_s)
         self._lead_wake.set()
 
     # Leading ----------------------------------------------------------------------------------
@@ -219,12 +187,14 @@ class PartitionLeader:
             await self._lead_once(share)
             self._lead_wake.clear()
             try:
-                async with asyncio.timeout(min(self._lease.pause_s, self._check_s)):
+                async with asyncio.timeout(min(self._lease.pause_s, self._free.next_check_s)):
                     await self._lead_wake.wait()
             except TimeoutError:
                 continue
 
     async def _lead_once(self, share: LeadershipShare) -> None:
+        if not self.leading:
+            self._resigning = False
         if self.leading:
             if self._resigning or share.over_share:
                 await self.hand_over()
@@ -233,7 +203,7 @@ class PartitionLeader:
         elif (
             share.may_lead
             and self._ring.current is not None
-            and await self._may_acquire(share)
+            and await self._free.may_acquire(share)
             # KEPT without leading: the last takeover failed after the lease was acquired.
             and await self._lease.run_once() in (LeaseOutcome.GAINED, LeaseOutcome.RENEWED)
         ):
@@ -241,46 +211,15 @@ class PartitionLeader:
             if self.leading and not share.may_lead:
                 await self.hand_over()  # the dispatcher began to stop meanwhile
 
-    async def _may_acquire(self, share: LeadershipShare) -> bool:
-        """Whether to acquire the partition if it is free.
-
-        A dispatcher that received every message since the last covered epoch goes first: only it
-        can close the gap. A dispatcher with a gap, or with its full share of partitions, acquires
-        a partition only after several checks found it free.
-        """
-        self._resigning = False
-        self._check_s = float("inf")
-        if self._clock.monotonic() < self._not_before_s:
-            return False
-        covered = await self._store.covered(self.number)
-        complete = covered == 0 or self._ring.complete_since(covered) or share.is_only_dispatcher
-        if share.below_share and complete:
-            self._free_checks = 0
-            return True
-        leader, expiry_ms = await self._store.leader(self.number)
-        if leader is not None:
-            self._known_leader, self._free_checks = leader, 0
-            self._check_s = (expiry_ms + EXPIRY_MARGIN_MS) / 1000
-            return False
-        if self._known_leader is not None:
-            # Its lock expired: it is dead or hangs, and its other partitions are free too.
-            share.suspect(self._known_leader)
-            self._known_leader = None
-        self._free_checks += 1
-        if share.below_share and complete:
-            return True
-        return self._free_checks >= (FREE_CHECKS_COMPLETE if complete else FREE_CHECKS_PARTIAL)
-
     async def _take_over(self) -> None:
         if not await self._wait_for_own_marker():
             return
         self._covered = await self._store.covered(self.number)
         epochs, accepted = await self._recorded_digests()
         # No await from here on: the next published message must find `leading` set.
-        self._clear_queues()
+        self._queue.clear()
         self._recorded = set(epochs)
         self._backlog = True
-        self._free_checks = 0
         self._leadership += 1
         self._closing = False
         self.leading = True
@@ -308,10 +247,16 @@ class PartitionLeader:
     async def _accept_missed(self) -> None:
         """The queue is empty again: continue with the messages that are only in the ring."""
         leadership = self._leadership
-        _, accepted = await self._recorded_digests()
+        try:
+            _, accepted = await self._recorded_digests()
+        except AngariumError as error:
+            self._log.warning("accept_failed", error=str(error))
+            await self._clock.sleep(RETRY_S)
+            self._accept_wake.set()
+            return
         # No await from here on: see _take_over. Nothing was accepted meanwhile.
         if self.leading and leadership == self._leadership:
-            self._missed_from = None
+            self._queue.missed_from = None
             missed = self._offer_unaccepted(accepted)
             self._log.info("accept_resumed", missed=missed, ring_dropped=self._ring.dropped)
 
@@ -342,14 +287,8 @@ class PartitionLeader:
         if self.leading:
             self.leading = False
             self._log.warning("leadership_lost", why=why, dropped=self.queued)
-        self._clear_queues()
-        self._workers.forget_deliveries(self._send_queue.take_all())
-
-    def _clear_queues(self) -> None:
         self._queue.clear()
-        self._retries.clear()
-        self._unaccepted.clear()
-        self._missed_from = None
+        self._workers.forget_deliveries(self._send_queue.take_all())
 
     async def hand_over(self) -> None:
         """Accept the messages received so far, then release the lease. Messages received from now
@@ -380,9 +319,9 @@ class PartitionLeader:
             return
         await self._lease.release()
         self.leading = False
-        self._clear_queues()
+        self._queue.clear()
         self._resigning = False
-        self._not_before_s = max(self._not_before_s, self._clock.monotonic() + SHARE_PAUSE_S)
+        self._free.pause(SHARE_PAUSE_S)
         self._log.info("handed_over")
         await self._store.announce_free_partition(self.number)
 
@@ -395,36 +334,15 @@ class PartitionLeader:
                 await self._accept_wake.wait()
                 self._accept_wake.clear()
                 while self.leading and self._in_flight < IN_FLIGHT_MAX:
-                    batch = self._next_batch()
+                    batch = self._queue.next_batch(self._leadership)
                     if batch is None:
                         break
                     self._in_flight += 1
                     group.create_task(self._accept(batch))
-                if self._missed_from is None or not self.accepting:
+                if self._queue.missed_from is None or not self.accepting:
                     continue
                 if not self._in_flight and self.queued == 0:
                     await self._accept_missed()
-
-    def _next_batch(self) -> AcceptBatch | None:
-        if self._retries:
-            return self._retries.popleft()
-        while self._queue and not self._queue[0][1]:
-            self._queue.popleft()
-        if not self._queue:
-            return None
-        epoch, waiting = self._queue[0]
-        count_max, size_max = self._store.items_max, self._limits.batch_bytes_max
-        payloads: list[bytes] = []
-        digests: list[bytes] = []
-        size = 0
-        while waiting and len(payloads) < count_max and size < size_max:
-            payload, digest = waiting.popleft()
-            payloads.append(payload)
-            digests.append(digest)
-            size += len(payload)
-        ids = new_ids(len(payloads), self.number, self._store.partitions)
-        messages = list(zip(ids, payloads, strict=True))
-        return AcceptBatch(epoch, messages, b"".join(digests), self._leadership)
 
     async def _accept(self, batch: AcceptBatch) -> None:
         count, began_ns = len(batch.messages), time.time_ns()
@@ -445,7 +363,7 @@ class PartitionLeader:
             self._stop_leading("a newer leader exists")
             return
         self._recorded.add(batch.epoch)
-        self._unaccepted[batch.epoch] -= count
+        self._queue.accepted(batch)
         self._metrics.accepted += accepted
         self._metrics.refused += count - accepted
         self._queue_accepted(batch.messages[:accepted], sent, began_ns)
@@ -453,12 +371,12 @@ class PartitionLeader:
     async def _retry(self, batch: AcceptBatch, error: AngariumError) -> None:
         self._log.warning("accept_failed", error=str(error), messages=len(batch.messages))
         try:
-            await self._clock.sleep(0.1)
+            await self._clock.sleep(RETRY_S)
         finally:
             self._in_flight -= 1
             self._accept_wake.set()
         if self.leading and batch.leadership == self._leadership:
-            self._retries.append(batch)
+            self._queue.retry(batch)
 
     def _sendable(self, count: int) -> int:
         """How many of the next messages this leader sends itself. A backlog in Redis goes first."""
@@ -554,10 +472,7 @@ class PartitionLeader:
             return
         if self._resigning:
             return  # After a gap the next leader accepts the messages that this one missed.
-        unaccepted = [epoch for epoch, count in self._unaccepted.items() if count > 0]
-        if self._missed_from is not None:
-            unaccepted.append(self._missed_from)
-        epoch = min([*unaccepted, current])
+        epoch = self._queue.first_epoch(current)
         if epoch <= self._covered:
             return
         finished = [each for each in self._recorded if each < epoch]
@@ -570,8 +485,7 @@ class PartitionLeader:
             return
         self._covered = epoch
         self._recorded.difference_update(finished)
-        for each in [each for each in self._unaccepted if each < epoch]:
-            del self._unaccepted[each]
+        self._queue.forget_before(epoch)
 
 
 def partition_of_digest(digest: bytes, partitions: int) -> int:

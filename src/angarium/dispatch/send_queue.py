@@ -18,9 +18,10 @@ from angarium.runtime.clock import Clock
 # Enough to keep workers busy until the next batches are accepted; bounds the memory.
 MESSAGES_MAX = 10_000
 # Parts of the time-out. The queue is full when its first message is FULL_PART old. A message
-# expires when it is EXPIRY_PART old: a worker renews it up to a third of the time-out later.
+# expires when it is EXPIRY_PART old: a worker renews it at most 0.42 of the
+# time-out later.
 FULL_PART = 0.15
-EXPIRY_PART = 0.3
+EXPIRY_PART = 0.25
 
 
 class SendQueue:

@@ -42,11 +42,13 @@ class DispatchSettings(Group):
     ack_port: Port = Field(8301, description="Port for acknowledgements; 0 takes a free one.")
     ack_timeout_ms: Positive = Field(
         2_000,
-        description="Milliseconds without an acknowledgement after which another worker gets the "
-        "message.",
+        description="Milliseconds without an acknowledgement or renewal after which another worker "
+        "gets the message.",
     )
     deliveries_max: Positive = Field(
-        10, description="Deliveries after which an unacknowledged message becomes a dead letter."
+        10,
+        description="Deliveries after which a message that failed, or whose worker died, becomes a "
+        "dead letter. `retries` of `@app.worker` overrides it for failures.",
     )
     consumers: Annotated[tuple[str, ...], BeforeValidator(read_consumers)] = Field(
         (),
@@ -86,8 +88,8 @@ class DispatchSettings(Group):
     )
     worker_window: Positive = Field(
         1_000,
-        description="Unacknowledged messages of a worker. A message that is not acknowledged "
-        "within `ack_timeout_ms` goes to another worker too.",
+        description="Unacknowledged messages of a worker, waiting or running. A worker that does "
+        "not renew them finishes them within `ack_timeout_ms`.",
     )
     heartbeat_ms: Positive = Field(
         1_000, description="Milliseconds between heartbeats on a worker's connection."

@@ -26,6 +26,7 @@ from angarium.dispatch.transitions import (
     CompleteArgs,
     CoverArgs,
     DeadLetterItem,
+    DeadLetterRow,
     EnqueueArgs,
     EnqueueItem,
     FinishedEpoch,
@@ -33,6 +34,7 @@ from angarium.dispatch.transitions import (
     JoinArgs,
     LeaveArgs,
     ListArgs,
+    ListDeadLettersArgs,
     Members,
     MemberTransitions,
     NewId,
@@ -87,6 +89,7 @@ class DispatchDeadLetter:
     deliveries: int
     reasons: Sequence[str]
     payload: bytes | None
+    payload_bytes: int
     at_ms: int
 
 
@@ -413,15 +416,24 @@ class DispatchStore:
         )  # fmt: skip
 
     async def dead_letters(
-        self, partition: int, count: int, after: str = "-", until: str = "+"
+        self,
+        partition: int,
+        count: int,
+        after: str = "",
+        until: str = "+",
+        payload_bytes_max: int | None = None,
     ) -> list[DispatchDeadLetter]:
-        """Dead letters after the entry `after`, oldest first, up to the entry `until`."""
-        name = self._name(keys.MESSAGES_DEAD, partition)
-        start = after if after == "-" else f"({after}"
-        entries = await self._runtime.redis.call(
-            "XRANGE", name, start, until, "COUNT", count, key=name
+        """Dead letters after the entry `after`, oldest first, up to the entry `until`; fewer than
+        `count` if their payloads are large. `payload_bytes_max` cuts the payloads."""
+        args = ListDeadLettersArgs(
+            after,
+            until,
+            count,
+            self._limits.batch_bytes_max,
+            self._limits.frame_bytes_max if payload_bytes_max is None else payload_bytes_max,
         )
-        return [_dead_letter(partition, entry) for entry in entries]
+        found = await self._runtime.call(transitions.LIST_DEAD_LETTERS, partition, args)
+        return [_dead_letter(partition, row) for row in found.rows]
 
     async def newest_dead_letter_id(self, partition: int) -> str | None:
         name = self._name(keys.MESSAGES_DEAD, partition)
@@ -466,15 +478,15 @@ def _holder(lock: bytes | None) -> str | None:
     return lock.decode().partition(":")[2].partition("/")[0] if lock else None
 
 
-def _dead_letter(partition: int, entry: Sequence[Any]) -> DispatchDeadLetter:
-    entry_id, fields = entry[0].decode(), dict(zip(entry[1][::2], entry[1][1::2], strict=True))
-    reasons = fields[b"reasons"].decode(errors="replace")
+def _dead_letter(partition: int, row: DeadLetterRow) -> DispatchDeadLetter:
+    reasons = row.reasons.decode(errors="replace").split("\n")
     return DispatchDeadLetter(
-        entry_id,
+        row.entry_id,
         partition,
-        fields[b"message_id"].decode(),
-        int(fields[b"deliveries"]),
-        [each for each in reasons.split("\n") if each],
-        fields.get(b"payload"),
-        int(entry_id.partition("-")[0]),
+        row.message_id,
+        row.deliveries,
+        [each for each in reasons if each],
+        row.payload if row.payload_bytes >= 0 else None,
+        max(0, row.payload_bytes),
+        int(row.entry_id.partition("-")[0]),
     )

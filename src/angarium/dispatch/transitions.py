@@ -283,6 +283,39 @@ DROP_DEAD_LETTERS = Transition(
 )
 
 
+class ListDeadLettersArgs(NamedTuple):
+    after: str
+    until_id: str
+    letters_max: int
+    reply_bytes_max: int
+    payload_bytes_max: int
+
+
+class DeadLetterRow(NamedTuple):
+    """`payload_bytes` is -1 if Redis has no payload."""
+
+    entry_id: str
+    message_id: str
+    deliveries: int
+    reasons: bytes
+    payload: bytes
+    payload_bytes: int
+
+
+class DeadLetterRows(NamedTuple):
+    more: bool
+    rows: list[DeadLetterRow]
+
+
+LIST_DEAD_LETTERS: Transition[Any] = Transition(
+    PACKAGE,
+    "list_dead_letters",
+    keys=DEAD,
+    args=ListDeadLettersArgs,
+    replies={"letters": DeadLetterRows},
+)
+
+
 class Marker(NamedTuple):
     epoch: int
 

@@ -63,9 +63,9 @@ TURN_MESSAGES_MAX = 100
 # Connections that have not proved that they know the token. Each lasts a few seconds at most; more
 # of them would use descriptors that dispatchers need.
 UNAUTHENTICATED_MAX = 100
-# A message is renewed when the last renewal is a quarter of the lease old, at the latest a tick
-# later. So a function that is faster costs nothing, and two renewals may be lost.
-RENEW_PART = 0.25
+# A message is renewed when the last renewal is a third of the lease old, at the latest a tick
+# later. So a function that is faster costs nothing, and one renewal may be late.
+RENEW_PART = 1 / 3
 RENEW_TICKS = 12
 RENEW_TICK_S_MAX = 0.1
 # Results and failures that Redis did not take are sent again after this time.

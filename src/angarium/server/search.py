@@ -20,9 +20,9 @@ from starlette.responses import Response
 
 from angarium.conversations.service import ConversationService
 from angarium.conversations.views import view_message
-from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view
+from angarium.dispatch.dead_letters import dead_letter_view
 from angarium.dispatch.message_ids import is_message_id
-from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.service import DispatchService
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
 from angarium.routing.service import RoutingService
@@ -105,8 +105,7 @@ class Search:
         self._runtime = runtime
         self._lake = lake
         self._entries_max = settings.limits.search_entries_max
-        self._dispatch = runtime.store(DispatchStore)
-        self._dead_letters = DispatchDeadLetters(self._dispatch)
+        self._dispatch = DispatchService(runtime)
         self._routing = runtime.store(RoutingService)
         self._conversations = ConversationService(runtime)
         self._pickup = runtime.store(PickupStore)
@@ -188,7 +187,8 @@ class Search:
         if not is_message_id(id.encode(errors="replace")):
             return None
         try:
-            return {"state": "dead", "letter": dead_letter_view(await self._dead_letters.find(id))}
+            letter = await self._dispatch.dead_letters.find(id)
+            return {"state": "dead", "letter": dead_letter_view(letter)}
         except NotFound:
             return {"state": "pending"} if await self._dispatch.is_pending(id) else None
 

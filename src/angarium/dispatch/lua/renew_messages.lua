@@ -10,17 +10,22 @@ each_item(function(message_id, consumer, delivery) ids[#ids + 1] = message_id en
 local scores = redis.call('ZMSCORE', pending_key, unpack(ids))
 local attempts = redis.call('HMGET', attempts_key, unpack(ids))
 local members, item = {}, 0
+-- The record of the common case, renewed before in the first delivery, needs no parsing.
+local known_consumer, usual
 local replies = each_item(function(message_id, consumer, delivery)
   item = item + 1
   if not scores[item] then return reply.unknown end
   local value = attempts[item]
-  if not is_holder(value, consumer, delivery) then return reply.lost end
+  if consumer ~= known_consumer then known_consumer, usual = consumer, '1@' .. consumer end
+  if value ~= usual or delivery > 1 then
+    if not is_holder(value, consumer, delivery) then return reply.lost end
+    local deliveries, holder, reasons = read_attempts(value)
+    if holder ~= consumer then
+      redis.call('HSET', attempts_key, message_id, deliveries .. '@' .. consumer .. reasons)
+    end
+  end
   members[#members + 1] = now
   members[#members + 1] = message_id
-  local deliveries, holder, reasons = read_attempts(value)
-  if holder ~= consumer then
-    redis.call('HSET', attempts_key, message_id, deliveries .. '@' .. consumer .. reasons)
-  end
   return reply.renewed
 end)
 if #members > 0 then redis.call('ZADD', pending_key, unpack(members)) end

@@ -75,6 +75,7 @@ function deadLetters(own) {
     { label: "Payload", cell: payload, class: "wrap" },
     { label: "", cell: (row) => h("div", { class: "actions" },
       button("Retry", () => retry(own, row), "small", { disabled: row.payload === null, "aria-label": `Retry ${row.message_id}` }),
+      button("Retry alike", () => retryAlike(own, row), "small", { disabled: !row.reasons.length, "aria-label": `Retry all with the reason of ${row.message_id}` }),
       button("Discard", () => discard(own, row), "small danger", { "aria-label": `Discard ${row.message_id}` })) },
   ], letters.rows, (row) => row.message_id) }, pager(letters, "letters"));
 }
@@ -95,6 +96,16 @@ function payload(row) {
 
 async function retry(own, row) {
   await act(() => post(`/v1/dispatch/dead/${part(row.message_id)}/retry`), `Message ${brief(row.message_id)} is pending again`);
+  await again(own);
+}
+
+async function retryAlike(own, row) {
+  // The reason begins with the worker's name, which differs.
+  const last = row.reasons.at(-1);
+  const reason = last.slice(last.indexOf(": ") + 1).trim();
+  const sure = await confirm("Retry all dead letters with this reason?", reason, "Retry all");
+  if (!sure) return;
+  await act(() => post("/v1/dispatch/dead/retry", { reason }), "The dead letters with this reason are pending again");
   await again(own);
 }
 
