@@ -6,6 +6,15 @@
 -- include: transition
 -- include: transactions
 local kinds = {}
+-- How many more the queue of a group takes. Transactions that wait for a step type count too.
+local rooms = {}
+local function room_of(group)
+  if not rooms[group] then
+    local length = redis.call('LLEN', in_stem .. group)
+    rooms[group] = { left = queue_max - length - redis.call('ZCARD', wait_stem .. 'deadlines') }
+  end
+  return rooms[group]
+end
 
 local function read_kind(name, version, owner)
   local hash, found = pipelines_stem .. name, nil
@@ -17,7 +26,7 @@ local function read_kind(name, version, owner)
   if not found[1] then return { about = {}, refusal = reply.unknown_pipeline } end
   if not found[2] then return { about = {}, refusal = reply.unknown_version } end
   return {
-    version = version == '' and found[1] or version, group = found[2],
+    version = version == '' and found[1] or version, group = found[2], room = room_of(found[2]),
     about = label(found[2] .. '|' .. name .. '|' .. owner),
     deadline = string.format('%.0f', now_ms + (tonumber(found[3]) or timeout_ms)),
     -- An open transaction can be found by its externalId after the period in which it is unique.
@@ -48,17 +57,6 @@ local function is_unique(first)
   return now_ms - tonumber(created_ms) < external_ms
 end
 
--- How many more the queue of a group takes. Transactions that wait for a step type count too.
-local room = {}
-local function has_room(group)
-  if not room[group] then
-    room[group] = queue_max - redis.call('LLEN', in_stem .. group)
-      - redis.call('ZCARD', wait_stem .. 'deadlines')
-  end
-  room[group] = room[group] - 1
-  return room[group] >= 0
-end
-
 -- The reason to refuse this start, or nil.
 local function refusal(state, external_key, kind)
   if kind.refusal then return kind.refusal end
@@ -85,8 +83,12 @@ local statuses = each_item(function(transaction_id, kind, data, external_id, met
     and externals_stem .. about.owner .. '|' .. external_id
   local refused = refusal(state_key, external_key, found)
   if refused then return refused end
-  local is_admin = string.find(options, 'a', 1, true)
-  if not is_admin and not has_room(found.group) then return reply.queue_full end
+  local is_admin = options ~= '' and string.find(options, 'a', 1, true)
+  if not is_admin then
+    local room = found.room
+    if room.left <= 0 then return reply.queue_full end
+    room.left = room.left - 1
+  end
   local stem = in_stem
   if external_key or metadata ~= '' or webhook ~= '' or options ~= '' then
     local values = {
