@@ -21,10 +21,14 @@ class ApiClient:
         self._session = session
         self._url = f"http://127.0.0.1:{port}"
 
-    async def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def request(
+        self, method: str, path: str, body: Any = None, token: str = ""
+    ) -> tuple[int, Any]:
         """The status and the JSON body of the response."""
         data = None if body is None else io.BytesIO(json.dumps(body).encode())
         headers = {"content-type": "application/json"}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
         async with self._session.request(
             method, self._url + path, data=data, headers=headers
         ) as response:

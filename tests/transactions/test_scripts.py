@@ -83,7 +83,7 @@ async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
 
         async def start() -> str:
             items = [StartItem("tx", "one||ann", b"{}")]
-            (reply,) = await here.runtime.call(ENQUEUE, 0, EnqueueArgs(1_000, 1_000), items)
+            (reply,) = await here.runtime.call(ENQUEUE, 0, EnqueueArgs(1_000, 1_000, 10), items)
             return str(reply)
 
         assert await start() == "started"

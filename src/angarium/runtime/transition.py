@@ -25,9 +25,9 @@ script begins with lines that the loader generates: a local for each key (`count
 whose parameters must be those of the declaration, or the script is refused when it is loaded.
 `item_count` is their number, and `item_values(first, last)` gives the fields of some of them as
 one flat list of arguments, for commands that take many at once; `item_keys(first, last)` gives
-their keys. A script that reads ids itself gets the stem of their keys (`states_stem`). A script
-without items answers once; one with items answers once for each, or, with `one_reply`, once for the
-call.
+their keys, and `item_column(number)` one field of all. A script that reads ids itself gets the stem
+of their keys (`states_stem`). A script without items answers once; one with items answers once for
+each, or, with `one_reply`, once for the call.
 
 The last field of an item may be a list (`fields: Sequence[Argument]`). The function then gets two
 positions, `fields_first` and `fields_last`, and `argument_values(fields_first, fields_last)` gives
@@ -114,6 +114,8 @@ class Transition(Generic[Item]):
             f"found[item] = run({', '.join(values)}) end return found end",
             "local function item_values(first, last) "
             f"return unpack(ARGV, {at + 1} + {width} * (first - 1), {at} + {width} * last) end",
+            "local function item_column(number) local found = {} for item = 1, item_count do "
+            f"found[item] = ARGV[{at - width} + number + {width} * item] end return found end",
         ]
         if keys:
             lines.append(

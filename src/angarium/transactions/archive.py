@@ -47,6 +47,16 @@ class TransactionArchive:
         async with database.begin() as connection:
             return await insert_once(connection, TABLE, [_row(each) for each in transactions])
 
+    async def remove_older(self, completed_ms: int, count: int) -> int:
+        """Remove up to `count` transactions that completed before this time; how many it were."""
+        database = await self.open()
+        old = sa.select(TABLE.c.id).where(TABLE.c.completed_ms < completed_ms).limit(count)
+        async with database.begin() as connection:
+            found = await connection.execute(
+                sa.delete(TABLE).where(TABLE.c.id.in_(old.scalar_subquery()))
+            )
+            return int(found.rowcount)
+
     async def find(self, transaction_id: str) -> Transaction | None:
         found = await self._select(sa.select(TABLE.c.state).where(TABLE.c.id == transaction_id))
         return found[0] if found else None

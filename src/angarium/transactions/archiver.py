@@ -17,10 +17,12 @@ from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
 from angarium.transactions.archive import TransactionArchive
 from angarium.transactions.leases import HolderState, TransactionLeases
+from angarium.transactions.settings import TransactionsSettings
 
 POLL_S = 1.0
 # Rows per commit.
 COUNT = 500
+SWEEP_S = 60.0
 
 
 def check(settings: CommonSettings, app: Angarium) -> None:
@@ -37,6 +39,12 @@ class ArchivePass:
     again: bool
 
 
+@dataclass(frozen=True)
+class SweepPass:
+    removed: int
+    again: bool
+
+
 class Archiver(Service):
     def __init__(self, runtime: Runtime, archive: TransactionArchive) -> None:
         super().__init__("archiver", clock=runtime.clock)
@@ -47,13 +55,16 @@ class Archiver(Service):
         self._partitions = range(runtime.settings.partitions)
         # Committed, but not yet reported to Redis, which keeps them until then.
         self._stored: dict[int, list[str]] = {partition: [] for partition in self._partitions}
-        self._count = 0
+        self._retention_s = runtime.settings.group(TransactionsSettings).archive_retention
+        self._count = self._removed = 0
         self._grant = "none"
 
     async def on_start(self) -> None:
         await self._archive.open()
         for partition in self._partitions:
             self.loop(f"archive{partition}", partial(self.run_once, partition), POLL_S)
+        if self._retention_s:
+            self.loop("sweep", self.sweep, SWEEP_S)
         self.loop("metrics", self._report, process_report.INTERVAL_S)
 
     async def run_once(self, partition: int, count: int = COUNT) -> ArchivePass:
@@ -69,6 +80,15 @@ class Archiver(Service):
             self._stored[partition] = [each.id for each in batch.transactions]
         return ArchivePass(len(batch.transactions), again=bool(batch.transactions))
 
+    async def sweep(self) -> SweepPass:
+        """Remove what is older than the retention. Every archiver may: a row goes once."""
+        seconds, _ = await self._runtime.redis.call("TIME")
+        now_ms = self.clock.now_ms() or int(seconds) * 1000
+        before_ms = now_ms - self._retention_s * 1000
+        removed = await self._archive.remove_older(before_ms, COUNT)
+        self._removed += removed
+        return SweepPass(removed, again=removed == COUNT)
+
     async def on_stop(self) -> None:
         await self.passes_ended()
         for partition in self._partitions:
@@ -79,6 +99,10 @@ class Archiver(Service):
         await self._archive.close()
 
     async def _report(self) -> None:
-        report: dict[str, float | str] = {"archived": self._count, "grant": self._grant}
+        report: dict[str, float | str] = {
+            "archived": self._count,
+            "removed": self._removed,
+            "grant": self._grant,
+        }
         self.log.info("metrics", **report)
         await self._reporter.report(report)

@@ -27,6 +27,7 @@ from angarium.runtime.http_api import (
     traceparent_of,
 )
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.tenants import by_body, by_query
 from angarium.transactions.long_polls import LongPolls
 from angarium.transactions.model import (
     NULL,
@@ -70,13 +71,16 @@ def operations(
     return [
         Operation("PUT", f"{ROOT}/start/{{type}}", "datpStart", "Start a transaction",
                   handlers.start, DatpStartRequest, {200: DatpReply},
-                  [Parameter("type", "path", text), TRACE], scope="write"),
+                  [Parameter("type", "path", text), TRACE], scope="write",
+                  tenant=by_body(handlers.read, _owners_of)),
         Operation("GET", f"{ROOT}/status/{{txId}}", "datpStatus", "Status of a transaction",
-                  handlers.status, None, {200: DatpReply}, [Parameter("txId", "path", text), poll]),
+                  handlers.status, None, {200: DatpReply}, [Parameter("txId", "path", text), poll],
+                  tenant=handlers.check_owner),
         Operation("GET", f"{ROOT}/statusByExternalId/{{externalId}}", "datpStatusByExternalId",
                   "Status of the transaction that an owner started under this id",
                   handlers.status_by_external_id, None, {200: DatpReply},
-                  [Parameter("externalId", "path", text), owner, poll]),
+                  [Parameter("externalId", "path", text), owner, poll],
+                  tenant=by_query("owner")),
     ]  # fmt: skip
 
 
@@ -89,8 +93,14 @@ class DatpHttpApi:
         self._bytes_max = runtime.settings.limits.http_body_bytes_max
         self._timeout_s = runtime.settings.group(TransactionsSettings).longpoll_timeout_ms / 1000
 
+    async def read(self, request: Request) -> bytes:
+        return await read_bytes(request, self._bytes_max)
+
+    async def check_owner(self, request: Request, tenant: str) -> None:
+        await self._transactions.check_owner(request.path_params["txId"], tenant)
+
     async def start(self, request: Request) -> Response:
-        body = decode(await read_bytes(request, self._bytes_max), DatpStartRequest)
+        body = decode(await self.read(request), DatpStartRequest)
         start, waits = _start_of(request.path_params["type"], body, traceparent_of(request))
         started = await self._transactions.start(start)
         return await self._answer(started.transaction_id, waits, just_started=not started.duplicate)
@@ -115,6 +125,10 @@ class DatpHttpApi:
             transaction_id, self._timeout_s, just_started=just_started, progress=True
         )
         return self._long_polls.response(polled, datp_reply(polled.transaction))
+
+
+def _owners_of(body: bytes) -> set[str]:
+    return {decode(body, DatpStartRequest).metadata.owner}
 
 
 def _start_of(pipeline: str, body: DatpStartRequest, trace: str) -> tuple[TransactionStart, bool]:

@@ -1,5 +1,7 @@
 """The errors of this module, named by what happened.
 
+Overloaded
+└── TransactionQueueFull  the queue of a node group has as many transactions as it may have
 InputInvalid
 ├── NameInvalid           a name (owner, pipeline, node group, switch) or an id is not usable
 ├── PipelineInvalid       a definition cannot be parsed, or breaks a rule
@@ -16,7 +18,11 @@ Conflict
 
 from __future__ import annotations
 
-from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import Conflict, InputInvalid, NotFound, Overloaded
+
+
+class TransactionQueueFull(Overloaded):
+    code = "queue_full"
 
 
 class NameInvalid(InputInvalid):

@@ -33,7 +33,6 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.tenants import by_body, by_query
 from angarium.runtime.trace import TRACEPARENT
 from angarium.transactions import compat
-from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.long_polls import LongPolls
 from angarium.transactions.model import (
@@ -207,6 +206,12 @@ class TransactionsHttpApi:
                           Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
                           count, after],
                       tenant=by_query("owner")),
+            Operation("GET", f"{root}/by-external-id/{{external_id}}", "getTransactionByExternalId",
+                      "Get the newest transaction that an owner started under this id",
+                      self.get_by_external_id, answers={200: Transaction}, parameters=[
+                          Parameter("external_id", "path", {"type": "string", "minLength": 1,
+                                                            "maxLength": 256}),
+                          Parameter("owner", schema=_NAME)], tenant=by_query("owner")),
             Operation("GET", f"{root}/{{id}}", "getTransaction", "Get the state of a transaction",
                       self.get, answers={200: Transaction}, parameters=[ID, wait],
                       tenant=self._check_owner),
@@ -264,9 +269,7 @@ class TransactionsHttpApi:
 
     async def _check_owner(self, request: Request, tenant: str) -> None:
         id = request.path_params["id"]
-        if (await self._transactions.get(id)).owner != tenant:
-            # The same answer as for an unknown id, so that a foreign id reveals nothing.
-            raise TransactionUnknown(f"there is no transaction {id!r}")
+        await self._transactions.check_owner(id, tenant)
 
     async def start(self, request: Request) -> Response:
         body = await self._body(request, TransactionStartBody)
@@ -310,6 +313,11 @@ class TransactionsHttpApi:
             polled = await self._long_polls.wait(id, min(wait_s, self._wait_s_max))
             return self._long_polls.response(polled, polled.transaction)
         return reply(await self._transactions.get(id))
+
+    async def get_by_external_id(self, request: Request) -> Response:
+        owner = request.query_params.get("owner", OWNER_DEFAULT)
+        external_id = request.path_params["external_id"]
+        return reply(await self._transactions.get_by_external_id(owner, external_id))
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params

@@ -84,7 +84,7 @@ EXTERNAL_ID = Key(
     "externalId:{external_id}",
     "string",
     meaning="Owner and the client's own id (`owner|id`) → transaction id",
-    expiry="`transactions.externalid_uniqueness_period`",
+    expiry="`transactions.externalid_uniqueness_period`, or later while the transaction is open",
 )
 STATS_FINE = Key(
     "stats1H:{time}",

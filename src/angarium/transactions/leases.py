@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -29,11 +29,14 @@ HolderState = Literal["", "idle", "leaving"]
 
 
 class ArchiveArgs(NamedTuple):
+    """With `external_ms`, externalIds of stored transactions end when they are no longer unique."""
+
     node: str
     lock1_ms: int
     lock2_ms: int
     limit: int
     holder_state: str
+    external_ms: int = 0
 
 
 class ArchiveLease(NamedTuple):
@@ -53,7 +56,7 @@ TO_ARCHIVE = Transition(
         "lock1": keys.ARCHIVE_LOCK1,
         "lock2": keys.ARCHIVE_LOCK2,
     },
-    stems={**STATISTICS, "states": keys.STATE},
+    stems={**STATISTICS, "states": keys.STATE, "externals": keys.EXTERNAL_ID},
     channels=CHANNELS,
     args=ArchiveArgs,
     item=TransactionItem,
@@ -64,7 +67,7 @@ TO_ARCHIVE = Transition(
 
 
 class WebhookArgs(NamedTuple):
-    """`jitter` is from 0 to 1."""
+    """`jitter` is from 0 to 1. `busy` has the requests in flight, «host=number» with spaces."""
 
     node: str
     lock1_ms: int
@@ -78,6 +81,8 @@ class WebhookArgs(NamedTuple):
     disable_ms: int
     limit: int
     holder_state: str
+    receiver_max: int
+    busy: str
 
 
 class WebhookItem(NamedTuple):
@@ -171,7 +176,8 @@ class TransactionLeases:
         self, partition: int, node: str, stored: Sequence[str], count: int, state: HolderState = ""
     ) -> ArchiveBatch:
         """Report the ids of committed transactions, and lease up to `count` more."""
-        args = ArchiveArgs(node, *self._locks_ms, count, state)
+        external_ms = self._settings.externalid_uniqueness_period * 1000
+        args = ArchiveArgs(node, *self._locks_ms, count, state, external_ms)
         items = [TransactionItem(each) for each in stored]
         found = await self._runtime.call(TO_ARCHIVE, partition, args, items)
         rows = [transaction_of(row[0].decode(), pairs_of(row, 1)) for row in found.rows]
@@ -184,8 +190,10 @@ class TransactionLeases:
         results: Sequence[WebhookResult],
         count: int,
         state: HolderState = "",
+        in_flight: Mapping[str, int] | None = None,
     ) -> WebhookBatch:
-        """Report the results of attempts, and lease up to `count` due webhooks."""
+        """Report the results of attempts, and lease up to `count` due webhooks. `in_flight` has the
+        requests to each host, which has a limit of its own."""
         settings = self._settings
         delay_ms = max(
             settings.webhook_retry_delay_ms, settings.webhook_timeout_ms + ATTEMPT_MARGIN_MS
@@ -203,7 +211,8 @@ class TransactionLeases:
             node, *self._locks_ms, settings.max_webhook_retries, delay_ms,
             settings.webhook_retry_factor, round(random.random(), 4), settings.webhook_fail_limit,
             settings.webhook_fail_period * 1000, settings.webhook_disable_period * 1000, count,
-            state,
+            state, settings.webhook_receiver_concurrency,
+            " ".join(f"{host}={number}" for host, number in (in_flight or {}).items()),
         )  # fmt: skip
         found = await self._runtime.call(TO_PROCESS, partition, args, items)
         return WebhookBatch(

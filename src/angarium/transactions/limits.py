@@ -18,6 +18,14 @@ class TransactionsLimits(Limits):
             "elsewhere and put its address in the data.",
         ),
     ] = 1 * MIB
+    transaction_queue_items_max: Annotated[
+        int,
+        Limit(
+            "items",
+            "New transactions of a node group that wait in one partition; each takes about 400 "
+            "bytes of Redis and its data. More are refused with the code queue_full.",
+        ),
+    ] = 1_000_000
     transaction_batch_items_max: Annotated[
         int,
         Limit("items", "One request must not delay the requests behind it noticeably."),

@@ -34,6 +34,7 @@ from angarium.transactions.pipeline_cache import PipelineCache
 from angarium.transactions.pipeline_store import PipelineStore
 from angarium.transactions.runner import TransactionRunner
 from angarium.transactions.running import Completion, RunningTransaction
+from angarium.transactions.service import TransactionsService
 from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.store import NodeCapabilities, NodeWork, TransactionStore
 
@@ -94,6 +95,7 @@ class TransactionNode(Service):
         self._node = runtime.actor
         self._store = runtime.store(TransactionStore)
         self._pipelines = runtime.store(PipelineStore)
+        self._service = TransactionsService(runtime, app)
         self._runner: TransactionRunner
         self._open = ExitStack()
         self._reporter = process_report.ProcessReporter(runtime, "node")
@@ -147,6 +149,7 @@ class TransactionNode(Service):
             runtime.settings.limits_of(TransactionsLimits),
             settings.step_timeout_ms,
             settings.max_runs,
+            self._service.get,
         )
         self._runner.on_thread_free = self._slot_free
         plain = (name for name, each in handlers.items() if not each.is_async)
@@ -182,6 +185,7 @@ class TransactionNode(Service):
 
     async def on_close(self) -> None:
         self._open.close()
+        await self._service.close()
 
     # Taking
 

@@ -11,6 +11,7 @@ from angarium.transactions import keys
 from angarium.transactions.errors import PipelineUnknown, VersionTaken
 from angarium.transactions.model import pairs_of
 from angarium.transactions.pipeline import PipelineDefinition, definition_of, stored_pipeline
+from angarium.transactions.settings import TransactionsSettings
 
 
 class PutPipelineArgs(NamedTuple):
@@ -22,6 +23,9 @@ class PutPipelineArgs(NamedTuple):
     node_group: str
     timeout_ms: str
     steps: str
+    versions_max: int
+    default_ms: int
+    dead_ms: int
 
 
 class StoredVersion(NamedTuple):
@@ -74,6 +78,7 @@ class PipelineStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._partitions = range(runtime.settings.partitions)
+        self._settings = runtime.settings.group(TransactionsSettings)
 
     async def put(self, pipeline: PipelineDefinition) -> int:
         """Store a definition and return its version. A repeat restores a copy that is missing."""
@@ -82,8 +87,10 @@ class PipelineStore:
         definition = definition_of(pipeline)
         for partition in self._partitions:
             args = PutPipelineArgs(
-                pipeline.name, version, definition, pipeline.node_group, timeout_ms, pipeline.needs
-            )
+                pipeline.name, version, definition, pipeline.node_group, timeout_ms,
+                pipeline.needs, self._settings.pipeline_versions_max,
+                self._settings.transaction_timeout_ms, self._settings.dead_letter_retention * 1000,
+            )  # fmt: skip
             found = await self._runtime.call(PUT_PIPELINE, partition, args)
             if isinstance(found, TakenVersion):
                 raise VersionTaken(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     Checkpoint,
     TakenTransaction,
+    Transaction,
     TransactionStatus,
     check_name,
     depth_of,
@@ -80,6 +81,7 @@ class TransactionRunner:
         limits: TransactionsLimits,
         step_timeout_ms: int,
         max_runs: int,
+        find: Callable[[str], Coroutine[Any, Any, Transaction]],
     ) -> None:
         self._store = store
         self._pipelines = pipelines
@@ -93,6 +95,7 @@ class TransactionRunner:
         # Free threads. A node takes only steps for which one is free.
         self.threads_free = threads
         self._max_runs = max_runs
+        self._find = find
         self._caller = Caller(threads + LOST_THREADS_MAX)
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -358,6 +361,7 @@ class TransactionRunner:
             switches=_decode(taken.switches) if taken.switches else {},
             retry=retry,
             report=partial(self._report, taken),
+            find=self._output_of,
         )
 
     async def _in_thread(
@@ -366,6 +370,15 @@ class TransactionRunner:
         """A thread that never returns is abandoned, and a new one replaces it."""
         running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
         return await self._caller.call(handler, step)
+
+    async def _output_of(self, value: Any) -> Any:
+        if not (isinstance(value, dict) and value.keys() == {"output_of"}):
+            return value
+        find = self._find(value["output_of"])
+        if asyncio.get_running_loop() is self._loop:
+            return _decode((await find).output)
+        found = asyncio.run_coroutine_threadsafe(find, self._loop)
+        return _decode((await asyncio.wrap_future(found)).output)
 
     def _report(self, taken: TakenTransaction, progress: Any) -> Awaitable[None]:
         report, size_max = encode_progress_report(progress), self._limits.transaction_data_bytes_max

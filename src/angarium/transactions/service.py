@@ -94,6 +94,11 @@ class TransactionsService:
             raise TransactionUnknown(f"there is no transaction {transaction_id!r}")
         return found
 
+    async def check_owner(self, transaction_id: str, owner: str) -> None:
+        """Raises the error of an unknown id, so that a foreign id reveals nothing."""
+        if (await self.get(transaction_id)).owner != owner:
+            raise TransactionUnknown(f"there is no transaction {transaction_id!r}")
+
     async def poll(self, transaction_id: str) -> PollResult:
         """Like `get`, for a client that waits for the end."""
         found = await self._store.poll(check_transaction_id(transaction_id))

@@ -20,6 +20,9 @@ class TransactionsSettings(Group):
     delay_before_archiving: Annotated[int, Field(ge=0), FormerName("DELAY_BEFORE_ARCHIVING")] = (
         Field(1_200, description="Seconds a completed transaction stays in Redis.")
     )
+    archive_retention: Annotated[int, Field(ge=0)] = Field(
+        0, description="Seconds the SQL archive keeps a transaction; 0 keeps it for ever."
+    )
     persisting_permission_lock1_period: Annotated[
         Positive, FormerName("PERSISTING_PERMISSION_LOCK1_PERIOD")
     ] = Field(60, description="Seconds in which the process with the role leases work.")
@@ -52,6 +55,14 @@ class TransactionsSettings(Group):
     )
     webhook_secret: SecretStr | None = Field(
         None, description="Key that signs webhooks with HMAC-SHA256, as `whsec_` and base64."
+    )
+    webhook_secrets: Annotated[tuple[SecretStr, ...], BeforeValidator(read_list)] = Field(
+        (),
+        description="Keys of single owners, as a list of `owner=whsec_…`; others use "
+        "`webhook_secret`.",
+    )
+    webhook_receiver_concurrency: Positive = Field(
+        16, description="Webhooks that are sent to one host at the same time."
     )
     webhook_private_key: SecretStr | None = Field(
         None, description="Key that signs webhooks with Ed25519, as `whsk_` and base64."
@@ -94,6 +105,11 @@ class TransactionsSettings(Group):
     )
     longpoll_timeout_ms: Positive = Field(
         30_000, description="Milliseconds after which a long poll returns the current state."
+    )
+    pipeline_versions_max: Positive = Field(
+        100,
+        description="Versions of a pipeline that are kept. Older ones are removed when no open "
+        "transaction can have them any more.",
     )
     pipelines: str | None = Field(
         None, description="File or folder of pipeline definitions that a node loads at its start."

@@ -35,8 +35,8 @@ class Step:
     """One execution of one step of a transaction."""
 
     __slots__ = (
-        "_report", "data", "external_id", "index", "metadata", "owner", "parameters", "pipeline",
-        "retry", "switches", "transaction_id", "type",
+        "_find", "_report", "data", "external_id", "index", "metadata", "owner", "parameters",
+        "pipeline", "retry", "switches", "transaction_id", "type",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,7 @@ class Step:
         switches: Mapping[str, str],
         retry: int,
         report: Callable[[Any], Awaitable[None]],
+        find: Callable[[str], Awaitable[Any]],
     ) -> None:
         self.transaction_id = transaction_id
         self.pipeline = pipeline
@@ -67,6 +68,7 @@ class Step:
         self.switches = switches
         self.retry = retry
         self._report = report
+        self._find = find
 
     @property
     def key(self) -> str:
@@ -80,6 +82,14 @@ class Step:
         Await it in a coroutine. In a plain function the report is stored when the call returns.
         """
         return self._report(report)
+
+    def output_of(self, value: Any) -> Awaitable[Any]:
+        """The output of a child. Outputs that are too large together for the data of one step stand
+        in it as `{"output_of": id}`; this reads them, and returns any other value as it is.
+
+        Await it in a coroutine. In a plain function, use `asyncio.run(step.output_of(value))`.
+        """
+        return self._find(value)
 
     def succeeded(self, output: Any = None, note: str = "") -> Outcome:
         """Continue with `output` as the data of the next step. None passes this step's data on."""

@@ -21,6 +21,7 @@ from angarium.transactions.errors import (
     NotDead,
     PipelineUnknown,
     TransactionFinished,
+    TransactionQueueFull,
     TransactionUnknown,
 )
 from angarium.transactions.limits import TransactionsLimits
@@ -99,6 +100,7 @@ class TransactionStore:
         limits = runtime.settings.limits_of(TransactionsLimits)
         self._data_bytes_max = limits.transaction_data_bytes_max
         self._switches_max = limits.transaction_switches_items_max
+        self._queue_max = limits.transaction_queue_items_max
         self.partitions = range(runtime.settings.partitions)
         channel = runtime.keyspace.global_name
         self.notify_channel = channel(keys.TRANSACTIONS_NOTIFY)
@@ -109,9 +111,13 @@ class TransactionStore:
 
         external_ms = self._settings.externalid_uniqueness_period * 1000
         self._dead_ms = self._settings.dead_letter_retention * 1000
-        ending = declared.EndArgs(self._archive_ms, self._dead_ms)
+        # The rest is for what else the parent's data has.
+        children_max = self._data_bytes_max // 2
+        self._ending = ending = declared.EndArgs(self._archive_ms, self._dead_ms, children_max)
         batch = runtime.batch
-        self._enqueue = batch(declared.ENQUEUE, declared.EnqueueArgs(external_ms, self._timeout_ms))
+        self._enqueue = batch(
+            declared.ENQUEUE, declared.EnqueueArgs(external_ms, self._timeout_ms, self._queue_max)
+        )
         self._get = batch(declared.GET_STATES)
         self._cancel = batch(declared.CANCEL, ending)
         self._switch = batch(declared.SET_SWITCHES, declared.SwitchArgs(self._switches_max))
@@ -158,6 +164,8 @@ class TransactionStore:
             raise PipelineUnknown(f"there is no pipeline {start.pipeline!r}")
         if reply == "unknown_version":
             raise PipelineUnknown(f"pipeline {start.pipeline!r} has no version {start.version}")
+        if reply == "queue_full":
+            raise TransactionQueueFull("transaction_queue_items_max", self._queue_max)
         # already_queued or exists: this process generated the id, so an earlier attempt of this
         # call arrived.
         return TransactionStarted(id)
@@ -345,7 +353,7 @@ class TransactionStore:
 
     async def expire_waiting(self, partition: int) -> int:
         """End transactions that waited for a step type past their deadline. Returns the number."""
-        args, ended = declared.ExpireArgs(self._archive_ms, self._dead_ms, EXPIRE_COUNT), 0
+        args, ended = declared.ExpireArgs(*self._ending, EXPIRE_COUNT), 0
         while True:
             found = await self._runtime.call(declared.EXPIRE_WAITING, partition, args)
             ended += int(found.number)
@@ -383,7 +391,7 @@ class TransactionStore:
         while offset >= 0:
             args = declared.RecoverArgs(
                 node, timeout_ms, offset, RECOVER_COUNT, work.as_of_ms, work.recovers_others,
-                self._settings.max_runs, self._archive_ms, self._dead_ms,
+                self._settings.max_runs, *self._ending,
             )  # fmt: skip
             found = await self._runtime.call(declared.RECOVER, partition, args, items)
             recovered, offset = recovered + found.number, found.offset

@@ -51,10 +51,12 @@ class Counted(NamedTuple):
 
 
 class EndArgs(NamedTuple):
-    """How long an ended transaction and a dead letter stay in Redis."""
+    """How long an ended transaction and a dead letter stay in Redis, and how many bytes of outputs
+    of children its parent gets."""
 
     archive_ms: int
     dead_ms: int
+    child_bytes_max: int
 
 
 # Clients
@@ -63,6 +65,7 @@ class EndArgs(NamedTuple):
 class EnqueueArgs(NamedTuple):
     external_ms: int
     timeout_ms: int
+    queue_max: int
 
 
 class StartItem(NamedTuple):
@@ -90,6 +93,8 @@ ENQUEUE = Transition(
         "admin": keys.QUEUE_ADMIN,
         "pipelines": keys.PIPELINE,
         "externals": keys.EXTERNAL_ID,
+        "states": keys.STATE,
+        "wait": keys.WAITING,
     },
     channels=CHANNELS,
     args=EnqueueArgs,
@@ -102,6 +107,7 @@ ENQUEUE = Transition(
         "exists": None,
         "unknown_pipeline": None,
         "unknown_version": None,
+        "queue_full": None,
     },
 )
 
@@ -440,6 +446,7 @@ WAKE: Transition[Any] = Transition(
 class ExpireArgs(NamedTuple):
     archive_ms: int
     dead_ms: int
+    child_bytes_max: int
     limit: int
 
 
@@ -490,6 +497,7 @@ class RecoverArgs(NamedTuple):
     max_runs: int
     archive_ms: int
     dead_ms: int
+    child_bytes_max: int
 
 
 class RecoveredPart(NamedTuple):

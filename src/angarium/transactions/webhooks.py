@@ -8,12 +8,14 @@ for work. A receiver that is slow, fails or never stops answering costs one atte
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-from prometheus_client import Counter
+from prometheus_client import Counter as Metric
 
 from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
@@ -28,6 +30,7 @@ from angarium.runtime.trace import TRACEPARENT, Trace, trace_in_payload, trace_o
 from angarium.runtime.tracing import Values
 from angarium.runtime.urls import redacted
 from angarium.transactions.compat import datp_reply
+from angarium.transactions.errors import NameInvalid
 from angarium.transactions.leases import (
     DueWebhook,
     HolderState,
@@ -35,6 +38,7 @@ from angarium.transactions.leases import (
     WebhookAlert,
     WebhookResult,
 )
+from angarium.transactions.model import check_name
 from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.signatures import (
     Signer,
@@ -49,7 +53,7 @@ POLL_S = 0.25
 ROLE_WAIT_S = 1.0
 PROBLEM_CHARACTERS_MAX = 300
 
-NOTICES = Counter(
+NOTICES = Metric(
     "angarium_webhook_notices",
     "Alerts to the administrator: webhooks given up, URLs disabled.",
     ["what"],
@@ -58,10 +62,29 @@ NOTICES = Counter(
 
 def check(settings: CommonSettings, app: Angarium) -> None:
     signers_of(settings)
+    owner_signers_of(settings)
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:
     return WebhookSender(runtime)
+
+
+def host_of(url: str) -> str:
+    """As webhooks_to_process.lua reads it."""
+    return re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
+
+
+def owner_signers_of(settings: CommonSettings) -> dict[str, list[Signer]]:
+    """Owner → signers, for owners with their own secret."""
+    found: dict[str, list[Signer]] = {}
+    for each in settings.group(TransactionsSettings).webhook_secrets:
+        owner, _, secret = each.get_secret_value().partition("=")
+        try:
+            found.setdefault(check_name(owner, "owner"), []).append(hmac_signer(secret))
+        except (SigningKeyInvalid, NameInvalid) as error:
+            setting = "ANGARIUM_TRANSACTIONS__WEBHOOK_SECRETS"
+            raise SettingInvalid(setting, str(error), "use owner=whsec_… for each") from None
+    return found
 
 
 def signers_of(settings: CommonSettings) -> list[Signer]:
@@ -92,6 +115,8 @@ class WebhookSender(Service):
         self._runtime = runtime
         self._settings = runtime.settings.group(TransactionsSettings)
         self._signers = signers_of(runtime.settings)
+        self._owner_signers = owner_signers_of(runtime.settings)
+        self._in_flight = Counter[str]()
         self._leases = TransactionLeases(runtime)
         self._reporter = process_report.ProcessReporter(runtime, "webhooks")
         self._partitions = range(runtime.settings.partitions)
@@ -128,13 +153,14 @@ class WebhookSender(Service):
         state: HolderState = "" if sending else "idle"
         try:
             batch = await self._leases.webhooks(
-                partition, self._runtime.actor, results, free, state
+                partition, self._runtime.actor, results, free, state, self._in_flight
             )
         except BaseException:
             self._results[partition] = results + self._results[partition]
             raise
         self._grant = batch.grant.value
         for webhook in batch.webhooks:
+            self._in_flight[host_of(webhook.url)] += 1
             task = self._tasks.create_task(self._send(partition, webhook))
             sending.add(task)
             task.add_done_callback(sending.discard)
@@ -170,7 +196,14 @@ class WebhookSender(Service):
         transaction, tracing, began_ns = webhook.transaction, self._runtime.tracing, time.time_ns()
         trace = trace_in_payload(bytes(transaction.metadata)) or trace_of_id(transaction.id)
         own = trace if trace is None or tracing is None else trace.child()
-        problem = await self._post(webhook.url, id, body, own)
+        signers = self._owner_signers.get(transaction.owner, self._signers)
+        try:
+            problem = await self._post(webhook.url, id, body, signers, own)
+        finally:
+            host = host_of(webhook.url)
+            self._in_flight[host] -= 1
+            if self._in_flight[host] <= 0:
+                del self._in_flight[host]
         if tracing is not None:
             values: Values = {"angarium.id": transaction.id, "angarium.attempt": webhook.attempt}
             tracing.record(
@@ -189,10 +222,12 @@ class WebhookSender(Service):
         self._results[partition].append(result)
         self._loops[partition].wake()
 
-    async def _post(self, url: str, id: str, body: bytes, trace: Trace | None = None) -> str:
+    async def _post(
+        self, url: str, id: str, body: bytes, signers: list[Signer], trace: Trace | None = None
+    ) -> str:
         """The problem, or an empty text when the receiver accepted the request."""
         assert self._outbound is not None
-        headers = headers_of(self._signers, id, int(time.time()), body)
+        headers = headers_of(signers, id, int(time.time()), body)
         if trace is not None:
             headers = {**headers, TRACEPARENT: trace.header}
         try:
@@ -221,7 +256,7 @@ class WebhookSender(Service):
         if alert.transaction_id is not None:
             body["transactionId"] = alert.transaction_id
         id = f"notice:{alert.what}:{alert.transaction_id or time.time_ns()}"
-        problem = await self._post(url, id, msgspec.json.encode(body))
+        problem = await self._post(url, id, msgspec.json.encode(body), self._signers)
         if problem:
             self.log.error("administrator_not_told", problem=problem)
 

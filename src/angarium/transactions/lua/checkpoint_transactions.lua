@@ -16,7 +16,7 @@ local statuses = each_item(function(transaction_id, run, step, checkpoint, state
     if found[7] then redis.call('HDEL', state_key, 'faults', 'error') end
   end
   if found[5] then
-    redis.call('HDEL', state_key, 'children', 'childrenLeft', 'childStep')
+    redis.call('HDEL', state_key, 'children', 'childrenLeft', 'childStep', 'childBytes')
     for number = 1, tonumber(found[5]) do redis.call('HDEL', state_key, 'child:' .. number) end
   end
   return found[4] and reply.cancelled or reply.saved

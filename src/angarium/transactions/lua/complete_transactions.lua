@@ -32,10 +32,7 @@ local function ending_of(text)
   return ending
 end
 
-local ids, scores, ended_ids = {}, {}, {}
-each_item(function(transaction_id, score, ending, output, remark, state_key)
-  ids[#ids + 1] = transaction_id
-end)
+local ids, scores, ended_ids = item_column(1), {}, {}
 for first = 1, item_count, 1000 do
   local part = redis.call('ZMSCORE', processing_key,
     unpack(ids, first, math.min(first + 999, item_count)))

@@ -6,6 +6,15 @@
 -- include: transition
 -- include: transactions
 local kinds = {}
+-- How many more the queue of a group takes. Transactions that wait for a step type count too.
+local rooms = {}
+local function room_of(group)
+  if not rooms[group] then
+    local length = redis.call('LLEN', in_stem .. group)
+    rooms[group] = { left = queue_max - length - redis.call('ZCARD', wait_stem .. 'deadlines') }
+  end
+  return rooms[group]
+end
 
 local function read_kind(name, version, owner)
   local hash, found = pipelines_stem .. name, nil
@@ -17,9 +26,11 @@ local function read_kind(name, version, owner)
   if not found[1] then return { about = {}, refusal = reply.unknown_pipeline } end
   if not found[2] then return { about = {}, refusal = reply.unknown_version } end
   return {
-    version = version == '' and found[1] or version, group = found[2],
+    version = version == '' and found[1] or version, group = found[2], room = room_of(found[2]),
     about = label(found[2] .. '|' .. name .. '|' .. owner),
     deadline = string.format('%.0f', now_ms + (tonumber(found[3]) or timeout_ms)),
+    -- An open transaction can be found by its externalId after the period in which it is unique.
+    external_ms = string.format('%.0f', math.max(external_ms, tonumber(found[3]) or timeout_ms)),
   }
 end
 
@@ -39,6 +50,13 @@ for first = 1, item_count, 1000 do
   existing = existing + redis.call('EXISTS', item_keys(first, math.min(first + 999, item_count)))
 end
 
+-- Whether an externalId is still unique. An archived transaction has only the time in its id.
+local function is_unique(first)
+  local created_ms = redis.call('HGET', states_stem .. first, 'created')
+    or tonumber(string.sub(first, 1, 12), 16) or now_ms
+  return now_ms - tonumber(created_ms) < external_ms
+end
+
 -- The reason to refuse this start, or nil.
 local function refusal(state, external_key, kind)
   if kind.refusal then return kind.refusal end
@@ -47,7 +65,7 @@ local function refusal(state, external_key, kind)
   if not external_key then return nil end
   local first = redis.call('GET', external_key)
   -- If this is the start's own id, its state has ended and is in the archive.
-  if first then return reply.duplicate(first) end
+  if first and is_unique(first) then return reply.duplicate(first) end
 end
 
 -- Adds the fields that few starts have.
@@ -65,6 +83,12 @@ local statuses = each_item(function(transaction_id, kind, data, external_id, met
     and externals_stem .. about.owner .. '|' .. external_id
   local refused = refusal(state_key, external_key, found)
   if refused then return refused end
+  local is_admin = options ~= '' and string.find(options, 'a', 1, true)
+  if not is_admin then
+    local room = found.room
+    if room.left <= 0 then return reply.queue_full end
+    room.left = room.left - 1
+  end
   local stem = in_stem
   if external_key or metadata ~= '' or webhook ~= '' or options ~= '' then
     local values = {
@@ -75,12 +99,12 @@ local statuses = each_item(function(transaction_id, kind, data, external_id, met
     add(values, 'metadata', metadata)
     add(values, 'webhook', webhook)
     add(values, 'options', options)
-    if string.find(options, 'a', 1, true) then
+    if is_admin then
       add(values, 'queue', 'admin')
       stem = admin_stem
     end
     redis.call('HSET', state_key, unpack(values))
-    if external_key then redis.call('SET', external_key, transaction_id, 'PX', external_ms) end
+    if external_key then redis.call('SET', external_key, transaction_id, 'PX', found.external_ms) end
   else
     redis.call('HSET', state_key, 'status', 'queued', 'label', about.name, 'version', found.version,
       'data', data, 'created', now_text, 'deadline', found.deadline)

@@ -30,7 +30,7 @@ local statuses = each_item(function(transaction_id, run, step, checkpoint, step_
     redis.call('HDEL', state_key, 'faults', 'error')
   end
   if found[5] then
-    redis.call('HDEL', state_key, 'children', 'childrenLeft', 'childStep')
+    redis.call('HDEL', state_key, 'children', 'childrenLeft', 'childStep', 'childBytes')
     for number = 1, tonumber(found[5]) do redis.call('HDEL', state_key, 'child:' .. number) end
   end
   wait_for(state_key, transaction_id, queue, about, step_type, found[9], missing)

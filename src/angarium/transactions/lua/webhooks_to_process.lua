@@ -56,6 +56,11 @@ local grant = ask_role(lock1_key, lock2_key, node, lock1_ms, lock2_ms, holder_st
 local rows, count = {}, (grant == 'granted' or grant == 'working') and limit or 0
 local due = count > 0
   and redis.call('ZRANGEBYSCORE', webhooks_key, '-inf', now_text, 'LIMIT', 0, count) or {}
+-- One slow receiver must not fill all slots of the sender.
+local in_flight = {}
+for host, number in string.gmatch(busy, '(%S+)=(%d+)') do in_flight[host] = tonumber(number) end
+local function host_of(url) return string.match(url, '^%a+://([^/?#]+)') or '' end
+
 for _, id in ipairs(due) do
   local state = states_stem .. id
   local found = redis.call('HMGET', state, unpack(HOOK))
@@ -65,11 +70,15 @@ for _, id in ipairs(due) do
   elseif redis.call('GET', counters_stem .. found[2]) == 'disabled' then
     local left_ms = math.max(1, redis.call('PTTL', counters_stem .. found[2]))
     redis.call('ZADD', webhooks_key, now_ms + left_ms + math.floor(jitter * 1000), id)
+  elseif (in_flight[host_of(found[2])] or 0) >= receiver_max then
+    redis.call('ZADD', webhooks_key, now_ms + 500 + math.floor(jitter * 500), id)
   elseif attempt > retries_max then
     give_up(id, state, found) -- the process of the last attempt died before it reported the result
   else
     local pause_ms = math.floor(delay_ms * factor ^ (attempt - 1) * (0.9 + 0.2 * jitter))
     redis.call('ZADD', webhooks_key, now_ms + pause_ms, id)
+    local host = host_of(found[2])
+    in_flight[host] = (in_flight[host] or 0) + 1
     redis.call('HSET', state, 'hookTries', attempt)
     record_event('webhook_tried', id, label(found[1]), '"a":' .. attempt)
     local item = redis.call('HGETALL', state)

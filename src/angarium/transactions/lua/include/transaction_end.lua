@@ -1,6 +1,6 @@
 -- The end of a transaction, for all scripts that can end one. Needs `transactions`.
 --   processing_key, sleeping_key, to_archive_key, webhooks_key, dead_key, out_stem, states_stem,
---   archive_ms, dead_ms
+--   archive_ms, dead_ms, child_bytes_max
 local ended, to_archive = {}, {}
 local archive_text = string.format('%.0f', now_ms + archive_ms)
 local dead_text = string.format('%.0f', now_ms + dead_ms)
@@ -12,15 +12,20 @@ local function schedule_webhook(state, id, version)
   redis.call('ZADD', webhooks_key, now_text, id)
 end
 
--- Stores the result of a child in its parent. The last child resumes the parent.
+-- Stores the result of a child in its parent. The last child resumes the parent. Outputs that would
+-- make the parent's data too large are given by reference, as {"output_of": id}.
 local function report_to_parent(parent, id, status, output, remark)
   local state = states_stem .. parent
-  local found = redis.call('HMGET', state, 'status', 'label', 'childStep')
+  local found = redis.call('HMGET', state, 'status', 'label', 'childStep', 'childBytes')
   local step, number = string.match(id, '%.(%d+)%-(%d+)$')
   if not found[1] or FINAL[found[1]] or found[3] ~= step then return end
+  local fits = (tonumber(found[4]) or 0) + #output <= child_bytes_max
+  local value = output ~= '' and output or 'null'
+  if not fits then value = '{"output_of":"' .. id .. '"}' end
   local result = '{"transactionId":"' .. id .. '","status":"' .. status .. '","note":'
-    .. cjson.encode(remark) .. ',"output":' .. (output ~= '' and output or 'null') .. '}'
+    .. brief(remark) .. ',"output":' .. value .. '}'
   if redis.call('HSETNX', state, 'child:' .. number, result) == 0 then return end
+  if fits and output ~= '' then redis.call('HINCRBY', state, 'childBytes', #output) end
   if redis.call('HINCRBY', state, 'childrenLeft', -1) > 0 or found[1] ~= 'sleeping' then return end
   redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
   redis.call('ZREM', sleeping_key, parent)
@@ -44,7 +49,7 @@ local function end_transaction(state, id, found, status, output, remark, reason)
     rare = redis.call('HMGET', state, unpack(RARE))
     redis.call('HDEL', state, 'cancel')
     if not dead then redis.call('HDEL', state, 'frame') end
-    if rare[3] then redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep') end
+    if rare[3] then redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep', 'childBytes') end
     if rare[1] then schedule_webhook(state, id, rare[4]) end
     if found[1] == 'sleeping' then redis.call('ZREM', sleeping_key, id) end
   end
