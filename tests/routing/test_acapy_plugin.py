@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from angarium.routing import acapy
 from angarium.routing.acapy.config import EVENT_LISTS, PluginConfig, read_config
 from angarium.routing.acapy.events import event_body
 from angarium.routing.acapy.plugin_runtime import PluginRuntime
+from angarium.routing.recorded_rules import record_stale_after
 from angarium.runtime.errors import SettingInvalid
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
@@ -83,6 +85,24 @@ async def test_the_runtime_stays_open_until_the_last_transport_has_stopped(
     assert connected()
     await plugin.leave()
     await eventually(lambda: not connected())
+
+
+async def test_the_plugin_follows_the_roles_and_names_its_own_options(
+    redis_server: ServerProcess,
+) -> None:
+    config = PluginConfig(redis_server.url, prefix="plugin-rules:")
+    plugin = PluginRuntime(config)
+    await record_stale_after(await plugin.runtime(), 4_321)
+    await plugin.close()
+    await plugin.runtime()
+    assert plugin.stale_after_ms == 4_321
+    await plugin.close()
+    other = PluginRuntime(replace(config, partitions=3))
+    with pytest.raises(SettingInvalid) as error:
+        await other.runtime()
+    assert error.value.setting == "redis_queue.partitions"
+    assert "ANGARIUM" not in str(error.value)
+    await other.close()
 
 
 class Record:

@@ -234,3 +234,29 @@ def test_a_certificate_that_can_not_be_used_is_refused_with_its_setting(
         settings = load(redis_url=redis_url, routing={"inbound": INBOUND, **files})
         with pytest.raises(SettingInvalid, match="ANGARIUM_ROUTING__TLS_CERTIFICATE"):
             relay_module.check(settings, Angarium())
+
+
+async def test_connections_without_messages_are_closed_on_every_port(redis_url: str) -> None:
+    """Nobody keeps a place by sending nothing, or a little at a time."""
+    limits = {"relay_idle_s_max": 1, "relay_ws_idle_s_max": 1}
+    async with running(redis_url, limits=limits) as (_, relay, client):
+        silent, silent_writer = await asyncio.open_connection("127.0.0.1", relay.ports["http"])
+        slow, slow_writer = await asyncio.open_connection("127.0.0.1", relay.ports["http"])
+        slow_writer.write(b"POST / HTTP/1.1\r\n")
+        sockets = f"ws://127.0.0.1:{relay.ports['ws']}"
+        async with (
+            client.ws_connect(sockets) as first,
+            client.ws_connect(sockets) as second,
+        ):
+            await second.send_bytes(envelope("k"))
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await silent.read()) == b""
+                assert (await slow.read()).startswith(b"HTTP/1.1 408 ")
+                for socket_ in (first, second):
+                    message = await socket_.receive()
+                    assert message.type is aiohttp.WSMsgType.CLOSE
+                    assert message.data == 1008
+        for writer in (silent_writer, slow_writer):
+            writer.close()
+        await eventually(lambda: connections(relay) == 0, DEADLINE_S)
+        assert (await client.post(url(relay), data=envelope("k"))).status == 200

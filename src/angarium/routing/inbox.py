@@ -13,6 +13,7 @@ from uuid import uuid4
 from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.items import InboundMessage
 from angarium.routing.limits import RoutingLimits
+from angarium.routing.recorded_rules import record_stale_after
 from angarium.routing.role_settings import check_layout, routing_store
 from angarium.routing.settings import RoutingSettings
 from angarium.runtime.application import Angarium, Caller
@@ -48,11 +49,14 @@ class Inbox(InstanceConsumer):
         self._caller = Caller(routing.inbox_handlers)
         uid = routing.inbox_uid or str(uuid4())
         super().__init__(store, uid, self._call, options, clock=runtime.clock)
+        self._runtime = runtime
         self._function = handler
         self._reporter = ProcessReporter(runtime, "inbox")
         self._reported = 0
 
     async def on_start(self) -> None:
+        settings = self._runtime.settings.group(RoutingSettings)
+        await record_stale_after(self._runtime, settings.stale_after_ms)
         await super().on_start()
         self.loop("report", self._report, INTERVAL_S, until="stop")
 

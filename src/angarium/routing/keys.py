@@ -106,6 +106,12 @@ OUTBOUND_DEAD = Key(
     meaning="Dead letters: outbound messages without further retries or that could not be decoded",
     expiry="until retried or dropped by an operator",
 )
+RECORDED_RULES = Key(
+    f"{TOPIC_PREFIX}_rules",
+    "hash",
+    meaning="`stale_after_ms` of the roles, for the ACA-Py plugin",
+    scope=Scope.KEYSPACE,
+)
 INBOX_WAKE = Key(
     f"{TOPIC_PREFIX}_wake_{{uid}}",
     "channel",

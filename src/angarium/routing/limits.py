@@ -43,6 +43,22 @@ class RoutingLimits(Limits):
             "amount again; beyond that they are refused.",
         ),
     ] = 64 * MIB
+    relay_idle_s_max: Annotated[
+        int,
+        Limit(
+            "seconds",
+            "Between two requests of an HTTP connection, as common proxies keep theirs. The first "
+            "request, and each request that has begun, has 30 s.",
+        ),
+    ] = 75
+    relay_ws_idle_s_max: Annotated[
+        int,
+        Limit(
+            "seconds",
+            "Between two messages of a WebSocket connection; the first message has 30 s. Then the "
+            "relay closes it with code 1008.",
+        ),
+    ] = 3_600
     relay_callers_max: Annotated[
         int,
         Limit(

@@ -21,6 +21,7 @@ from angarium.routing.flow_control import SOCKET_BYTES, FlowControl
 from angarium.routing.items import DirectResponse, decode_response
 from angarium.routing.limits import RoutingLimits
 from angarium.routing.pending_calls import PendingCalls
+from angarium.routing.recorded_rules import record_stale_after
 from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
 from angarium.routing.role_settings import check_layout, routing_store, server_tls
@@ -66,6 +67,9 @@ class RelayIntake:
     def __init__(self, relay: Relay, transport: str) -> None:
         limits = relay.runtime.settings.limits_of(RoutingLimits)
         self.body_bytes_max = limits.http_body_bytes_max
+        self.idle_s_max = float(
+            limits.relay_idle_s_max if transport == "http" else limits.relay_ws_idle_s_max
+        )
         self.connection_messages_max = limits.relay_connection_messages_max
         self.connection_bytes_max = limits.relay_connection_bytes_max
         self.flow = relay.flow
@@ -153,6 +157,8 @@ class Relay(Service):
 
     async def on_start(self) -> None:
         settings = self.runtime.settings
+        routing = settings.group(RoutingSettings)
+        await record_stale_after(self.runtime, routing.stale_after_ms)
         for transport, host, port in settings.group(RoutingSettings).inbound:
             await self._open(transport, host, port)
         self.ports |= await self._status_server.open(settings)

@@ -21,10 +21,8 @@ from angarium.routing.items import DirectResponse
 from angarium.runtime.errors import AngariumError, Overloaded
 
 PROBLEM = "application/problem+json"
-# The largest body takes this long on a slow mobile line.
+# The largest body takes this long on a slow mobile line. The first request must begin in this time.
 REQUEST_S_MAX = 30.0
-# Between two requests: as long as common proxies keep their connections.
-IDLE_S_MAX = 75.0
 # Unsent response bytes of one connection.
 UNREAD_BYTES_MAX = 256 * 1024
 # How long a refused peer may go on sending. Closing at once would reset the connection, and the
@@ -37,6 +35,8 @@ class HttpIntake(Protocol):
     """Accepts the requests of connections."""
 
     body_bytes_max: int
+    idle_s_max: float
+    """Between two requests; a request takes no longer either."""
     flow: FlowControl
 
     def add(self, connection: HttpConnection) -> bool:
@@ -60,6 +60,7 @@ class HttpConnection(asyncio.Protocol):
         "_loop",
         "_partial_bytes",
         "_reader",
+        "_served",
         "_transport",
         "_unread",
         "_waiting",
@@ -76,6 +77,7 @@ class HttpConnection(asyncio.Protocol):
         self._closing = False
         self._ended_by_peer = False
         self._lingering = False
+        self._served = False
         self._unread = False
         self.since = self._loop.time()
 
@@ -162,10 +164,10 @@ class HttpConnection(asyncio.Protocol):
             return False  # the relay stopped reading, not the peer sending
         if self._lingering or self._ended_by_peer:
             limit_s = LINGER_S_MAX
-        elif self._closing:
-            limit_s = REQUEST_S_MAX
+        elif self._closing or self._reader.in_progress or self._unread or not self._served:
+            limit_s = min(REQUEST_S_MAX, self._intake.idle_s_max)
         else:
-            limit_s = REQUEST_S_MAX if self._reader.in_progress or self._unread else IDLE_S_MAX
+            limit_s = self._intake.idle_s_max
         return self._loop.time() - self.since > limit_s
 
     def give_up(self) -> None:
@@ -255,6 +257,7 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def _ended(self, keep_alive: bool) -> None:
+        self._served = True
         self.since = self._loop.time()
         if not keep_alive:
             self.close()

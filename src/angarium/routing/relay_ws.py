@@ -5,7 +5,8 @@ closes the connection with code 1007 and the reason; one that can't be queued no
 Messages of one connection for one key are queued in their order. The relay stops reading from a
 connection with too many unfinished messages, from a peer that does not read its responses, and from
 any connection that brings more while the relay is full. A peer that begins a message and does not
-end it, or does not read its responses, is disconnected.
+end it, or does not read its responses, is disconnected. A connection without a first message, or
+without messages for long, is closed with code 1008.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class WsIntake(Protocol):
     body_bytes_max: int
     connection_messages_max: int
     connection_bytes_max: int
+    idle_s_max: float
     flow: FlowControl
 
     def add(self, connection: WsConnection) -> bool:
@@ -59,6 +61,8 @@ class WsConnection(WSListener):
         self._unfinished: dict[asyncio.Future[DirectResponse | None], int] = {}
         self._unfinished_bytes = 0
         self._pauses: set[str] = set()  # the reasons why the relay does not read
+        self._last_s = self._loop.time()  # when the last message arrived, or the connection
+        self._idle_s_max = min(PEER_S_MAX, intake.idle_s_max)  # longer after the first message
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -89,10 +93,18 @@ class WsConnection(WSListener):
     def overdue(self) -> bool:
         since = (self._began_s, self._unread_s, self._ended_s)
         oldest_s = min((at_s for at_s in since if at_s is not None), default=None)
-        return oldest_s is not None and self._loop.time() - oldest_s > PEER_S_MAX
+        if oldest_s is None:
+            return self._is_idle
+        return self._loop.time() - oldest_s > PEER_S_MAX
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._unfinished and self._loop.time() - self._last_s > self._idle_s_max
 
     def give_up(self) -> None:
-        if self._transport is not None:
+        if self._is_idle and self._ended_s is None and self._began_s is None:
+            self._end(WSCloseCode.POLICY_VIOLATION, "no message arrived in time")
+        elif self._transport is not None:
             self._transport.disconnect(graceful=False)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -141,6 +153,7 @@ class WsConnection(WSListener):
         except AngariumError as error:
             self._refuse(error)
             return
+        self._last_s, self._idle_s_max = self._loop.time(), self._intake.idle_s_max
         self._unfinished[answer] = len(body)
         self._unfinished_bytes += len(body)
         answer.add_done_callback(self._finished)

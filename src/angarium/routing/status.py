@@ -65,6 +65,8 @@ class StatusServer:
     """Serves the status endpoints only: it refuses messages."""
 
     body_bytes_max = 1024
+    # Probes ask at once; others must not keep their places.
+    idle_s_max = 5.0
 
     def __init__(self, status: RoleStatus) -> None:
         self._status = status

@@ -319,7 +319,9 @@ class RoutingStore:
         shown: ShownKey
         (shown,) = await self._call(transitions.SHOW_KEYS, partition, [KeyItem(recip_key)])
         if not shown.uid and not shown.waiting:
-            raise RecipientUnknown(f"no message for {recip_key!r} waits, and no instance owns it")
+            raise RecipientUnknown(
+                f"no message for {recip_key!r} waits, and no instance owns the key"
+            )
         silent_ms = None if shown.silent_ms < 0 else shown.silent_ms
         uid = shown.uid or None
         return KeyState(recip_key, uid, shown.pending, shown.waiting, silent_ms, partition)

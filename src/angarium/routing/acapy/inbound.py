@@ -37,9 +37,11 @@ class AngariumInbound(_Base):  # type: ignore[misc]
 
     async def start(self) -> None:
         plugin = PluginRuntime.of(self.root_profile)
-        options = ConsumerOptions(handlers=HANDLERS, keys_max=plugin.limits.inbox_keys_max)
         await plugin.enter()
         store = await plugin.routing()
+        options = ConsumerOptions(
+            plugin.stale_after_ms, HANDLERS, keys_max=plugin.limits.inbox_keys_max
+        )
         self._consumer = InstanceConsumer(store, plugin.uid, self._handle, options, name="acapy")
         await self._consumer.start()
         LOGGER.info("instance %s takes messages from Redis", plugin.uid)

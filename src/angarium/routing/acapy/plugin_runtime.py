@@ -15,7 +15,9 @@ from angarium.routing import keys
 from angarium.routing.acapy.config import SECTION, PluginConfig, read_config
 from angarium.routing.limits import RoutingLimits
 from angarium.routing.outbound_store import OutboundStore
+from angarium.routing.recorded_rules import recorded_stale_after
 from angarium.routing.store import RoutingRules, RoutingStore
+from angarium.runtime.errors import LayoutMismatch
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB
 from angarium.runtime.runtime import Runtime, RuntimeOptions, recorded_options
@@ -31,6 +33,7 @@ class PluginRuntime:
         self.config = config
         self.limits = RoutingLimits()
         self.uid = str(uuid4())
+        self.stale_after_ms = RoutingRules.stale_after_ms
         self._stack = AsyncExitStack()
         self._lock = asyncio.Lock()
         self._users = 0
@@ -67,8 +70,13 @@ class PluginRuntime:
                 options = await _runtime_options(config, self.limits)
                 actor = f"acapy-{socket.gethostname()}-{os.getpid()}-{self.uid[:6]}"
                 opened = Runtime.open(options, actor=actor)
-                self._runtime = await self._stack.enter_async_context(opened)
-                rules = RoutingRules(layout=config.layout)
+                try:
+                    self._runtime = await self._stack.enter_async_context(opened)
+                except LayoutMismatch as error:
+                    raise _by_own_names(error) from None
+                recorded = await recorded_stale_after(self._runtime)
+                rules = RoutingRules(config.layout, recorded or RoutingRules.stale_after_ms)
+                self.stale_after_ms = rules.stale_after_ms
                 self._routing = RoutingStore(self._runtime, rules)
                 self._outbound = OutboundStore(self._runtime, config.layout)
             return self._runtime
@@ -87,6 +95,19 @@ class PluginRuntime:
         async with self._lock:
             await self._stack.aclose()
             self._runtime = None
+
+
+def _by_own_names(error: LayoutMismatch) -> LayoutMismatch:
+    """The error under the names of the plugin's options; others are unknown to an agent's user."""
+    names = {
+        "ANGARIUM_REDIS_URL": "connection.connection_url",
+        "ANGARIUM_PARTITIONS": "partitions",
+        "ANGARIUM_PREFIX": "prefix",
+    }
+    setting, fix = error.setting, error.fix
+    for theirs, ours in names.items():
+        setting, fix = (text.replace(theirs, f"{SECTION}.{ours}") for text in (setting, fix))
+    return LayoutMismatch(setting, error.problem, fix)
 
 
 async def _runtime_options(config: PluginConfig, limits: RoutingLimits) -> RuntimeOptions:

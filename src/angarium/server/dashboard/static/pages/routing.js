@@ -1,6 +1,6 @@
 // Routing: instances and their keys, queues, dead deliveries and dead inbound messages.
 
-import { get, part, post } from "../api.js";
+import { get, part, post, remove } from "../api.js";
 import { h } from "../dom.js";
 import { ago, at, brief, count, duration, pretty } from "../format.js";
 import { model } from "../model.js";
@@ -9,13 +9,13 @@ import { paged } from "../paging.js";
 
 export function page({ redraw }) {
   const keys = paged("/v1/routing/keys", "keys", () => ({}), redraw);
-  const own = { instances: null, unowned: 0, dead: null, inbound: null, keys, shown: null, problem: "", redraw };
+  const dead = paged("/v1/routing/dead", "letters", () => ({}), redraw);
+  const inbound = paged("/v1/routing/dead-inbound", "letters", () => ({}), redraw);
+  const own = { instances: null, unowned: 0, dead, inbound, keys, shown: null, problem: "", redraw };
   return {
     async load() {
-      const [instances, dead, inbound] = await Promise.all([get("/v1/routing/instances"), get("/v1/routing/dead"),
-        get("/v1/routing/dead-inbound"), keys.load()]);
+      const [instances] = await Promise.all([get("/v1/routing/instances"), dead.load(), inbound.load(), keys.load()]);
       [own.instances, own.unowned] = [instances.instances, instances.keys_without_owner];
-      [own.dead, own.inbound] = [dead.letters, inbound.letters];
     },
     view: () => view(own),
   };
@@ -52,6 +52,7 @@ function instances(own) {
     { label: "Share", cell: (row) => h("progress", { max: most, value: row.keys, "aria-label": `${row.keys} keys` }) },
     { label: "Mail", cell: (row) => (row.has_mail ? "waits" : "") },
     { label: "Last heartbeat", cell: (row) => (row.silent_ms === null ? "never" : `${duration(row.silent_ms)} ago`), number: true },
+    { label: "", cell: (row) => (row.live ? null : h("div", { class: "actions" }, button("Remove", () => removeInstance(own, row)))) },
   ], own.instances, (row) => row.uid) });
 }
 
@@ -83,31 +84,32 @@ function keyCard(own) {
 }
 
 function deadDeliveries(own) {
-  if (!own.dead) return loading();
-  if (!own.dead.length)
+  if (!own.dead.read) return loading();
+  if (!own.dead.rows.length)
     return card("Dead deliveries", { body: empty("routing", "No delivery was given up",
       "A message that its receiver refused in all attempts is listed here with the reason.") });
-  return card("Dead deliveries", { note: "the oldest first", actions: button("Retry all shown", () => revive(own)),
+  return card("Dead deliveries", { note: "the oldest first", actions: button("Retry all", () => revive(own)),
     table: table("Dead deliveries", [
       { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
       { label: "Receiver", cell: (row) => receiver(row.message), class: "wrap" },
       { label: "Reason", cell: (row) => row.reason, class: "wrap" },
       { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
-      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOne(own, row))) : null) },
-    ], own.dead, (row) => row.id + row.at_ms + row.message.length) });
+      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOne(own, row)), button("Drop", () => drop(own, "dead", row))) : null) },
+    ], own.dead.rows, (row) => row.id + row.at_ms + row.message.length) }, pager(own.dead, "deliveries"));
 }
 
 function deadInbound(own) {
-  if (!own.inbound?.length) return null;
+  if (!own.inbound.rows.length) return null;
   return card("Inbound messages that no instance could handle", { note: "the oldest first; the log of the role inbox has the details",
-    actions: button("Retry all shown", () => reviveInbound(own)),
+    actions: button("Retry all", () => reviveInbound(own)),
     table: table("Dead inbound messages", [
       { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
       { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
+      { label: "Attempts", cell: (row) => count(row.attempts), number: true },
       { label: "Reason", cell: (row) => row.reason, class: "wrap" },
       { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
-      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOneInbound(own, row))) : null) },
-    ], own.inbound, (row) => row.id + row.at_ms) });
+      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOneInbound(own, row)), button("Drop", () => drop(own, "dead-inbound", row))) : null) },
+    ], own.inbound.rows, (row) => row.id + row.at_ms) }, pager(own.inbound, "messages"));
 }
 
 function receiver(message) {
@@ -125,7 +127,7 @@ async function rebalance(own) {
 }
 
 async function revive(own) {
-  const sure = await confirm("Retry dead deliveries?", "Up to a hundred, the oldest first, go back to the queue and get all their attempts again.", "Retry");
+  const sure = await confirm("Retry dead deliveries?", "All of them go back to the queue, the oldest first, and get all their attempts again.", "Retry");
   if (!sure) return;
   await act(() => post("/v1/routing/dead/revive"), (answer) => `${count(answer.revived)} queued again`);
   await again(own);
@@ -137,7 +139,7 @@ async function reviveOne(own, row) {
 }
 
 async function reviveInbound(own) {
-  const sure = await confirm("Retry dead messages?", "Up to a hundred go to the instances that own their keys now, behind newer messages.", "Retry");
+  const sure = await confirm("Retry dead messages?", "All of them go to the instances that own their keys now, behind newer messages.", "Retry");
   if (!sure) return;
   await act(() => post("/v1/routing/dead-inbound/revive"), (answer) => `${count(answer.revived)} queued again`);
   await again(own);
@@ -148,9 +150,23 @@ async function reviveOneInbound(own, row) {
   await again(own);
 }
 
+async function drop(own, list, row) {
+  const sure = await confirm("Drop the message?", "It is removed for good. The journal keeps its id and the reason.", "Drop");
+  if (!sure) return;
+  await act(() => remove(`/v1/routing/${list}/${part(row.id)}`), "Dropped");
+  await again(own);
+}
+
+async function removeInstance(own, row) {
+  const sure = await confirm("Remove the instance?", "Its keys lose their owner; messages are kept for the next one.", "Remove");
+  if (!sure) return;
+  await act(() => remove(`/v1/routing/instances/${part(row.uid)}`), "Removed");
+  const found = await get("/v1/routing/instances").catch(() => null);
+  if (found) own.instances = found.instances;
+  own.redraw();
+}
+
 async function again(own) {
-  const [dead, inbound] = await Promise.all(["dead", "dead-inbound"].map((list) => get(`/v1/routing/${list}`).catch(() => null)));
-  if (dead) own.dead = dead.letters;
-  if (inbound) own.inbound = inbound.letters;
+  await Promise.all([own.dead, own.inbound].map((list) => list.first().catch(() => null)));
   own.redraw();
 }
