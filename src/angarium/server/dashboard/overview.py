@@ -165,9 +165,10 @@ class OverviewSampler:
     ) -> ModuleMetrics:
         replies, requests = await self._conversations.in_flight()
         waiting = sum(need.replies for need in senders.needs)
-        facts = {"replies": replies, "requests": requests, "without_sender": waiting}
+        dead = await self._conversations.dead.count()
+        facts = {"replies": replies, "requests": requests, "without_sender": waiting, "dead": dead}
         return ModuleMetrics(
-            "conversations", _count(processes, "conversations"), replies, None, 0, facts
+            "conversations", _count(processes, "conversations"), replies, None, dead, facts
         )
 
     async def _pickup_metrics(
