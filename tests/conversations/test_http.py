@@ -32,9 +32,9 @@ class ApiClient:
             answer = await response.json(content_type=None)
             return response.status, answer.get("code") or answer["status"]
 
-    async def problem(self, path: str, body: object) -> str:
+    async def answer(self, path: str, body: object) -> Any:
         async with self._session.post(f"{self.url}/{path}", json=body) as response:
-            return str((await response.json(content_type=None))["detail"])
+            return await response.json(content_type=None)
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with self._session.get(f"{self.url}/{path}") as response:
@@ -76,8 +76,33 @@ async def test_f35_the_refusal_of_a_request_id_says_why(redis_url: str) -> None:
     async with running_api(redis_url) as (api, _):
         await api.post("requests", opening("A", "c"))
         assert await api.post("requests", opening("A", "d")) == (409, "request_taken")
-        detail = await api.problem("requests", opening("A", "d"))
-        assert "belongs to one conversation" in detail
+        refused = await api.answer("requests", opening("A", "d"))
+        assert "belongs to one conversation" in refused["detail"]
+
+
+async def test_dead_replies_are_listed_shown_retried_and_dropped(redis_url: str) -> None:
+    async with running_api(redis_url) as (api, runtime):
+        await api.post("requests", opening())
+        for response_id in ("a1", "a2"):
+            await api.post("replies", answering(response_id, payload={"n": response_id}))
+        manager = MessageSyncManager(runtime)
+        (first, _) = await manager.get_awaited_messages(2)
+        assert await manager.cancel_group(first.info, "403", dead=True) == 2
+        status, page = await api.get("replies/dead?limit=1")
+        assert (status, len(page["replies"])) == (200, 1)
+        _, rest = await api.get(f"replies/dead?after={page['next']}")
+        assert {each["why"] for each in page["replies"] + rest["replies"]} == {"403"}
+        one = {"conversation_id": "c", "response_id": "a1"}
+        shown = await api.answer("replies/dead/show", one)
+        assert shown["task"]["messageOptions"]["payload"] == {"n": "a1"}
+        assert await api.post("replies/dead/retry", one) == (202, "accepted")
+        assert (await api.get("c"))[1]["replies_total"] == 1
+        assert await api.post("replies/dead/retry", one) == (404, "reply_unknown")
+        other = {"conversation_id": "c", "response_id": "a2"}
+        assert await api.post("replies/dead/drop", other) == (200, "dropped")
+        assert (await api.get("replies/dead"))[1] == {"replies": [], "next": None}
+        assert (await api.get("replies/dead?after=x"))[0] == 400
+        assert (await api.get("replies/dead?limit=0"))[0] == 400
 
 
 async def test_every_refusal_has_its_code(redis_url: str) -> None:
@@ -132,4 +157,4 @@ def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 4
+        assert len(names) == 8

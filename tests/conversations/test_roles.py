@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from tests.conversations.receiver import receiver
+from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 
 
@@ -90,8 +91,41 @@ async def test_replies_posted_over_http_reach_their_callbacks_in_order(any_redis
         assert (status, shown["replies_total"]) == (200, 0)
 
 
+async def test_the_command_lists_retries_and_drops_dead_replies(redis_url: str) -> None:
+    """The role cancels replies with an address that it may not call."""
+    env = {
+        **environment(redis_url),
+        "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
+        "ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "600000",
+    }
+
+    def command(*words: str) -> list[str]:
+        with RoleProcess(["conversation", *words], env, ready_lines=0) as process:
+            assert process.wait() == 0
+            return process.lines()
+
+    async with RoleProcess(["serve", "api"], env) as role, aiohttp.ClientSession() as session:
+        api = Api(session, role.ports["http"])
+        await api.open("A")
+        await api.reply("A", "a1", "http://127.0.0.1:9/")
+        env["ANGARIUM_ALLOW_PRIVATE_ADDRESSES"] = "false"
+
+        async def dead() -> bool:
+            return bool(json.loads(command("dead", "--json")[-1]))
+
+        async with RoleProcess(["serve", "conversations"], env):
+            await eventually(dead, 60.0)
+        assert "a1" in "\n".join(command("dead"))
+        assert command("retry", "c", "a1")[-1] == "accepted"
+        assert json.loads(command("dead", "--json")[-1]) == []
+        async with RoleProcess(["serve", "conversations"], env):
+            await eventually(dead, 60.0)
+        assert command("drop", "c", "a1")[-1] == "dropped"
+
+
 async def test_the_command_shows_why_each_reply_waits(redis_url: str) -> None:
-    env = environment(redis_url)
+    # The first request stays open however long the commands take.
+    env = {**environment(redis_url), "ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "600000"}
     async with RoleProcess(["serve", "api"], env) as role, aiohttp.ClientSession() as session:
         api = Api(session, role.ports["http"])
         await api.open("A")

@@ -10,6 +10,7 @@ from angarium.conversations import keys
 from angarium.conversations.errors import (
     IdRefused,
     ReplyTaken,
+    ReplyUnknown,
     RequestTaken,
     RequestUnknown,
     WrongConversation,
@@ -19,6 +20,8 @@ from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.runtime.errors import Overloaded
 from tests.conversations.harness import harness, harnesses, info
 from tests.kit.server import ServerProcess
+
+FAX = "n:fax"
 
 
 def new(request_id: str, response_id: str, conversation_id: str = "c") -> NewReply:
@@ -544,6 +547,48 @@ async def test_a_group_is_cancelled_completely_and_the_next_reply_is_unblocked(
         with pytest.raises(RequestUnknown):
             await it.store.accept_reply(new("A", "a3"))
         assert await it.count("cancelled") == 2
+
+
+async def test_a_reply_that_failed_for_good_is_kept_retried_and_dropped(
+    any_redis_url: str,
+) -> None:
+    async with harness(any_redis_url, limits={"conversation_dead_replies_max": 3}) as it:
+        await it.request("A")
+        await it.reply("A", "a1", required_sender=FAX)
+        reply = await it.reply("A", "a2")
+        assert await it.manager.cancel_group(reply, "403", dead=True) == 2
+        dead = it.manager.dead
+        page = await dead.page(most=1)
+        assert page.next is not None
+        others = await dead.page(page.next, most=5)
+        found = [*page.replies, *others.replies]
+        assert {each.response_id for each in found} == {"a1", "a2"}
+        assert {each.why for each in found} == {"403"}
+        shown = await dead.show("c", "a1")
+        assert (shown.request_id, shown.origin, shown.task) == ("A", "whatsapp", {})
+        assert await dead.retry("c", "a1") == "accepted"
+        stored = await it.runtime.redis.call(
+            "HGET", it.runtime.keyspace.name(
+                keys.CONVERSATION_RESPONSE, it.store.partition_of("c"), "a1"), "sender",
+            key=it.runtime.keyspace.name(keys.CONVERSATION_ORDER, it.store.partition_of("c"), "c"),
+        )  # fmt: skip
+        assert stored == FAX.encode()
+        assert await dead.drop("c", "a2") == "dropped"
+        assert await dead._drop(reply) == "gone"
+        with pytest.raises(ReplyUnknown):
+            await dead.show("c", "a1")
+        assert await dead.count() == 0
+
+
+async def test_dead_replies_are_limited_in_number(redis_url: str) -> None:
+    async with harness(redis_url, limits={"conversation_dead_replies_max": 3}) as it:
+        for number in range(5):
+            await it.request(f"r{number}")
+            reply = await it.reply(f"r{number}", f"a{number}")
+            assert await it.manager.cancel_group(reply, "no", dead=True) == 1
+            it.clock.jump(1)
+        page = await it.manager.dead.page()
+        assert [each.response_id for each in page.replies] == ["a2", "a3", "a4"]
 
 
 async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: str) -> None:

@@ -110,9 +110,11 @@ def test_work_without_a_process_is_trouble() -> None:
     assert [each.level for each in found] == ["trouble", "trouble", "warning", "warning"]
     dead, silent = transactions_notices(facts, (), {"node", "webhooks"})
     assert (dead.text, silent.text) == ("3 dead letters", "1 node silent")
-    (found_reply,) = conversations_notices(2, (), set())
+    (found_reply,) = conversations_notices(2, 0, (), set())
     assert found_reply.text == "2 replies in flight and no process sends them"
-    assert not [*conversations_notices(2, (), {"conversations"})]
+    assert not [*conversations_notices(2, 0, (), {"conversations"})]
+    (letter,) = conversations_notices(0, 2, (), {"conversations"})
+    assert letter.text == "2 replies not sent: dead letters"
 
 
 def test_only_page_cursors_of_this_form_are_accepted() -> None:
@@ -125,6 +127,6 @@ def test_only_page_cursors_of_this_form_are_accepted() -> None:
 
 def test_replies_that_wait_for_a_sender_are_trouble() -> None:
     needs = [SenderWait(("web", "default"), 3, 1)]
-    (found,) = conversations_notices(3, needs, {"conversations"})
+    (found,) = conversations_notices(3, 0, needs, {"conversations"})
     assert (found.module, found.level) == ("conversations", "trouble")
     assert found.text == "3 replies waiting for a process with sender 'web' or 'default'"

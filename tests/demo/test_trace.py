@@ -82,7 +82,8 @@ async def test_a_message_is_one_trace_from_the_caller_to_the_recipient(redis_url
     async with AsyncExitStack() as stack:
         collector = await stack.enter_async_context(Collector())
         await stack.enter_async_context(expert.open())
-        env = environment(redis_url, collector)
+        removed = {"ANGARIUM_CONVERSATIONS__PICKUP_DELIVERED": "removed"}
+        env = environment(redis_url, collector, **removed)
         ports: dict[str, int] = {}
         for roles in (
             ["api"], ["dispatcher"], ["worker"], ["node", "webhooks"], ["conversations"],

@@ -1,17 +1,20 @@
-"""`angarium conversation`: a conversation's queue with reasons, and the senders of replies."""
+"""`angarium conversation`: a conversation's queue with reasons, senders, and dead replies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from angarium.cli.output import Json, print_json, print_table, printable, run, seconds
 
 if TYPE_CHECKING:
+    from angarium.conversations.dead_replies import DeadReplies, DeadReply
     from angarium.conversations.views import ConversationView, SendersView
     from angarium.conversations.wait_reasons import SenderWait
+
+Result = TypeVar("Result")
 
 
 def conversation_commands() -> typer.Typer:
@@ -20,6 +23,9 @@ def conversation_commands() -> typer.Typer:
     )
     commands.command()(show)
     commands.command()(senders)
+    commands.command()(dead)
+    commands.command()(retry)
+    commands.command()(drop)
     return commands
 
 
@@ -54,6 +60,50 @@ def senders(
         print("no process sends replies")
     _print_needs(found.needs, found.now_ms)
     return 0
+
+
+ConversationId = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
+ResponseId = Annotated[str, typer.Argument(metavar="REPLY", help="Id of the reply.")]
+
+
+def dead(as_json: Json = False) -> int:
+    """Print the replies that were cancelled after a failure, the oldest first."""
+    found = run(_with_dead(_all_dead))
+    if as_json:
+        print_json(found)
+        return 0
+    rows = [(each.conversation_id, each.response_id, each.origin, each.why) for each in found]
+    print_table(("conversation", "reply", "origin", "why"), rows)
+    return 0
+
+
+def retry(conversation_id: ConversationId, response_id: ResponseId) -> int:
+    """Accept a dead reply again, at the end of its conversation."""
+    print(run(_with_dead(lambda dead: dead.retry(conversation_id, response_id))))
+    return 0
+
+
+def drop(conversation_id: ConversationId, response_id: ResponseId) -> int:
+    """Remove a dead reply."""
+    print(run(_with_dead(lambda dead: dead.drop(conversation_id, response_id))))
+    return 0
+
+
+async def _with_dead(call: Callable[[DeadReplies], Awaitable[Result]]) -> Result:
+    from angarium.cli.runtime import open_runtime
+    from angarium.conversations.service import ConversationService
+
+    async with open_runtime() as runtime:
+        return await call(ConversationService(runtime).dead)
+
+
+async def _all_dead(dead: DeadReplies) -> list[DeadReply]:
+    page = await dead.page()
+    found = [*page.replies]
+    while page.next is not None:
+        page = await dead.page(page.next)
+        found += page.replies
+    return found
 
 
 async def _look_at_senders() -> SendersView:

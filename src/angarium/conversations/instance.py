@@ -379,7 +379,7 @@ class ConversationsInstance(Service):
             self.log.warning("sender_failed", reply=info.response_id, error=why, exc_info=error)
         wait_ms = self._senders.retry_in_ms(reply, error, self.manager.retry_ms)
         if wait_ms is None:
-            self.cancelled += await self.manager.cancel_group(info, why)
+            self.cancelled += await self.manager.cancel_group(info, why, dead=True)
         else:
             wait_ms = max(RETRY_MS_MIN, wait_ms)
             self.awaited += await self.manager.await_group(
@@ -401,6 +401,7 @@ class ConversationsInstance(Service):
             "turns": self.agent.turns,
         }
         metrics["replies"], metrics["requests"] = await self.manager.in_flight()
+        metrics["dead"] = await self.manager.dead.count()
         metrics |= (await self.manager.senders()).metrics()
         metrics["senders"] = msgspec.json.encode(self._sender_names).decode()
         await self._reporter.report(metrics)

@@ -60,6 +60,18 @@ WAITING_SENDER = Key(
     expiry="`conversations.awaited_message_ttl` after the last addition; each member that long "
     "after its own",
 )
+DEAD_REPLIES = Key(
+    f"{CONVERSATIONS_PREFIX}:deadReplies",
+    "zset",
+    meaning="MinMessageInfo of replies that were cancelled after a failure, scored by when (ms)",
+    expiry="each member `conversations.dead_reply_ttl` after its own failure",
+)
+DEAD_REPLY = Key(
+    f"{CONVERSATIONS_PREFIX}:dead:{{response_id}}",
+    "hash",
+    meaning="A cancelled reply: its fields, and why it failed",
+    expiry="`conversations.dead_reply_ttl`",
+)
 ASYNC_REQUEST = Key(
     f"{CONVERSATIONS_PREFIX}:asyncRequest:{{async_request_id}}",
     "string",

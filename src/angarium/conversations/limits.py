@@ -26,6 +26,13 @@ class ConversationsLimits(Limits):
             "grow with their number, so this only limits memory.",
         ),
     ] = 1_000_000
+    conversation_dead_replies_max: Annotated[
+        int,
+        Limit(
+            "replies",
+            "Dead replies that are kept in a partition. At this number the oldest is dropped.",
+        ),
+    ] = 10_000
     conversation_queue_replies_max: Annotated[
         int,
         Limit(

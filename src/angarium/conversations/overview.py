@@ -17,14 +17,18 @@ class ConversationsSampler:
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
         needs = (await self._conversations.senders()).needs
         replies, requests = await self._conversations.in_flight()
-        without_sender = sum(need.replies for need in needs)
-        facts = {"replies": replies, "requests": requests, "without_sender": without_sender}
-        notices = [*conversations_notices(replies, needs, roles)]
-        return ModuleSample(replies, facts, notices=notices)
+        facts = {
+            "replies": replies,
+            "requests": requests,
+            "without_sender": sum(need.replies for need in needs),
+            "dead": await self._conversations.dead.count(),
+        }
+        notices = [*conversations_notices(replies, facts["dead"], needs, roles)]
+        return ModuleSample(replies, facts, dead=facts["dead"], notices=notices)
 
 
 def conversations_notices(
-    replies: int, needs: Sequence[SenderWait], roles: Set[str]
+    replies: int, dead: int, needs: Sequence[SenderWait], roles: Set[str]
 ) -> Iterator[Notice]:
     for need in needs:
         text = f"{count_of(need.replies, 'reply')} waiting for {process_with_sender(need.senders)}"
@@ -33,3 +37,6 @@ def conversations_notices(
     if replies and "conversations" not in roles:
         text = f"{count_of(replies, 'reply')} in flight and no process sends them"
         yield Notice("conversations", "trouble", text, "start one: angarium serve conversations")
+    if dead:
+        text = f"{count_of(dead, 'reply')} not sent: dead letters"
+        yield Notice("conversations", "warning", text, "look at the reasons, then retry or drop them")

@@ -95,6 +95,7 @@ class CancelOptions:
     status: str = ""
     except_origin: str = ""
     why: str = ""
+    dead: bool = False  # keep the cancelled replies as dead ones
 
 
 @dataclass(frozen=True, slots=True)

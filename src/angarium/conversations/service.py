@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from angarium.conversations.dead_replies import DeadReplies
 from angarium.conversations.errors import AckUnknown, ReplyUnknown
 from angarium.conversations.model import (
     ConversationMessage,
@@ -83,6 +84,7 @@ class ConversationService:
     ) -> None:
         """Without a store of its own it shares the runtime's, and holds no replies."""
         self.store = runtime.store(ConversationStore) if store is None else store
+        self.dead = DeadReplies(runtime, self.store)
         self._settings = settings = runtime.settings.group(ConversationsSettings)
         self._allow_private = runtime.settings.allow_private_addresses
         self._wake = wake
@@ -261,14 +263,17 @@ class ConversationService:
             if result.taken is not None:
                 taken.append(result.taken)
             elif result.status == "unreadable":
-                await self.cancel_group(info, "its task can't be read")
+                await self.cancel_group(info, "its task can't be read", dead=True)
         return taken
 
     # Cancelling
 
-    async def cancel_group(self, info: MinMessageInfo, why: str) -> int:
-        """Cancel all replies of the reply's request and close the request; the number of them."""
-        return await self.cancel_all(info, CancelOptions(why=why))
+    async def cancel_group(self, info: MinMessageInfo, why: str, *, dead: bool = False) -> int:
+        """Cancel all replies of the reply's request and close the request; the number of them.
+
+        `dead`: a send failed for good, and the replies are kept as dead ones.
+        """
+        return await self.cancel_all(info, CancelOptions(why=why, dead=dead))
 
     async def cancel_all(self, info: MinMessageInfo, options: CancelOptions) -> int:
         """The last replies first: the group's first reply blocks the others until all are gone."""

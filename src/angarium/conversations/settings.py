@@ -73,6 +73,9 @@ class ConversationsSettings(Group):
             description="Milliseconds after which a reply without a client's ACK counts as sent.",
         )
     )
+    dead_reply_ttl: Positive = Field(
+        86_400_000, description="Milliseconds a reply is kept that was cancelled after a failure."
+    )
     pickup_delivered: Literal["stored", "removed"] = Field(
         "stored",
         description="When a reply that is sent to pickup counts as delivered and the next one is "

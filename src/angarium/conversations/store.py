@@ -1,6 +1,6 @@
 """The module's state in Redis: one method for each transition, and the queries.
 
-With `transitions.py` the only file that knows key names. A method turns a
+With `transitions.py` and `dead_replies.py` the only file that knows key names. A method turns a
 script's reply into a value or an error; it makes no decision of its own. Each store has a name of
 its own under which it holds replies: two stores in one process never send the same reply.
 """
@@ -81,6 +81,7 @@ class ConversationStore:
         self.partitions = range(runtime.settings.partitions)
         self.wake_channel = runtime.keyspace.global_name(keys.CONVERSATIONS_WAKE)
         self.holder = f"{runtime.actor}/{secrets.token_hex(2)}"
+        self._dead_ttl = settings.dead_reply_ttl
         self._args = args = t.SharedArgs(
             settings.message_ttl,
             settings.awaited_message_ttl,
@@ -316,6 +317,8 @@ class ConversationStore:
             check_text(options.status, "status"),
             check_text(options.except_origin, "origin"),
             valid_text(options.why),
+            self._dead_ttl if options.dead else 0,
+            self._limits.conversation_dead_replies_max,
         )
         items = [t.CancelItem(info.response_id, info.key()) for info in replies]
         partition = self.partition_of(request.conversation_id)

@@ -47,6 +47,8 @@ class CancelArgs(NamedTuple):
     status: str
     except_origin: str
     why: str
+    keep_ms: int
+    dead_max: int
 
 
 # Items
@@ -324,6 +326,8 @@ REQUESTS = {"requests": keys.CONVERSATION_REQUESTS}
 RESPONSES = {"responses": keys.CONVERSATION_RESPONSES}
 ORDER = {"order": keys.CONVERSATION_ORDER}
 ACK = {"ack": keys.ASYNC_REQUEST}
+DEAD = {"dead": keys.DEAD_REPLIES}
+DEAD_REPLY = {"dead_reply": keys.DEAD_REPLY}
 ALL_KEYS = REQUEST | RESPONSE | REQUESTS | RESPONSES | ORDER
 
 
@@ -397,13 +401,21 @@ DESCRIBE_CONVERSATION = _declare(
 CANCEL_REPLIES = Transition(
     PACKAGE,
     "cancel_replies",
-    keys=SHARED_KEYS | REQUEST | REQUESTS | RESPONSES | ORDER,
+    keys=SHARED_KEYS | REQUEST | REQUESTS | RESPONSES | ORDER | DEAD,
     channels={"wake": keys.CONVERSATIONS_WAKE},
     args=CancelArgs,
     item=CancelItem,
-    item_keys=RESPONSE,
+    item_keys=RESPONSE | DEAD_REPLY,
     replies={"cancelled": CancelledGroup, "again": None},
     one_reply=True,
+)
+DROP_DEAD = Transition(
+    PACKAGE,
+    "drop_dead",
+    keys=DEAD,
+    item=CancelItem,
+    item_keys=DEAD_REPLY,
+    replies={"dropped": None, "gone": None},
 )
 READ_MESSAGES = Transition(
     PACKAGE,

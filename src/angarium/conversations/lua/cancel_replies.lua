@@ -2,7 +2,8 @@
 -- Guarantee: replies of one request are removed together, the last first, so that none of them can be
 -- sent in between. A closed request accepts no more replies. `whole_group`: the items are all replies
 -- of the request; if it has more by now, the answer is 'again'. `status` and `except_origin` choose
--- among the items if they are not ''. A reply that was sent is delivered, not cancelled.
+-- among the items if they are not ''. A reply that was sent is delivered, not cancelled. With `keep_ms`
+-- cancelled replies are kept that long as dead replies, at most `dead_max` of them.
 -- Events: cancelled, delivered, request_removed (module conversations)
 -- Repeats: safe
 -- include: transition
@@ -30,7 +31,18 @@ if whole_group and anchor > 0 then
   end
 end
 local cancelled = 0
-each_item(function(response_id, member, response_key)
+
+local function keep(member, response_key, dead_reply_key)
+  redis.call('RENAME', response_key, dead_reply_key)
+  redis.call('HSET', dead_reply_key, 'status', 'CANCEL', 'why', why, 'diedAtMs', integer(now_ms))
+  redis.call('PEXPIRE', dead_reply_key, keep_ms)
+  redis.call('ZADD', dead_key, integer(now_ms), member)
+  redis.call('ZREMRANGEBYSCORE', dead_key, '-inf', integer(now_ms - keep_ms))
+  redis.call('ZREMRANGEBYRANK', dead_key, 0, -dead_max - 1)
+  redis.call('PEXPIRE', dead_key, keep_ms)
+end
+
+each_item(function(response_id, member, response_key, dead_reply_key)
   local score = tonumber(redis.call('ZSCORE', responses_key, member) or nil)
   local found = redis.call('HMGET', response_key, 'status', 'origin')
   local wanted = (status == '' or found[1] == status)
@@ -41,6 +53,7 @@ each_item(function(response_id, member, response_key)
   else
     remove_reply(responses_key, order_key, member, score, 'cancelled', { k = conversation_id, d = why })
     cancelled = cancelled + 1
+    if keep_ms > 0 and found[1] then keep(member, response_key, dead_reply_key) end
   end
   redis.call('DEL', response_key)
   return true

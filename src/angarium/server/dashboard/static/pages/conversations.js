@@ -1,10 +1,10 @@
 // Conversations: those with waiting replies or requests, and one conversation's queue with reasons.
 
-import { get, part } from "../api.js";
+import { get, part, post } from "../api.js";
 import { h } from "../dom.js";
 import { ago, ahead, at, count, duration } from "../format.js";
 import { model } from "../model.js";
-import { badge, card, empty, heading, loading, pager, table, tiles } from "../parts.js";
+import { act, badge, button, card, confirm, empty, heading, loading, pager, table, tiles } from "../parts.js";
 import { paged } from "../paging.js";
 
 const href = (id) => `#/conversations/${encodeURIComponent(id)}`;
@@ -22,16 +22,18 @@ export function page({ rest, parameters, redraw }) {
 
 function all(kind, redraw) {
   const list = paged("/v1/conversations", "conversations", () => ({ kind }), redraw);
-  return { load: () => list.load(), view: () => listed(kind, list) };
+  const dead = paged("/v1/conversations/replies/dead", "replies", () => ({}), redraw);
+  return { load: () => Promise.all([list.load(), dead.load()]), view: () => listed(kind, list, dead, redraw) };
 }
 
-function listed(kind, list) {
+function listed(kind, list, dead, redraw) {
   const metrics = model.facts.conversations;
   const open = (event) => { location.hash = href(new FormData(event.target).get("id").trim()); };
   return [
     heading("Conversations", "Replies are sent in the order of their requests, whichever process produces them."),
     tiles(["Replies in flight", count(metrics.replies)], ["Open requests", count(metrics.requests), "without a reply"],
-      ["Without a sender", count(metrics.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
+      ["Without a sender", count(metrics.without_sender), "no process can send them"],
+      ["Dead", count(metrics.dead), "cancelled after a failure", metrics.dead ? "warn" : ""], ["Processes", count(model.modules.conversations.processes)]),
     list.answer?.needs.length ? needs(list.answer.needs) : null,
     card("Find a conversation", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),
@@ -40,7 +42,27 @@ function listed(kind, list) {
       [["replies", "Replies in flight"], ["requests", "Requests without a reply"]].map(([name, text]) =>
         h("a", { href: `#/conversations?kind=${name}`, "aria-current": String(kind === name) }, text))) },
       list.read ? rows(kind, list) : loading(), pager(list, "conversations")),
+    dead.rows.length ? deadReplies(dead, redraw) : null,
   ];
+}
+
+function deadReplies(dead, redraw) {
+  const change = async (row, verb, done) => {
+    const sure = await confirm(`${verb} this reply?`, verb === "Retry"
+      ? "It goes to the end of its conversation." : "It is removed for good.", verb);
+    if (!sure) return;
+    const body = { conversation_id: row.conversation_id, response_id: row.response_id };
+    await act(() => post(`/v1/conversations/replies/dead/${verb.toLowerCase()}`, body), done);
+    await dead.load();
+    redraw();
+  };
+  return card("Dead replies", { note: "cancelled because a send failed for good", key: "dead", table: table("Dead replies", [
+    { label: "Reply", cell: (row) => h("span", { class: "mono" }, row.response_id), class: "wrap" },
+    { label: "Conversation", cell: (row) => h("a", { href: href(row.conversation_id), class: "mono" }, row.conversation_id), class: "wrap" },
+    { label: "Why", cell: (row) => row.why, class: "wrap" },
+    { label: "When", cell: (row) => h("span", { title: at(row.died_at_ms) }, ago(row.died_at_ms)), number: true },
+    { label: "", cell: (row) => [button("Retry", () => change(row, "Retry", "Accepted again")), button("Drop", () => change(row, "Drop", "Dropped"))] },
+  ], dead.rows, (row) => row.conversation_id + row.response_id) }, pager(dead, "replies"));
 }
 
 function needs(waiting) {
