@@ -282,7 +282,8 @@ ADD_DEDUPLICATED = Transition(
     item=MessageToAddOnce,
     item_keys={**_WITH_TOKENS, "once": keys.PICKUP_ONCE},
     replies={
-        "live": None, "offline": None, "queue_full": None, "duplicate": None, "removed": None
+        "live": None, "offline": None, "queue_full": None, "duplicate": None, "removed": None,
+        "not_in_redis": None,
     },
 )  # fmt: skip
 FIND = Transition(
@@ -311,8 +312,11 @@ TAKE = Transition(
     args=TakeArgs,
     item=QueueToTake,
     item_keys=keys.QUEUE,
-    replies={"taken": TakenNow, "archived": ArchivedFirst, "busy": None, "not_counted": None},
-)
+    replies={
+        "taken": TakenNow, "archived": ArchivedFirst, "in_grace": None, "busy": None,
+        "not_counted": None,
+    },
+)  # fmt: skip
 CLAIM = Transition(
     PACKAGE,
     "claim_archived",

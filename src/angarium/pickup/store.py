@@ -166,7 +166,7 @@ class PickupStore:
         return self._adds.submit(self.partition_of(queue), item, queue, len(payload))
 
     def add_deduplicated(self, message: MessageToAddOnce) -> asyncio.Future[Any]:
-        """'live', 'offline', 'queue_full', 'duplicate' or 'removed'."""
+        """'live', 'offline', 'queue_full', 'duplicate', 'removed' or 'not_in_redis'."""
         queue = message.queue
         return self._deduplicated_adds.submit(
             self.partition_of(queue), message, queue, len(message.payload)

@@ -22,7 +22,6 @@ from angarium.conversations.memory_queue import QueuedTask
 from angarium.conversations.model import OutgoingReply
 from angarium.conversations.settings import ConversationsSettings
 from angarium.pickup.deduplicated_add import (
-    DeduplicatedAdd,
     NewMessage,
     PickupAddress,
     derived_id,
@@ -30,6 +29,7 @@ from angarium.pickup.deduplicated_add import (
 )
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.queues import CANCELLED, DELIVERED
+from angarium.pickup.service import PickupService
 from angarium.runtime import keys, log
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
@@ -55,7 +55,8 @@ CONCURRENT_ACKS = 1_000
 class PickupSender:
     def __init__(self, runtime: Runtime) -> None:
         repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
-        self._adds = DeduplicatedAdd(runtime, repeats_ms)
+        self._pickup = PickupService(runtime, remembered_ms=repeats_ms)
+        self.close = self._pickup.close
         self._prefix = runtime.settings.prefix
         self._tracing = runtime.tracing
 
@@ -73,13 +74,13 @@ class PickupSender:
     async def _add(self, message: NewMessage) -> str:
         trace = None if self._tracing is None else current_trace()
         if self._tracing is None or trace is None:
-            return await self._adds.add(message)
+            return await self._pickup.add(message)
         values = {
             "angarium.connection_id": message.connection_id,
             "angarium.id": message.message_id,
         }
         with self._tracing.span("pickup add", trace, values, kind="producer"):
-            return await self._adds.add(message)
+            return await self._pickup.add(message)
 
     def _message(self, reply: OutgoingReply) -> NewMessage:
         try:
@@ -233,7 +234,8 @@ class JoinedConversations(ConversationsInstance):
     """The role `conversations` with a sender to pickup and followers of its removals."""
 
     def __init__(self, runtime: Runtime, app: Angarium) -> None:
-        super().__init__(runtime, app, {PICKUP: PickupSender(runtime)})
+        self._sender = PickupSender(runtime)
+        super().__init__(runtime, app, {PICKUP: self._sender})
         self._followers = [
             AckFollower(runtime, partition, self.acknowledge_removed)
             for partition in range(runtime.settings.partitions)
@@ -248,6 +250,7 @@ class JoinedConversations(ConversationsInstance):
         await super().on_stop()
         for follower in self._followers:
             await follower.release()
+        await self._sender.close()
 
     async def acknowledge_removed(self, removal: Removal) -> bool:
         trace: Trace | None = None
