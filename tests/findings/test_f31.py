@@ -6,11 +6,13 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+import pytest
 
+from angarium.pickup import client_socket
 from angarium.pickup.expiry import Expiry
 from tests.findings.pickup_wire import Wire
 from tests.kit.eventually import eventually
-from tests.pickup.harness import QUEUE, gateway, harness, sqlite, url_of
+from tests.pickup.harness import DID, QUEUE, connected, gateway, harness, sqlite, url_of
 
 
 async def test_archived_messages_expire_after_their_retention(
@@ -143,3 +145,33 @@ async def test_a_take_after_the_grace_period_begins_with_the_older_messages(
         assert await pickup.take() == [], "the first session may still acknowledge"
         await pickup.clock.advance(6)
         assert await pickup.take() == [*old, *newer], "before the sweeper came"
+
+
+async def test_a_client_that_stops_reading_again_after_it_had_resumed_is_disconnected(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_socket, "UNREAD_S_MAX", 5.0)
+    opening = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    call = b'{"jsonrpc":"2.0","method":"addLiveSession","params":["c1","s1"],"id":1}'
+    async with (
+        gateway(redis_url, sqlite(tmp_path)) as service,
+        connected(service) as (sender, _),
+    ):
+        port = service.ports["gateway"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(opening)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x81" + bytes([0x80 | len(call)]) + bytes(4) + call)
+        await eventually(lambda: len(service.rpc.sessions) == 1, 30)
+        (session,) = service.rpc.sessions
+        for turn in range(2):
+            for _ in range(30):
+                await sender.add_message("c1", [DID], "x" * 400_000)
+            await eventually(lambda: session.client.slow, 30)
+            while turn == 0 and session.client.slow:
+                await reader.read(1024 * 1024)
+        await eventually(lambda: not session.client.open, 60)
+        writer.close()

@@ -151,11 +151,7 @@ class ReleaseArgs(NamedTuple):
     hint_channel: str
 
 
-class QueueToRelease(NamedTuple):
-    queue: str
-
-
-class QueueArgs(NamedTuple):
+class OneQueue(NamedTuple):
     queue: str
 
 
@@ -385,7 +381,7 @@ RELEASE = Transition(
     "release_messages",
     keys={"gateways": keys.PICKUP_GATEWAYS, "due": keys.PICKUP_DUE},
     args=ReleaseArgs,
-    item=QueueToRelease,
+    item=OneQueue,
     item_keys=keys.QUEUE,
     replies={"released": ReleasedMessages},
 )
@@ -396,6 +392,6 @@ SHOW: Transition[Any] = Transition(
         "gateways": keys.PICKUP_GATEWAYS, "meta": keys.PICKUP_QUEUE,
         "pending": keys.PICKUP_PENDING, "sending": keys.PICKUP_SENDING,
     },
-    args=QueueArgs,
+    args=OneQueue,
     replies={"shown": ShownQueue},
 )  # fmt: skip
