@@ -96,7 +96,7 @@ def test_no_password_has_a_default_and_compose_asks_for_each() -> None:
 
 
 def test_each_role_gets_only_the_secrets_that_it_needs() -> None:
-    database = {"api", "gateway", "archiver", "lake"}
+    database = {"api", "conversations", "gateway", "archiver", "lake"}
     for where, variables, command in environments():
         role = command[1]
         assert ("ANGARIUM_DATABASE_URL" in variables) == (role in database), where

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from angarium.pickup.client import Delivery, PickupClient
-from angarium.runtime.scripts import status_of
 from tests.findings.pickup_wire import DID, connected, environment, opened_store, url_of
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -46,7 +45,7 @@ async def store_all(env: dict[str, str]) -> list[str]:
     ids = [f"0a{number:030d}" for number in range(len(STORED))]
     async with opened_store(env) as store:
         for message_id, payload in zip(ids, STORED, strict=True):
-            status = status_of(await store.add("default:c1", message_id, DID, payload))
+            status = await store.add("default:c1", message_id, DID, payload)
             assert status == "offline"
     return ids
 

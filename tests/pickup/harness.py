@@ -150,8 +150,9 @@ class PickupHarness:
 async def take(
     queues: PickupQueues, queue: str, did: str, messages_max: int, bytes_max: int
 ) -> list[StoredMessage]:
-    """A take whose byte limit also holds for the first message."""
-    return (await queues.take(queue, did, TakeLimits(messages_max, bytes_max, bytes_max))).messages
+    """A take whose byte limit also holds for the first message; nothing in a grace period."""
+    limits = TakeLimits(messages_max, bytes_max, bytes_max)
+    return (await queues.take_now(queue, did, limits)).messages
 
 
 def ids_of(messages: Sequence[StoredMessage]) -> list[str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from angarium.pickup import keys
-from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage, derived_id, is_derived_id
+from angarium.pickup.deduplicated_add import NewMessage, derived_id, is_derived_id
 from angarium.pickup.errors import QueueFull
+from angarium.pickup.service import PickupService
 from angarium.pickup.store import PickupStore, TakeLimits
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from tests.kit.sample import sample_runtime
+from tests.pickup.harness import harness, sqlite
 
 ID = derived_id("a", "b")
 PUSH: dict[str, Any] = {"pickup": {"push_url": "http://127.0.0.1:1/push"}}
@@ -34,7 +37,7 @@ async def events(runtime: Runtime) -> list[tuple[str, str, str | None]]:
 
 async def test_a_message_is_stored_once_and_has_one_event(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
-        adds = DeduplicatedAdd(runtime)
+        adds = PickupService(runtime)
         assert await adds.add(new_message(stands_for="reply-1")) == "offline"
         assert await adds.add(new_message(stands_for="reply-1")) == "duplicate"
         found = await PickupStore(runtime).queue_status("default:anna")
@@ -45,7 +48,7 @@ async def test_a_message_is_stored_once_and_has_one_event(any_redis_url: str) ->
 
 async def test_a_repeat_does_not_restore_a_removed_message(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
-        adds, store = DeduplicatedAdd(runtime), PickupStore(runtime)
+        adds, store = PickupService(runtime), PickupStore(runtime)
         for partition in store.partitions:
             await store.moves.write_counts(partition, [], last=True)
         await adds.add(new_message())
@@ -54,9 +57,28 @@ async def test_a_repeat_does_not_restore_a_removed_message(any_redis_url: str) -
         assert await store.queue_status("default:anna") is None
 
 
+async def test_a_repeat_is_a_duplicate_only_while_the_database_has_the_message(
+    any_redis_url: str, tmp_path: Path
+) -> None:
+    async with harness(any_redis_url, sqlite(tmp_path)) as pickup:
+        service = PickupService(pickup.runtime, archive=pickup.archive)
+        other = derived_id("other")
+        for each in (ID, other):
+            assert await service.add(new_message(message_id=each)) == "offline"
+        await pickup.archive_all()
+        assert await service.add(new_message()) == "duplicate"
+        assert await pickup.queues.remove("default:anna", [ID]) == 1
+        assert await service.add(new_message()) == "removed"
+        await pickup.persist()  # deletes its row; the other message stays archived
+        assert await service.add(new_message()) == "removed"
+        assert await service.add(new_message(message_id=other)) == "duplicate"
+        assert await pickup.take(queue="default:anna") == [other]
+        assert await service.add(new_message(message_id=other)) == "duplicate", "it is sent"
+
+
 async def test_messages_keep_the_order_in_which_they_were_added(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
-        adds, store = DeduplicatedAdd(runtime), PickupStore(runtime)
+        adds, store = PickupService(runtime), PickupStore(runtime)
         for partition in store.partitions:
             await store.moves.write_counts(partition, [], last=True)
         ids = [derived_id(str(number)) for number in range(20)]
@@ -69,7 +91,7 @@ async def test_messages_keep_the_order_in_which_they_were_added(any_redis_url: s
 
 async def test_a_full_queue_refuses_a_message_and_does_not_remember_its_id(redis_url: str) -> None:
     async with sample_runtime(redis_url, limits={"pickup_queue_messages_max": 1}) as runtime:
-        adds = DeduplicatedAdd(runtime)
+        adds = PickupService(runtime)
         await adds.add(new_message())
         other = derived_id("other")
         with pytest.raises(QueueFull):
@@ -80,7 +102,7 @@ async def test_a_full_queue_refuses_a_message_and_does_not_remember_its_id(redis
 
 async def test_an_offline_recipient_is_notified_if_the_message_has_a_token(redis_url: str) -> None:
     async with sample_runtime(redis_url, **PUSH) as runtime:
-        adds = DeduplicatedAdd(runtime)
+        adds = PickupService(runtime)
         await adds.add(new_message())
         assert "push_scheduled" not in [each[0] for each in await events(runtime)]
         await adds.add(new_message(message_id=derived_id("two"), push_token="phone"))
@@ -92,6 +114,7 @@ async def test_an_offline_recipient_is_notified_if_the_message_has_a_token(redis
     [
         ({"connection_id": "a b"}, InputInvalid),
         ({"connection_id": ""}, InputInvalid),
+        ({"tenant": "shop:anna"}, InputInvalid),
         ({"recipients": ["a b"]}, InputInvalid),
         ({"payload": b"x" * 2**21}, LimitExceeded),
         ({"payload": b"no json"}, InputInvalid),
@@ -103,7 +126,7 @@ async def test_an_invalid_message_is_refused(
 ) -> None:
     async with sample_runtime(redis_url) as runtime:
         with pytest.raises(error):
-            await DeduplicatedAdd(runtime).add(new_message(**more))
+            await PickupService(runtime).add(new_message(**more))
         assert await events(runtime) == []
 
 

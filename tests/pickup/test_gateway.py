@@ -141,9 +141,10 @@ async def test_the_sudden_close_and_open_message_by_message(
             # The recipient acknowledges, closes, and connects to client 2 before the
             # acknowledgement has reached a gateway.
             await client2.add_live_session("recipient", "s2")
-            assert await client2.take_from_queue("recipient") == [], "not sent twice"
-            # The late acknowledgement of the old client counts.
+            taking = asyncio.ensure_future(client2.take_from_queue("recipient"))
+            # The late acknowledgement of the old client counts, and the take has waited for it.
             await client1.remove_messages("recipient", [message])
+            assert await taking == [], "not sent twice"
             # The late removal of the old session does not end the new one.
             assert await client1.remove_live_session("recipient") is False
             assert await client1.remove_live_session("recipient", "s1") is False

@@ -85,10 +85,10 @@ async def test_sessions_of_a_dead_gateway_end_and_those_of_a_live_one_do_not(
             await clock.advance(LEASE_S + 1)
             assert status_of(await two.store.add(QUEUE, "m3", DID, b"1")) == "offline"
             await two.sweep()
-            assert await two.take() == ["m2", "m3"]
+            assert await two.take() == [], "the client may still acknowledge the first one"
             await clock.advance(GRACE_S + 1)
             await two.sweep()
-            assert await two.take() == [message_id]
+            assert await two.take() == [message_id, "m2", "m3"]
             assert "session_closed" in await one.event_names()
             # The gateway continues: it has a new lease, and its old term gets nothing.
             assert await one.store.sessions.renew_gateway(one.store.partition_of(QUEUE))

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from angarium.pickup.archive import MessageArchive
-from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage
+from angarium.pickup.deduplicated_add import NewMessage
 from angarium.pickup.model import StoredMessage
 from angarium.pickup.queues import COUNT_WAIT_S
 from angarium.pickup.service import COUNT_S_MIN, PickupService
@@ -99,7 +99,7 @@ async def test_emptying_a_queue_is_answered_at_once_if_no_gateway_ever_ran(
     async with running_api(redis_url) as (runtime, call):
         began_s = time.monotonic()
         assert await call("DELETE", "/v1/pickup/connections/x") == (200, {"removed": 0})
-        await DeduplicatedAdd(runtime).add(NewMessage("x", b"{}", "r1"))
+        await PickupService(runtime).add(NewMessage("x", b"{}", "r1"))
         status, problem = await call("DELETE", "/v1/pickup/connections/x")
         assert (status, problem["code"]) == (503, "database_unavailable")
         assert "angarium serve gateway" in problem["detail"]

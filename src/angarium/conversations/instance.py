@@ -127,13 +127,18 @@ class ConversationsInstance(Service):
         self._senders: ReplySenders | None = None
         self._outbound: Outbound | None = None
         self._sending: dict[str, MinMessageInfo] = {}
-        self._beside: list[tuple[str, _Task, _Task]] = []
+        self._beside: list[tuple[str, _Task]] = []
+        self._releases: list[_Task] = []
         self._last_metrics = MemoryQueueMetrics()
         self.sent = self.acknowledged = self.cancelled = self.awaited = 0
 
-    def run_beside(self, name: str, run: _Task, release: _Task) -> None:
-        """Run a task of another module's sender with this role; `release` is called at its end."""
-        self._beside.append((name, run, release))
+    def run_beside(self, name: str, run: _Task) -> None:
+        """Run a task of another module's sender with this role."""
+        self._beside.append((name, run))
+
+    def call_at_end(self, release: _Task) -> None:
+        """Release what another module's sender has opened."""
+        self._releases.append(release)
 
     # Operations for programs that run the role themselves
 
@@ -216,7 +221,7 @@ class ConversationsInstance(Service):
             self.loop(
                 "partial_metrics", self._report_partial, settings.metrics_partial_interval / 1000
             )
-        for name, run, _ in self._beside:
+        for name, run in self._beside:
             self.spawn(name, run)
 
     async def on_stop(self) -> None:
@@ -226,7 +231,7 @@ class ConversationsInstance(Service):
         await self.queue.drained()
         # Replies that were in validation and must wait.
         await self.manager.give_back([_info(task) for task in self.queue.take_all()])
-        for _, _, release in self._beside:
+        for release in self._releases:
             await release()
         await self._reporter.withdraw()
 

@@ -39,4 +39,6 @@ def conversations_notices(
         yield Notice("conversations", "trouble", text, "start one: angarium serve conversations")
     if dead:
         text = f"{count_of(dead, 'reply')} not sent: dead letters"
-        yield Notice("conversations", "warning", text, "look at the reasons, then retry or drop them")
+        yield Notice(
+            "conversations", "warning", text, "look at the reasons, then retry or drop them"
+        )

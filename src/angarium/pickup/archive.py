@@ -224,6 +224,20 @@ class MessageArchive:
         async with self._database.connect() as connection:
             return [(row[0], row[1], row[2]) for row in await connection.execute(query)]
 
+    async def received_before(self, time_ms: int, rows_max: int) -> list[tuple[str, str]]:
+        """Queue and id of messages that arrived before the time, oldest first."""
+        import sqlalchemy as sa
+
+        table = self._message
+        query = (
+            sa.select(table.c.queue, table.c.id)
+            .where(table.c.keyspace == self._prefix, table.c.received_ms < time_ms)
+            .order_by(table.c.received_ms)
+            .limit(rows_max)
+        )
+        async with self._database.connect() as connection:
+            return [(row[0], row[1]) for row in await connection.execute(query)]
+
     async def load(self, ids: Sequence[str]) -> list[StoredMessage]:
         """The messages with these ids, in order of arrival."""
         import sqlalchemy as sa

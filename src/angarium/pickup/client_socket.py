@@ -58,6 +58,7 @@ class ClientSocket(WSListener):
         self.events: set[str] = set()
         self.open = False
         self.slow = False  # it has more than UNREAD_HIGH_BYTES to read
+        self.connected_s = asyncio.get_running_loop().time()
         self.second = 0  # of the last call
         self.calls = 0  # in that second
         self.unanswered_bytes = 0

@@ -9,11 +9,12 @@ push token schedules a notification.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from angarium.pickup.archive import MessageArchive
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.limits import PickupLimits
 from angarium.pickup.message_transitions import MessageToAddOnce
@@ -22,13 +23,14 @@ from angarium.pickup.model import (
     DERIVED_ID_PREFIX,
     PushToken,
     check_id,
+    is_tenant,
     queue_name,
 )
 from angarium.pickup.payload import check_payload
 from angarium.pickup.push import PushScheduler
 from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
-from angarium.runtime.errors import LimitExceeded
+from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.runtime import Runtime
 
 
@@ -69,8 +71,14 @@ def is_derived_id(message_id: str) -> bool:
 
 
 class DeduplicatedAdd:
-    def __init__(self, runtime: Runtime, remembered_ms: int = REMEMBERED_MS) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        archive: Callable[[], Awaitable[MessageArchive]],
+        remembered_ms: int = REMEMBERED_MS,
+    ) -> None:
         """A repeat within `remembered_ms` adds nothing."""
+        self._archive = archive
         settings, limits = runtime.settings, runtime.settings.limits_of(PickupLimits)
         self._store = runtime.store(PickupStore)
         self._remembered_ms = remembered_ms
@@ -84,6 +92,9 @@ class DeduplicatedAdd:
 
     async def add(self, message: NewMessage) -> str:
         """'live' | 'offline' | 'duplicate' (still there) | 'removed' (added and removed before)."""
+        # The colon divides tenant and connection, so another tenant's queue could be named.
+        if not is_tenant(message.tenant):
+            raise InputInvalid(f"{message.tenant!r} can't be a tenant's name")
         queue = queue_name(message.tenant, self._checked("connectionId", message.connection_id))
         recipients = [self._checked("recipientDid", each) for each in message.recipients]
         size = len(message.payload)
@@ -99,6 +110,9 @@ class DeduplicatedAdd:
         )  # fmt: skip
         if status == "queue_full":
             raise QueueFull("the connection's queue is full")
+        if status == "not_in_redis":
+            rows = await (await self._archive()).sizes(queue, [message.message_id])
+            return "duplicate" if rows else "removed"
         return status
 
     def _push_of(self, message: NewMessage) -> bytes:

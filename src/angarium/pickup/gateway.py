@@ -29,6 +29,7 @@ from picows import (
 from angarium.pickup import access
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.client_socket import ClientSocket
+from angarium.pickup.expiry import Expiry
 from angarium.pickup.persister import Persister
 from angarium.pickup.push import PushSender, PushWorker, close_sender, make_sender
 from angarium.pickup.queues import PickupQueues
@@ -52,6 +53,8 @@ READ_BUFFER_BYTES = 4096  # per client; it grows with the first larger frame
 SWEEP_S = 0.5
 PERSIST_S = 1.0
 PUSH_S = 0.5
+EXPIRE_S = 10.0
+IDLE_S = 1.0
 CHECK_SESSIONS_S = 10.0
 HANDSHAKE_S_MAX = 10
 # Two renewals in a row may fail before the lease runs out.
@@ -142,6 +145,11 @@ class Gateway(Service):
             self.loop(f"sweep-{partition}", Sweeper(self.store, partition).run_once, SWEEP_S)
         if settings.push_url is not None or settings.push_sender or settings.push_allowed:
             self.loop("push", self.pushes.run_once, PUSH_S)
+        if settings.retention_s:
+            assert self._archive is not None
+            expiry = Expiry(self.store, self._archive, settings.retention_s)
+            self.loop("expire", expiry.run_once, EXPIRE_S)
+        self.loop("idle-clients", self._close_idle_clients, IDLE_S)
         self.loop("metrics", self._report, INTERVAL_S)
 
     async def on_quiet(self) -> None:
@@ -274,6 +282,9 @@ class Gateway(Service):
             elif kind == "replaced":
                 term, _, queue = line.partition(" ")
                 self.rpc.sessions.ended_elsewhere(queue, term)
+
+    async def _close_idle_clients(self) -> None:
+        self.rpc.close_idle(self._settings.first_call_ms / 1000, self._settings.idle_ms / 1000)
 
     async def _report(self) -> None:
         rpc, last = self.rpc, self._rates

@@ -151,11 +151,7 @@ class ReleaseArgs(NamedTuple):
     hint_channel: str
 
 
-class QueueToRelease(NamedTuple):
-    queue: str
-
-
-class QueueArgs(NamedTuple):
+class OneQueue(NamedTuple):
     queue: str
 
 
@@ -282,7 +278,8 @@ ADD_DEDUPLICATED = Transition(
     item=MessageToAddOnce,
     item_keys={**_WITH_TOKENS, "once": keys.PICKUP_ONCE},
     replies={
-        "live": None, "offline": None, "queue_full": None, "duplicate": None, "removed": None
+        "live": None, "offline": None, "queue_full": None, "duplicate": None, "removed": None,
+        "not_in_redis": None,
     },
 )  # fmt: skip
 FIND = Transition(
@@ -311,8 +308,11 @@ TAKE = Transition(
     args=TakeArgs,
     item=QueueToTake,
     item_keys=keys.QUEUE,
-    replies={"taken": TakenNow, "archived": ArchivedFirst, "busy": None, "not_counted": None},
-)
+    replies={
+        "taken": TakenNow, "archived": ArchivedFirst, "in_grace": None, "busy": None,
+        "not_counted": None,
+    },
+)  # fmt: skip
 CLAIM = Transition(
     PACKAGE,
     "claim_archived",
@@ -381,7 +381,7 @@ RELEASE = Transition(
     "release_messages",
     keys={"gateways": keys.PICKUP_GATEWAYS, "due": keys.PICKUP_DUE},
     args=ReleaseArgs,
-    item=QueueToRelease,
+    item=OneQueue,
     item_keys=keys.QUEUE,
     replies={"released": ReleasedMessages},
 )
@@ -392,6 +392,6 @@ SHOW: Transition[Any] = Transition(
         "gateways": keys.PICKUP_GATEWAYS, "meta": keys.PICKUP_QUEUE,
         "pending": keys.PICKUP_PENDING, "sending": keys.PICKUP_SENDING,
     },
-    args=QueueArgs,
+    args=OneQueue,
     replies={"shown": ShownQueue},
 )  # fmt: skip

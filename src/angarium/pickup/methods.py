@@ -1,12 +1,14 @@
 """Parameters of each JSON-RPC method: reads raw JSON, returns a checked struct. Pure.
 
-`recipient` is a DID that may replace `recipientDid`. If a call names no connection, the recipient
-is also the connection: some clients know only recipients. Unknown members are ignored, because
-shipped clients send some.
+Parameters by position follow the order of the protocol page. `recipient` is a DID that may replace
+`recipientDid`. If a call names no connection, the recipient is also the connection: some clients
+know only recipients. Unknown members are ignored, because shipped clients send some.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -67,7 +69,7 @@ class AddParams(ConnectionParams, rename="camel"):
 
 
 class RemoveParams(ConnectionParams, rename="camel"):
-    message_ids: list[str] = msgspec.field(default_factory=list)
+    message_ids: list[str] | None = None
 
 
 class SessionParams(ConnectionParams, rename="camel"):
@@ -87,11 +89,42 @@ _DECODERS = {
 }
 
 
+_CONNECTION = ("connectionId",)
+_POSITIONS: Mapping[Any, tuple[str, ...]] = MappingProxyType(
+    {
+        ConnectionParams: _CONNECTION,
+        RecipientParams: (*_CONNECTION, "recipientDid"),
+        TakeParams: (*_CONNECTION, "recipientDid", "limit", "limitBytes", "deleteMessages"),
+        AddParams: (*_CONNECTION, "recipientDids", "payload", "pushNotificationToken"),
+        RemoveParams: (*_CONNECTION, "messageIds"),
+        SessionParams: (*_CONNECTION, "sessionId"),
+    }
+)
+# Calls of the seed that name a recipient only, by their number of parameters.
+_SEED_POSITIONS: Mapping[tuple[Any, int], tuple[str, ...]] = MappingProxyType(
+    {(AddParams, 2): ("recipient", "payload"), (SessionParams, 1): ("recipient",)}
+)
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _by_name(kind: Any, params: bytes) -> bytes:
+    """Params by position as an object."""
+    values = _decode_list(params)
+    names = _SEED_POSITIONS.get((kind, len(values)), _POSITIONS[kind])
+    if len(values) > len(names):
+        raise InputInvalid(f"params are more than {len(names)}: {', '.join(names)}")
+    named = zip(names, values, strict=False)  # the last ones may be left out
+    pairs = (b'"%b":%b' % (name.encode(), bytes(value)) for name, value in named)
+    return b"{" + b",".join(pairs) + b"}"
+
+
 def read(kind: Any, params: bytes, limits: PickupLimits) -> Any:
     """The params as `kind`; the connection is checked."""
-    if params[:1] != b"{":
-        raise InputInvalid("params must be an object")
+    if not params:
+        raise InputInvalid("params are missing")
     try:
+        if params[:1] == b"[":
+            params = _by_name(kind, params)
         value = _DECODERS[kind].decode(params)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise InputInvalid(str(error)[:DETAIL_CHARS_MAX]) from None
@@ -131,7 +164,7 @@ def read_add(params: bytes, limits: PickupLimits) -> AddParams:
 def read_remove(params: bytes, limits: PickupLimits) -> RemoveParams:
     remove: RemoveParams = read(RemoveParams, params, limits)
     ids = remove.message_ids
-    if b'"messageIds"' not in params:
+    if ids is None:
         raise InputInvalid("messageIds is missing")
     if len(ids) > limits.pickup_remove_messages_max:
         raise LimitExceeded(

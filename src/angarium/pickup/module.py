@@ -16,7 +16,7 @@ PICKUP = Module(
             "message",
             accept="accepted",
             step="sent returned archived",
-            end={"delivered": "delivered", "cancelled": "cancelled"},
+            end={"delivered": "delivered", "cancelled": "cancelled", "expired": "expired"},
             paused="returned",
             retried="returned",
             archived="archived",

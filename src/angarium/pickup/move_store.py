@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from angarium.pickup import keys
+from angarium.pickup.message_transitions import OneQueue
 from angarium.pickup.model import StoredMessage, messages_of
 from angarium.pickup.settings import PickupSettings
 from angarium.runtime.lease import LeaseKeys
@@ -30,19 +31,11 @@ class MoveLimits(NamedTuple):
     bytes_max: int
 
 
-class QueueToMove(NamedTuple):
-    queue: str
-
-
 class MovedRows(NamedTuple):
     """`ids` are divided by spaces."""
 
     queue: str
     ids: str
-
-
-class ClearArgs(NamedTuple):
-    queue: str
 
 
 class DeletedRow(NamedTuple):
@@ -76,7 +69,7 @@ BEGIN = Transition(
     "begin_move",
     keys={"moving": keys.PICKUP_MOVING},
     args=MoveLimits,
-    item=QueueToMove,
+    item=OneQueue,
     item_keys=keys.QUEUE,
     replies={"marked": MarkedMessages},
 )
@@ -94,7 +87,7 @@ CLEAR = Transition(
     "angarium.pickup",
     "clear_removed",
     keys={"burials": keys.PICKUP_BURIALS, **keys.QUEUE},
-    args=ClearArgs,
+    args=OneQueue,
     item=DeletedRow,
     replies={"cleared": None},
     one_reply=True,
@@ -113,7 +106,7 @@ RESET = Transition(
     "angarium.pickup",
     "reset_archive",
     keys={"charted": keys.PICKUP_CHARTED},
-    item=QueueToMove,
+    item=OneQueue,
     item_keys=keys.QUEUE,
     replies={"reset": None},
     one_reply=True,
@@ -139,7 +132,7 @@ class MoveStore:
         self, partition: int, queues: Sequence[str]
     ) -> Mapping[str, list[StoredMessage]]:
         """Messages to store in the database, by queue."""
-        items = [QueueToMove(each) for each in queues]
+        items = [OneQueue(each) for each in queues]
         marked = await self._runtime.call(BEGIN, partition, self._limits, items)
         found = zip(queues, marked, strict=True)
         return {queue: messages_of(each.messages) for queue, each in found if each.messages}
@@ -159,7 +152,7 @@ class MoveStore:
     async def clear_removed(self, queue: str, ids: Sequence[str]) -> None:
         """Forget removed messages whose rows are deleted."""
         items = [DeletedRow(each) for each in ids]
-        await self._runtime.call(CLEAR, self._partition_of(queue), ClearArgs(queue), items)
+        await self._runtime.call(CLEAR, self._partition_of(queue), OneQueue(queue), items)
 
     async def counts_written(self, partition: int) -> bool:
         name = self._name(keys.PICKUP_CHARTED, partition)
@@ -180,7 +173,7 @@ class MoveStore:
         while True:
             command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_KEYS)
             cursor, found = await redis.call(*command, key=start)
-            items = [QueueToMove(each.decode().removeprefix(start)) for each in found]
+            items = [OneQueue(each.decode().removeprefix(start)) for each in found]
             await self._runtime.call(RESET, partition, None, items)
             if int(cursor) == 0:
                 return

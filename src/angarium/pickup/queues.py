@@ -34,6 +34,10 @@ from angarium.runtime.errors import AngariumError, DatabaseUnavailable
 # After Redis lost its data, a reader waits this long for the persister to count the database.
 COUNT_WAIT_S = 10.0
 COUNT_POLL_S = 0.05
+# A taker asks this often whether the grace period of an earlier session is over.
+GRACE_POLL_S = 0.1
+# Shorter than the usual time-out of a caller; after it the caller gets nothing, and asks again.
+GRACE_WAIT_S = 20.0
 PAGE_ROWS = 200
 DELIVERED = "delivered"
 CANCELLED = "cancelled"
@@ -60,11 +64,15 @@ class TakenMessages:
     messages: list[StoredMessage]
     more: bool
     due: dict[str, str]
+    in_grace: bool = False
 
     def with_more(
         self, messages: list[StoredMessage], more: bool, due: dict[str, str]
     ) -> TakenMessages:
         return TakenMessages(self.messages + messages, more, self.due | due)
+
+
+IN_GRACE = TakenMessages([], False, {}, in_grace=True)
 
 
 class PickupQueues:
@@ -74,13 +82,25 @@ class PickupQueues:
         self._clock = store.runtime.clock
 
     async def take(self, queue: str, did: str, limits: TakeLimits) -> TakenMessages:
-        """Oldest first, within the limits; their state is `sending` from now on."""
+        """Oldest first, within the limits; their state is `sending` from now on. If an earlier
+        session may still acknowledge older messages, waits for it: they come first."""
+        give_up_s = self._clock.monotonic() + GRACE_WAIT_S
+        while True:
+            taken = await self.take_now(queue, did, limits)
+            if not taken.in_grace or self._clock.monotonic() > give_up_s:
+                return taken
+            await self._clock.sleep(GRACE_POLL_S)
+
+    async def take_now(self, queue: str, did: str, limits: TakeLimits) -> TakenMessages:
+        """The same without the wait: nothing, and `in_grace`."""
         taken = TakenMessages([], False, {})
         seen = ""
         while len(taken.messages) < limits.messages:
             left = _left_of(limits, taken.messages)
             try:
                 reply = await self._store.take(queue, did, left, seen)
+                if reply == "in_grace":
+                    return taken if taken.messages else IN_GRACE
                 if reply == "not_counted":
                     await self._wait_for_counts(queue)
                 elif isinstance(reply, ArchivedFirst):

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from picows import WSCloseCode
 
 from angarium.pickup import methods
 from angarium.pickup.access import GatewayAccess
@@ -119,6 +120,17 @@ class RpcHandler:
     def client_disconnected(self, client: ClientSocket) -> None:
         self.clients.discard(client)
         self.sessions.client_disconnected(client)
+
+    def close_idle(self, first_call_s: float, idle_s: float) -> None:
+        """Close clients without a first call, and those without a session that stopped calling."""
+        now_s = self._loop.time()
+        for client in list(self.clients):
+            if not client.second:
+                idle = now_s - client.connected_s > first_call_s
+            else:
+                idle = not client.sessions and now_s - client.second > idle_s
+            if idle and not client.unanswered_bytes:
+                client.close(WSCloseCode.POLICY_VIOLATION)
 
     def client_writable(self, client: ClientSocket) -> None:
         self.sessions.wake_client(client)
@@ -261,7 +273,7 @@ class RpcHandler:
         remove = methods.read_remove(params, self._limits)
         queue = queue_name(client.tenant, remove.connection)
         # All ids of messages are short and alphanumeric; any other id matches nothing.
-        ids = [each for each in remove.message_ids if each.isalnum() and len(each) <= 64]
+        ids = [each for each in remove.message_ids or () if each.isalnum() and len(each) <= 64]
         if not ids:
             answer.result(TRUE)
             return

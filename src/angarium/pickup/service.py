@@ -63,7 +63,7 @@ class PickupService:
         self._runtime = runtime
         self._store = runtime.store(PickupStore)
         self._limits: PickupLimits = runtime.settings.limits_of(PickupLimits)
-        self._adds = DeduplicatedAdd(runtime, remembered_ms)
+        self._adds = DeduplicatedAdd(runtime, self.archive, remembered_ms)
         self._archive = archive
         self._opening = asyncio.Lock()
         self._totals = 0, 0
@@ -85,7 +85,6 @@ class PickupService:
 
     async def add(self, message: NewMessage) -> str:
         """'live' | 'offline' | 'duplicate' (still there) | 'removed' (added and removed before)."""
-        self._queue(message.tenant, message.connection_id)
         return await self._adds.add(message)
 
     async def take(

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from angarium.pickup import keys
+from angarium.pickup.message_transitions import OneQueue
 from angarium.pickup.settings import PickupSettings
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
@@ -48,10 +49,6 @@ class SessionToClose(NamedTuple):
     session: str
     term: str
     dead: bool
-
-
-class QueueToRead(NamedTuple):
-    queue: str
 
 
 class SessionOpened(NamedTuple):
@@ -109,7 +106,7 @@ READ = Transition(
     "angarium.pickup",
     "read_sessions",
     keys={"gateways": keys.PICKUP_GATEWAYS},
-    item=QueueToRead,
+    item=OneQueue,
     item_keys={"meta": keys.PICKUP_QUEUE, "pending": keys.PICKUP_PENDING},
     replies={"live": SessionStatus, "offline": None},
 )
@@ -164,7 +161,7 @@ class SessionStore:
 
     def read(self, queue: str) -> asyncio.Future[Any]:
         """A SessionStatus, or 'offline'."""
-        return self._reads.submit(self._partition_of(queue), QueueToRead(queue), None)
+        return self._reads.submit(self._partition_of(queue), OneQueue(queue), None)
 
     async def renew_gateway(self, partition: int) -> bool:
         """Whether the lease had run out, or is new."""

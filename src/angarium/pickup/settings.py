@@ -18,6 +18,21 @@ class PickupSettings(Group):
     threshold_timestamp: Annotated[Positive, FormerName("THRESHOLD_TIMESTAMP")] = Field(
         60_000, description="Milliseconds a message stays in Redis before it moves to the database."
     )
+    retention_s: int = Field(
+        0,
+        ge=0,
+        description="Seconds after which a message in the database expires; 0 keeps it until it is "
+        "removed.",
+    )
+    first_call_ms: Positive = Field(
+        60_000,
+        description="Milliseconds in which a new client has to make its first call.",
+    )
+    idle_ms: Positive = Field(
+        3_600_000,
+        description="Milliseconds after which a client without calls and without a live session is "
+        "disconnected.",
+    )
     grace_ms: int = Field(
         5_000,
         ge=0,

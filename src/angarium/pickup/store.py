@@ -13,46 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from angarium.pickup import keys
+from angarium.pickup import message_transitions as declared
 from angarium.pickup.limits import PickupLimits
-from angarium.pickup.message_transitions import (
-    ADD,
-    ADD_DEDUPLICATED,
-    CLAIM,
-    COUNT,
-    FIND,
-    LIST,
-    LIST_DUE,
-    PULL,
-    RELEASE,
-    REMOVE,
-    REMOVE_ARCHIVED,
-    RETURN,
-    SHOW,
-    TAKE,
-    AddLimits,
-    ArchivedRow,
-    ClaimArgs,
-    DueArgs,
-    DueWork,
-    ListArgs,
-    MessagesToRemove,
-    MessageToAdd,
-    MessageToAddOnce,
-    MessageToFind,
-    PullLimits,
-    QueueArgs,
-    QueueToCount,
-    QueueToPull,
-    QueueToRelease,
-    QueueToTake,
-    ReleaseArgs,
-    RemoveArchivedArgs,
-    RemoveArgs,
-    ReturnArgs,
-    RowToRemove,
-    TakeArgs,
-    TakenMessage,
-)
 from angarium.pickup.move_store import MoveStore
 from angarium.pickup.push_store import PushStore
 from angarium.pickup.session_store import SessionStore
@@ -126,7 +88,7 @@ class PickupStore:
         self._threshold_ms = settings.threshold_timestamp
         self._sending_ms = settings.sending_ms
         window = limits.pickup_sending_messages_max
-        add_limits = AddLimits(
+        add_limits = declared.AddLimits(
             limits.pickup_queue_messages_max,
             limits.pickup_queue_bytes_max,
             window,
@@ -134,15 +96,18 @@ class PickupStore:
             settings.push_gather_ms,
             settings.push_uncollected_ms,
         )
-        self._adds = runtime.batch(ADD, add_limits)
-        self._deduplicated_adds = runtime.batch(ADD_DEDUPLICATED, add_limits)
+        self._adds = runtime.batch(declared.ADD, add_limits)
+        self._deduplicated_adds = runtime.batch(declared.ADD_DEDUPLICATED, add_limits)
         self._pulls = runtime.batch(
-            PULL, PullLimits(PULL_MESSAGES_MAX, PULL_BYTES_MAX, window, CALL_BYTES_MAX)
+            declared.PULL,
+            declared.PullLimits(PULL_MESSAGES_MAX, PULL_BYTES_MAX, window, CALL_BYTES_MAX),
         )
-        self._takes = runtime.batch(TAKE, TakeArgs(self._sending_ms, CALL_BYTES_MAX))
-        self._removes = runtime.batch(REMOVE, RemoveArgs(self.hint_channel))
-        self._counts = runtime.batch(COUNT)
-        self._finds = runtime.batch(FIND)
+        self._takes = runtime.batch(
+            declared.TAKE, declared.TakeArgs(self._sending_ms, CALL_BYTES_MAX)
+        )
+        self._removes = runtime.batch(declared.REMOVE, declared.RemoveArgs(self.hint_channel))
+        self._counts = runtime.batch(declared.COUNT)
+        self._finds = runtime.batch(declared.FIND)
 
     # Messages
 
@@ -162,11 +127,11 @@ class PickupStore:
         collected in time. `at_once`: the message may go to a session of this gateway in the same
         call. The caller then has to see replies in the order of the calls.
         """
-        item = MessageToAdd(queue, message_id, dids, payload, push, at_once)
+        item = declared.MessageToAdd(queue, message_id, dids, payload, push, at_once)
         return self._adds.submit(self.partition_of(queue), item, queue, len(payload))
 
-    def add_deduplicated(self, message: MessageToAddOnce) -> asyncio.Future[Any]:
-        """'live', 'offline', 'queue_full', 'duplicate' or 'removed'."""
+    def add_deduplicated(self, message: declared.MessageToAddOnce) -> asyncio.Future[Any]:
+        """'live', 'offline', 'queue_full', 'duplicate', 'removed' or 'not_in_redis'."""
         queue = message.queue
         return self._deduplicated_adds.submit(
             self.partition_of(queue), message, queue, len(message.payload)
@@ -174,16 +139,16 @@ class PickupStore:
 
     async def exists(self, queue: str, message_id: str) -> bool:
         """Whether Redis holds the message."""
-        item = MessageToFind(queue, message_id)
+        item = declared.MessageToFind(queue, message_id)
         return bool(await self._finds.submit(self.partition_of(queue), item) == "found")
 
     def pull(self, queue: str, term: str, *, resend: bool, seen: str = "") -> asyncio.Future[Any]:
         """Messages for a live session; `resend`: also those that it was sent before."""
-        item = QueueToPull(queue, term, resend, seen)
+        item = declared.QueueToPull(queue, term, resend, seen)
         return self._pulls.submit(self.partition_of(queue), item, None, 0, REPLY_BYTES_ESTIMATE)
 
     def take(self, queue: str, did: str, limits: TakeLimits, seen: str = "") -> asyncio.Future[Any]:
-        item = QueueToTake(queue, did, *limits, seen)
+        item = declared.QueueToTake(queue, did, *limits, seen)
         estimate = REPLY_BYTES_ESTIMATE * 8
         return self._takes.submit(self.partition_of(queue), item, queue, 0, estimate)
 
@@ -196,59 +161,65 @@ class PickupStore:
         cleared: str,
     ) -> Any:
         """Give archived messages (id, sequence, bytes) to a session, or to a taker if no term."""
-        args = ClaimArgs(queue, term, self._sending_ms, *limits, cleared)
-        items = [ArchivedRow(*each) for each in rows]
-        return await self.runtime.call(CLAIM, self.partition_of(queue), args, items)
+        args = declared.ClaimArgs(queue, term, self._sending_ms, *limits, cleared)
+        items = [declared.ArchivedRow(*each) for each in rows]
+        return await self.runtime.call(declared.CLAIM, self.partition_of(queue), args, items)
 
     async def give_back(self, queue: str, due: Mapping[str, str]) -> int:
         """Make taken messages pending again; `due` is the time that the take named for each id."""
         args, items = (
-            ReturnArgs(queue, self.hint_channel),
-            list(map(TakenMessage._make, due.items())),
+            declared.ReturnArgs(queue, self.hint_channel),
+            list(map(declared.TakenMessage._make, due.items())),
         )
-        reply = await self.runtime.call(RETURN, self.partition_of(queue), args, items)
+        reply = await self.runtime.call(declared.RETURN, self.partition_of(queue), args, items)
         return int(reply.returned)
 
     def remove(self, queue: str, event: str, ids: Iterable[str]) -> asyncio.Future[Any]:
         """RemovedMessages, or 'not_counted'."""
         listed = " ".join(ids)
-        item = MessagesToRemove(queue, event, listed)
+        item = declared.MessagesToRemove(queue, event, listed)
         return self._removes.submit(self.partition_of(queue), item, queue, len(listed))
 
     async def remove_archived(
         self, queue: str, event: str, cleared: str, rows: Iterable[tuple[str, int]]
     ) -> Any:
         """Remove archived messages (id, bytes); the persister deletes their rows later."""
-        args = RemoveArchivedArgs(queue, event, cleared, self.hint_channel)
-        items = [RowToRemove(*each) for each in rows]
-        return await self.runtime.call(REMOVE_ARCHIVED, self.partition_of(queue), args, items)
+        args = declared.RemoveArchivedArgs(queue, event, cleared, self.hint_channel)
+        items = [declared.RowToRemove(*each) for each in rows]
+        return await self.runtime.call(
+            declared.REMOVE_ARCHIVED, self.partition_of(queue), args, items
+        )
 
     def count(self, queue: str, did: str) -> asyncio.Future[Any]:
-        return self._counts.submit(self.partition_of(queue), QueueToCount(queue, did), queue)
+        return self._counts.submit(
+            self.partition_of(queue), declared.QueueToCount(queue, did), queue
+        )
 
     async def list_ids(self, queue: str, did: str, ids_max: int) -> Any:
-        args = ListArgs(queue, did, ids_max)
-        return await self.runtime.call(LIST, self.partition_of(queue), args)
+        args = declared.ListArgs(queue, did, ids_max)
+        return await self.runtime.call(declared.LIST, self.partition_of(queue), args)
 
     # Periodic work
 
-    async def due_work(self, partition: int, names_max: int) -> DueWork:
-        args = DueArgs(self._threshold_ms, names_max)
-        found: DueWork = await self.runtime.call(LIST_DUE, partition, args)
+    async def due_work(self, partition: int, names_max: int) -> declared.DueWork:
+        args = declared.DueArgs(self._threshold_ms, names_max)
+        found: declared.DueWork = await self.runtime.call(declared.LIST_DUE, partition, args)
         return found
 
     async def release(self, partition: int, queues: Sequence[str]) -> int:
         """Make sent messages pending again whose time is over; how many there were."""
-        args = ReleaseArgs(RELEASE_MESSAGES_MAX, self.hint_channel)
-        items = [QueueToRelease(each) for each in queues]
-        replies = await self.runtime.call(RELEASE, partition, args, items)
+        args = declared.ReleaseArgs(RELEASE_MESSAGES_MAX, self.hint_channel)
+        items = [declared.OneQueue(each) for each in queues]
+        replies = await self.runtime.call(declared.RELEASE, partition, args, items)
         return sum(each.released for each in replies)
 
     # Reports
 
     async def queue_status(self, queue: str) -> PickupQueueStatus | None:
         """None: the queue has no messages and no session."""
-        found = await self.runtime.call(SHOW, self.partition_of(queue), QueueArgs(queue))
+        found = await self.runtime.call(
+            declared.SHOW, self.partition_of(queue), declared.OneQueue(queue)
+        )
         fields = found.meta
         if not fields:
             return None

@@ -22,7 +22,7 @@ from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.errors import AnswersExceeded
 from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import encode_message, queue_name
-from angarium.pickup.queues import PickupQueues
+from angarium.pickup.queues import GRACE_POLL_S, GRACE_WAIT_S, PickupQueues
 from angarium.pickup.store import ANY_BYTES, PULL_BYTES_MAX, TakeLimits
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, Overloaded
@@ -93,8 +93,11 @@ class TakeHandler:
         try:
             # Concurrent takes of a queue run one after the other, so each gets a contiguous range.
             async with self._lock_of(progress.queue):
-                if client.open:
-                    await self._fill(client.budget, progress, answer)
+                give_up_s = self._loop.time() + GRACE_WAIT_S
+                while client.open and await self._fill(client.budget, progress, answer):
+                    if self._loop.time() > give_up_s:
+                        break
+                    await self._pause(client.budget, progress, answer)
             written = partial(
                 self._written, progress.queue, progress.due, bool(take.delete_messages)
             )
@@ -149,17 +152,28 @@ class TakeHandler:
                 budget.release(self._fetch_bytes)
             raise
 
-    async def _fill(self, budget: ByteBudget, progress: _TakeProgress, answer: RpcAnswer) -> None:
+    async def _pause(self, budget: ByteBudget, progress: _TakeProgress, answer: RpcAnswer) -> None:
+        """An earlier session may still acknowledge older messages; no bytes are held meanwhile."""
+        reserved, progress.reserved = progress.reserved, 0
+        budget.release(reserved)
+        await asyncio.sleep(GRACE_POLL_S)
+        await self._reserve(budget, answer)
+        progress.reserved = self._fetch_bytes
+
+    async def _fill(self, budget: ByteBudget, progress: _TakeProgress, answer: RpcAnswer) -> bool:
+        """Returns whether the take has to wait for the end of a grace period."""
         while True:
             try:
-                taken = await self._queues.take(
+                taken = await self._queues.take_now(
                     progress.queue, progress.did, progress.next_limits(self._fetch_bytes)
                 )
             except Exception as error:
                 if not progress.encoded:
                     raise
                 self._log.warning("take_cut_short", queue=progress.queue, error=repr(error))
-                return
+                return False
+            if taken.in_grace:
+                return not progress.encoded
             progress.due |= taken.due
             for message in taken.messages:
                 encoded = encode_message(message)
@@ -170,14 +184,14 @@ class TakeHandler:
                 budget.charge(progress.size - progress.reserved)
                 progress.reserved = progress.size
             if not taken.more or not taken.messages or progress.full:
-                return
+                return False
             if answer.batch is not None and not answer.batch.has_space(
                 progress.size + self._fetch_bytes
             ):
-                return
+                return False
             missing = progress.size + self._fetch_bytes - progress.reserved
             if not budget.charge_if_free(missing):
-                return
+                return False
             progress.reserved += missing
 
     def _written(self, queue: str, due: Mapping[str, str], delete: bool, ok: bool) -> None:

@@ -29,7 +29,7 @@ CONNECTED_ROLES: Mapping[str, str] = MappingProxyType(
     {"conversations": "angarium.server.reply_to_pickup"}
 )
 # The roles that use the database, and refuse to start with another one than the installation's.
-DATABASE_ROLES = frozenset({API.name, "gateway", "archiver"})
+DATABASE_ROLES = frozenset({API.name, "conversations", "gateway", "archiver"})
 # Each file has `build(runtime, app)`, which returns the service, and `check(settings, app)`, which
 # refuses invalid settings before Redis is used. Roles start in this order.
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -83,7 +83,7 @@ async def compose(
         if not DATABASE_ROLES.isdisjoint(names):
             from angarium.runtime.database_identity import check_database
 
-            await check_database(runtime, records=names != (API.name,))
+            await check_database(runtime, records=not {"gateway", "archiver"}.isdisjoint(names))
         bound = app if isinstance(app, Angarium) else None
         if bound is not None:
             bound.bind(runtime)

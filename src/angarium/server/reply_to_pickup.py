@@ -23,7 +23,6 @@ from angarium.conversations.instance import ConversationsInstance
 from angarium.conversations.model import OutgoingReply
 from angarium.conversations.settings import ConversationsSettings
 from angarium.pickup.deduplicated_add import (
-    DeduplicatedAdd,
     NewMessage,
     PickupAddress,
     derived_id,
@@ -31,6 +30,7 @@ from angarium.pickup.deduplicated_add import (
 )
 from angarium.pickup.errors import QueueFull
 from angarium.pickup.queues import CANCELLED, DELIVERED
+from angarium.pickup.service import PickupService
 from angarium.runtime import keys, log
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
@@ -55,10 +55,13 @@ CONCURRENT_ACKS = 1_000
 class PickupSender:
     def __init__(self, runtime: Runtime) -> None:
         settings = runtime.settings.group(ConversationsSettings)
-        self._adds = DeduplicatedAdd(runtime, settings.awaited_message_ttl)
+        self._pickup = PickupService(runtime, remembered_ms=settings.awaited_message_ttl)
         self._waits_for_removal = settings.pickup_delivered == "removed"
         self._prefix = runtime.settings.prefix
         self._tracing = runtime.tracing
+
+    async def close(self) -> None:
+        await self._pickup.close()
 
     async def __call__(self, reply: OutgoingReply) -> str | None:
         """The id of the expected ACK; None if no removal is waited for."""
@@ -74,13 +77,13 @@ class PickupSender:
     async def _add(self, message: NewMessage) -> str:
         trace = None if self._tracing is None else current_trace()
         if self._tracing is None or trace is None:
-            return await self._adds.add(message)
+            return await self._pickup.add(message)
         values = {
             "angarium.connection_id": message.connection_id,
             "angarium.id": message.message_id,
         }
         with self._tracing.span("pickup add", trace, values, kind="producer"):
-            return await self._adds.add(message)
+            return await self._pickup.add(message)
 
     def _message(self, reply: OutgoingReply) -> NewMessage:
         try:
@@ -268,10 +271,13 @@ def check(settings: Settings, app: Angarium) -> None:
 def build(runtime: Runtime, app: Angarium) -> ConversationsInstance:
     """The role `conversations` with a sender to pickup, and followers of removals if it needs
     them."""
-    role = instance.build(runtime, app, {PICKUP: PickupSender(runtime)})
+    sender = PickupSender(runtime)
+    role = instance.build(runtime, app, {PICKUP: sender})
+    role.call_at_end(sender.close)
     if runtime.settings.group(ConversationsSettings).pickup_delivered == "removed":
         acknowledger = ReplyAcknowledger(role)
         for partition in range(runtime.settings.partitions):
             follower = AckFollower(runtime, partition, acknowledger.acknowledge)
-            role.run_beside(f"acks-{partition}", follower.run, follower.release)
+            role.run_beside(f"acks-{partition}", follower.run)
+            role.call_at_end(follower.release)
     return role

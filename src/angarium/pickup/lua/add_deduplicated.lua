@@ -2,7 +2,7 @@
 -- Guarantee: a message with an id of the caller is stored once, pending behind all earlier ones, or
 -- its queue is full and nothing is stored. The gateway of the live session gets a hint. A repeat
 -- within once_ms stores nothing, even if the message was removed meanwhile: 'duplicate' if it is in
--- the queue or in the database, 'removed' if it was removed. A message with a push is notified
+-- the queue, 'removed' if it was removed, 'not_in_redis' if only the database knows. A message with a push is notified
 -- gather_ms later if the queue has no live session, else if it is not collected in uncollected_ms.
 -- Events: accepted, with the sender's own id as the detail; push_scheduled (module pickup)
 -- Repeats: safe, by id
@@ -14,7 +14,8 @@ local hints, known = {}, {}
 local function repeated(keys, id)
   if call('HEXISTS', keys.messages, id) == 1 then return reply.duplicate end
   if call('SISMEMBER', keys.removed, id) == 1 then return reply.removed end
-  return field(keys, 'archived') > 0 and reply.duplicate or reply.removed
+  if call('ZSCORE', keys.sending, id) then return reply.duplicate end
+  return field(keys, 'archived') > 0 and reply.not_in_redis or reply.removed
 end
 
 local replies = each_item(function(queue, message_id, dids, payload, stands_for, push, once_ms,

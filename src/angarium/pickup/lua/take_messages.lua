@@ -2,9 +2,9 @@
 -- Guarantee: pending messages are given to one caller, oldest first, within both limits. They are
 -- sending until they are removed or their time is over; nobody else gets them meanwhile. The first
 -- message may have more bytes than bytes_max, up to first_bytes_max. 'archived': messages in the
--- database come first (seen is the number of moves whose messages the caller has claimed). 'busy':
--- call again.
--- Events: sent (module pickup)
+-- database come first (seen is the number of moves whose messages the caller has claimed).
+-- 'in_grace': an earlier session may still acknowledge older messages. 'busy': call again.
+-- Events: sent, returned (module pickup)
 -- Repeats: no, a repeat does not return the messages of the first call
 -- include: transition
 -- include: queue
@@ -26,7 +26,12 @@ local replies = each_item(function(queue, did, messages_max, bytes_max, first_by
   if not counted then return reply.not_counted end
   local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
     removed_key)
-  local meta = call('HMGET', keys.meta, 'archived', 'held', 'moves', 'cleared')
+  local meta = call('HMGET', keys.meta, 'archived', 'held', 'moves', 'cleared', 'grace')
+  if meta[5] and tonumber(meta[5]) > now_ms and in_grace(keys, meta[5]) then return reply.in_grace end
+  if meta[5] and release(keys, queue, '-inf', meta[5], -1) > 0 then
+    call('HDEL', keys.meta, 'grace')
+    meta[2] = call('HGET', keys.meta, 'held')
+  end
   local moves = meta[3] or '0'
   if (tonumber(meta[1]) or 0) > (tonumber(meta[2]) or 0) and seen ~= moves then
     return reply.archived(moves, meta[4] or '')
