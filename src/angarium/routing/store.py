@@ -145,6 +145,14 @@ class FinishedKey:
     keep: bool = False
 
 
+class FinishMore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What most finished keys do not have, so that those cost Redis nothing."""
+
+    attempts: int = 0
+    failed: FailedAttempt | None = None
+    keep: bool = False
+
+
 class RoutingStore:
     def __init__(self, runtime: Runtime, rules: RoutingRules) -> None:
         self._runtime = runtime
@@ -415,10 +423,10 @@ def _finish_item(done: FinishedKey) -> FinishKeyItem:
     ids = ",".join([message_id for message_id, _ in done.endings])
     dead = {message_id: reason for message_id, reason in done.endings if reason}
     reasons = msgspec.json.encode(dead) if dead else ""
-    failed = msgspec.json.encode(done.failed) if done.failed is not None else ""
-    return FinishKeyItem(
-        done.recip_key, len(done.endings), ids, reasons, done.attempts, failed, done.keep
-    )
+    more: str | bytes = ""
+    if done.attempts or done.failed is not None or done.keep:
+        more = msgspec.json.encode(FinishMore(done.attempts, done.failed, done.keep))
+    return FinishKeyItem(done.recip_key, len(done.endings), ids, reasons, more)
 
 
 def _merged(one: RoutingInstance | None, row: ListedUid) -> RoutingInstance:

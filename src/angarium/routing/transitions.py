@@ -120,17 +120,14 @@ class FinishArgs(NamedTuple):
 class FinishKeyItem(NamedTuple):
     """`ids` are separated by commas; `dead` is '' or JSON: id → reason of its dead letter.
 
-    `attempts` at the message, if it has a record of them, or else 0. `failed` is '' or the JSON of
-    a `FailedAttempt` at the message after those that ended. With `keep` the key stays in hand.
+    `more` is '' or the JSON of a `FinishMore`.
     """
 
     recip_key: str
     number_of_ids: int
     ids: str
     dead: str | bytes
-    attempts: int
-    failed: str | bytes
-    keep: bool
+    more: str | bytes
 
 
 class ResponseArgs(NamedTuple):
