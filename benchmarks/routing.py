@@ -24,7 +24,7 @@ from tests.kit.server import ServerProcess
 from angarium.routing import keys
 from angarium.routing.items import encode_outbound, id_of, new_outbound
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
-from angarium.routing.transitions import TakenMessages
+from angarium.routing.transitions import TakenInbound
 from benchmarks import measure
 from benchmarks.measure import Round, table
 from benchmarks.routing_load import Counter, envelope, open_sink, post_all, request
@@ -251,7 +251,7 @@ def _through(store: RoutingStore, size: int, used: int) -> Run:
                 done = [
                     FinishedKey(key, [(id_of(item), "") for item in found.messages])
                     for key, found in zip(claim.fresh, taken, strict=True)
-                    if isinstance(found, TakenMessages)
+                    if isinstance(found, TakenInbound)
                 ]
                 await store.finish("one", 0, done)
 

@@ -21,7 +21,7 @@ async def route(settings: Any, *arguments: str) -> tuple[int, str, str]:
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     # On a busy machine the commands of a test take longer than an instance may be silent.
     slow = {"ANGARIUM_ROUTING__STALE_AFTER_MS": "600000"}
-    env = {"PATH": "/usr/bin:/bin", **kept, **environment(settings), **slow}
+    env = {"PATH": "/usr/bin:/bin", **kept, **environment(settings, None, **slow)}
     command = [str(COMMAND), "route", *arguments]
 
     def run() -> subprocess.CompletedProcess[str]:

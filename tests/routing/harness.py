@@ -13,7 +13,7 @@ from angarium.routing.dead_letters import DeadMessage, RoutingDeadLetters
 from angarium.routing.items import id_of
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
-from angarium.routing.transitions import TakenMessages, TriedMessage
+from angarium.routing.transitions import TakenInbound, TriedMessage
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
@@ -71,9 +71,9 @@ async def take(store: RoutingStore, uid: str, key: str, messages_max: int = 5) -
     return messages_of(taken)
 
 
-def messages_of(taken: TakenMessages | TriedMessage | str) -> list[bytes]:
+def messages_of(taken: TakenInbound | TriedMessage | str) -> list[bytes]:
     assert not isinstance(taken, str), taken
-    return taken.messages if isinstance(taken, TakenMessages) else [taken.message]
+    return taken.messages if isinstance(taken, TakenInbound) else [taken.message]
 
 
 async def handle_all(store: RoutingStore, uid: str, key: str) -> list[bytes]:

@@ -11,7 +11,7 @@ from angarium.routing import keys
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, decode_response, id_of
 from angarium.routing.store import FinishedKey
-from angarium.routing.transitions import TakenMessages
+from angarium.routing.transitions import TakenInbound
 from angarium.runtime.errors import NotFound
 from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
@@ -349,11 +349,11 @@ async def test_a_large_message_comes_alone_and_the_others_later(redis_url: str) 
         await post(store, "big", b"x" * 5_000)
         await post(store, "small", b"1", b"2")
         big, later = await store.take("a", 0, ["big", "small"], 10)
-        assert isinstance(big, TakenMessages)
+        assert isinstance(big, TakenInbound)
         assert len(big.messages) == 1
         assert later == "later"
         small, big_later = await store.take("a", 0, ["small", "big"], 10)
-        assert isinstance(small, TakenMessages)
+        assert isinstance(small, TakenInbound)
         assert len(small.messages) == 2
         assert big_later == "later"
 

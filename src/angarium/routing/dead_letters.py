@@ -32,7 +32,7 @@ LOOKED_BACK_MAX = 1_000
 _CURSOR = re.compile(r"(\d{1,4})\.(\d{1,12})\.([0-9A-Za-z_-]{0,200})", re.ASCII)
 
 
-class PageArgs(NamedTuple):
+class DeadPageArgs(NamedTuple):
     start: int
     after_id: str
     letters_max: int
@@ -62,7 +62,7 @@ PAGE_DEAD_INBOUND, PAGE_DEAD_OUTBOUND = (
         "angarium.routing",
         "page_dead_letters",
         {"dead": key},
-        args=PageArgs,
+        args=DeadPageArgs,
         replies={"page": RawPage},
     )
     for key in _LISTS.values()
@@ -198,7 +198,7 @@ class RoutingDeadLetters:
         return statuses
 
     async def _chunk(self, partition: int, start: int, after_id: str) -> list[FoundLetter]:
-        args = PageArgs(start, after_id, PAGE_LETTERS_MAX, PAGE_BYTES_MAX, LOOKED_BACK_MAX)
+        args = DeadPageArgs(start, after_id, PAGE_LETTERS_MAX, PAGE_BYTES_MAX, LOOKED_BACK_MAX)
         page: RawPage
         page = await self._runtime.call(self._page, partition, args)
         found = []

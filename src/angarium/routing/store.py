@@ -30,22 +30,22 @@ from angarium.routing.transitions import (
     ClaimItem,
     DeadItem,
     FinishArgs,
-    FinishItem,
+    FinishKeyItem,
+    InboundListItem,
     KeyItem,
     ListedUid,
-    MessageItem,
     OwnerUid,
     ReassignItem,
     RemoveItem,
     ResponseArgs,
     ResponseItem,
-    RetireItem,
+    RetireUidItem,
     RuleArgs,
     ShownKey,
     SweepArgs,
     SweptUids,
-    TakeArgs,
-    TakenMessages,
+    TakeInboundArgs,
+    TakenInbound,
     TakeResponsesArgs,
     TouchItem,
     TriedMessage,
@@ -145,6 +145,14 @@ class FinishedKey:
     keep: bool = False
 
 
+class FinishMore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What most finished keys do not have, so that those cost Redis nothing."""
+
+    attempts: int = 0
+    failed: FailedAttempt | None = None
+    keep: bool = False
+
+
 class RoutingStore:
     def __init__(self, runtime: Runtime, rules: RoutingRules) -> None:
         self._runtime = runtime
@@ -186,7 +194,7 @@ class RoutingStore:
         else:
             message_id = time_ordered_id().hex
             item = encode_inbound(payload, transport_type, txn_id, message_id)
-        entry = MessageItem(recip_key, message_id, item)
+        entry = InboundListItem(recip_key, message_id, item)
         queued = self._process[partition].submit(partition, entry, recip_key, len(item))
         if self._runtime.tracing is not None:
             self._runtime.tracing.when_queued(message_id, "routing accept", queued)
@@ -252,7 +260,7 @@ class RoutingStore:
 
     async def retire(self, uid: str, session: str = "") -> None:
         for partition in range(self.partitions):
-            await self._call(transitions.RETIRE_UID, partition, [RetireItem(uid, session)])
+            await self._call(transitions.RETIRE_UID, partition, [RetireUidItem(uid, session)])
 
     async def remove(self, uid: str, *, force: bool = False) -> bool:
         """Whether it was known. Raises InstanceLive without `force`."""
@@ -343,11 +351,11 @@ class RoutingStore:
         recip_keys: Sequence[str],
         messages_max: int,
         session: str = "",
-    ) -> list[TakenMessages | TriedMessage | str]:
+    ) -> list[TakenInbound | TriedMessage | str]:
         """For each key its oldest messages, raw, or one that was tried, `not_owner` or `later`."""
-        args = TakeArgs(uid, session, self._bytes_max, messages_max)
+        args = TakeInboundArgs(uid, session, self._bytes_max, messages_max)
         items = [KeyItem(key) for key in recip_keys]
-        found: list[TakenMessages | TriedMessage | str]
+        found: list[TakenInbound | TriedMessage | str]
         found = await self._runtime.call(transitions.TAKE_MESSAGES, partition, args, items)
         return found
 
@@ -411,14 +419,14 @@ def hinted_partition(hint: bytes, partitions: int) -> int | None:
     return number if number < partitions else None
 
 
-def _finish_item(done: FinishedKey) -> FinishItem:
+def _finish_item(done: FinishedKey) -> FinishKeyItem:
     ids = ",".join([message_id for message_id, _ in done.endings])
     dead = {message_id: reason for message_id, reason in done.endings if reason}
     reasons = msgspec.json.encode(dead) if dead else ""
-    failed = msgspec.json.encode(done.failed) if done.failed is not None else ""
-    return FinishItem(
-        done.recip_key, len(done.endings), ids, reasons, done.attempts, failed, done.keep
-    )
+    more: str | bytes = ""
+    if done.attempts or done.failed is not None or done.keep:
+        more = msgspec.json.encode(FinishMore(done.attempts, done.failed, done.keep))
+    return FinishKeyItem(done.recip_key, len(done.endings), ids, reasons, more)
 
 
 def _merged(one: RoutingInstance | None, row: ListedUid) -> RoutingInstance:

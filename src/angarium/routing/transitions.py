@@ -51,7 +51,7 @@ class TouchItem(NamedTuple):
     starting: bool
 
 
-class RetireItem(NamedTuple):
+class RetireUidItem(NamedTuple):
     uid: str
     session: str
 
@@ -65,7 +65,7 @@ class KeyItem(NamedTuple):
     recip_key: str
 
 
-class MessageItem(NamedTuple):
+class InboundListItem(NamedTuple):
     recip_key: str
     message_id: str
     message: str | bytes
@@ -93,7 +93,7 @@ class ClaimItem(NamedTuple):
     again: bool
 
 
-class TakeArgs(NamedTuple):
+class TakeInboundArgs(NamedTuple):
     uid: str
     session: str
     bytes_max: int
@@ -117,20 +117,17 @@ class FinishArgs(NamedTuple):
     session: str
 
 
-class FinishItem(NamedTuple):
+class FinishKeyItem(NamedTuple):
     """`ids` are separated by commas; `dead` is '' or JSON: id → reason of its dead letter.
 
-    `attempts` at the message, if it has a record of them, or else 0. `failed` is '' or the JSON of
-    a `FailedAttempt` at the message after those that ended. With `keep` the key stays in hand.
+    `more` is '' or the JSON of a `FinishMore`.
     """
 
     recip_key: str
     number_of_ids: int
     ids: str
     dead: str | bytes
-    attempts: int
-    failed: str | bytes
-    keep: bool
+    more: str | bytes
 
 
 class ResponseArgs(NamedTuple):
@@ -202,7 +199,7 @@ class ClaimedKeys(NamedTuple):
     fresh: list[str]
 
 
-class TakenMessages(NamedTuple):
+class TakenInbound(NamedTuple):
     messages: list[bytes]
 
 
@@ -227,7 +224,7 @@ _QUEUED: dict[str, None] = {"queued": None, "kept": None}
 # These two run for each batch, so each layout has a script without the other's code.
 PROCESS_PAYLOAD_RECIP_KEY, PROCESS_PAYLOAD_RECIP_KEY_ACAPY = (
     Transition(
-        _PACKAGE, name, _MAPS, args=RuleArgs, item=MessageItem, item_keys=_LIST, replies=_QUEUED
+        _PACKAGE, name, _MAPS, args=RuleArgs, item=InboundListItem, item_keys=_LIST, replies=_QUEUED
     )
     for name in ("process_payload_recip_key", "process_payload_recip_key_acapy")
 )
@@ -268,7 +265,7 @@ RETIRE_UID = Transition(
     "retire_uid",
     _MAPS,
     args=RuleArgs,
-    item=RetireItem,
+    item=RetireUidItem,
     replies={"retired": None, "removed": None, "unknown": None},
 )
 REMOVE_UID = Transition(
@@ -305,10 +302,10 @@ TAKE_MESSAGES = Transition(
     _PACKAGE,
     "take_messages",
     _IN_HAND,
-    args=TakeArgs,
+    args=TakeInboundArgs,
     item=KeyItem,
     item_keys=_LIST,
-    replies={"taken": TakenMessages, "tried": TriedMessage, "not_owner": None, "later": None},
+    replies={"taken": TakenInbound, "tried": TriedMessage, "not_owner": None, "later": None},
 )
 BEGIN_ATTEMPTS = Transition(
     _PACKAGE,
@@ -329,7 +326,7 @@ FINISH_MESSAGES = Transition(
         **_IN_HAND,
     },
     args=FinishArgs,
-    item=FinishItem,
+    item=FinishKeyItem,
     item_keys=_LIST,
     replies={"finished": None, "more": None, "not_owner": None},
 )

@@ -7,7 +7,7 @@
 -- include: transition
 -- include: attempts
 -- include: session
-local acapy = layout_name == 'acapy'
+local acapy, NOTHING = layout_name == 'acapy', {}
 local BAND, tick = 2 ^ 39, math.floor(now_ms / 10)
 local number = tonumber(string.match(redis.call('HGET', access_key, uid) or '', '^%d+:(%d+)'))
 local quoted_uid = cjson.encode(uid)
@@ -64,15 +64,15 @@ local function settle(key, list, left)
 end
 
 -- The message after those that ended failed and is tried again later.
-local function record_failure(key, failed)
-  local record, failure = record_of(key), cjson.decode(failed)
+local function record_failure(key, failure)
+  local record = record_of(key)
   write_record(key, failure.attempts, now_ms + failure.delay_ms, record and record.watched or 0,
     failure.id, failure.reason)
 end
 
 local owners, lost = {}, superseded(uid, session)
 local some_tried = redis.call('EXISTS', attempts_key) == 1
-local wanted = each_item(function(recip_key, number_of_ids, ids, dead, attempts, failed, keep, list_key)
+local wanted = each_item(function(recip_key, number_of_ids, ids, dead, more, list_key)
   return recip_key
 end)
 for start = 1, lost and 0 or item_count, 1000 do
@@ -83,10 +83,12 @@ for start = 1, lost and 0 or item_count, 1000 do
 end
 
 local at = 0
-local replies = each_item(function(recip_key, number_of_ids, ids, dead, attempts, failed, keep, list_key)
+local replies = each_item(function(recip_key, number_of_ids, ids, dead, more, list_key)
   at = at + 1
   if owners[at] ~= uid then return reply.not_owner end
-  local reasons = dead == '' and {} or cjson.decode(dead)
+  local reasons = dead == '' and NOTHING or cjson.decode(dead)
+  local rest = more == '' and NOTHING or cjson.decode(more)
+  local attempts = rest.attempts or 0
   local removed = remove(recip_key, list_key, number_of_ids, ids, reasons, math.max(1, attempts))
   local field = uid .. '_' .. recip_key
   local left = redis.call('HINCRBY', counts_key, field, -removed)
@@ -95,12 +97,12 @@ local replies = each_item(function(recip_key, number_of_ids, ids, dead, attempts
     redis.call('HSET', counts_key, field, 0)
     left = 0
   end
-  if failed ~= '' then
-    record_failure(recip_key, failed)
+  if rest.failed then
+    record_failure(recip_key, rest.failed)
   elseif (attempts > 0 and removed > 0) or (some_tried and left == 0) then
     forget_attempts(recip_key, left)
   end
-  if keep then return reply.more end
+  if rest.keep then return reply.more end
   return settle(recip_key, list_key, left)
 end)
 for start = 1, #emptied, 1000 do

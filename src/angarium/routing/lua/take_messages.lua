@@ -8,10 +8,9 @@
 -- include: session
 local owners, first = {}, true
 local lost = superseded(uid, session)
-local wanted = each_item(function(recip_key, list_key) return recip_key end)
 for start = 1, lost and 0 or item_count, 1000 do
   local last = math.min(item_count, start + 999)
-  for _, owner in ipairs(redis.call('HMGET', owners_key, unpack(wanted, start, last))) do
+  for _, owner in ipairs(redis.call('HMGET', owners_key, item_values(start, last))) do
     owners[#owners + 1] = owner
   end
 end
