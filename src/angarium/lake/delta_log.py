@@ -1,0 +1,319 @@
+"""The log of a Delta table: which files are the table, who wrote which batch, what may be deleted.
+
+Files are written elsewhere (`parquet.py`) and are no part of the table until `commit` names them;
+files that a commit removes stay readable until `vacuum`. A commit carries the writer's name and the
+number of its batch, so two writers of one batch can't both win. The handle is kept open and brought
+up to date, so a commit reads only what is new in the log. Nothing here knows Spark or Redis.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
+
+from angarium.lake.errors import TableConflict, TableUnwritable
+
+Storage = Mapping[str, str]
+
+# Another writer of the same table (compaction, say) may win; ours is then put behind it.
+COMMIT_RETRIES_MAX = 20
+# A reader that opened the table before a file was removed may go on for so long.
+VACUUM_HOURS = 1
+# Opening a table reads its last checkpoint and every commit behind it. Removed files stand in the
+# checkpoint until they may be deleted, so a long retention makes it grow with every commit.
+CONFIGURATION = {
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": f"interval {VACUUM_HOURS} hours",
+    # Left to `maintain`: after each checkpoint it would list the whole log once more.
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file in the table's folder; `path` as the store has it, below the table's."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str = ""
+
+    def added(self, now_ms: int, *, news: bool) -> AddAction:
+        stats = self.stats or json.dumps({"numRecords": self.rows})
+        values = dict(self.partition_values)
+        return AddAction(self.path, self.size_bytes, values, now_ms, news, stats)
+
+    def removed(self, now_ms: int, *, news: bool) -> RemoveAction:
+        values = dict(self.partition_values)
+        return RemoveAction(self.path, news, now_ms, self.size_bytes, values)
+
+
+class DeltaLog:
+    """One table's log. May be used by several threads; each call sees the table as it is now."""
+
+    def __init__(self, path: str, storage: Storage | None = None) -> None:
+        self.path = path
+        self.storage = dict(storage) if storage else None
+        self._handle: DeltaTable | None = None
+        self._lock = threading.RLock()
+
+    def open(self, version: int | None = None) -> DeltaTable | None:
+        """The table as it is now, or as it was; None where there is none yet."""
+        if version is not None:
+            return DeltaTable(self.path, version=version, storage_options=self.storage)
+        with self._lock:
+            if self._handle is not None and self._stands(self._handle):
+                try:
+                    self._handle.update_incremental()
+                    return self._handle
+                except DeltaError:
+                    pass  # the log was cut behind our version: begin at its last checkpoint
+            self._handle = None
+            if DeltaTable.is_deltatable(self.path, storage_options=self.storage):
+                self._handle = DeltaTable(self.path, storage_options=self.storage)
+            return self._handle
+
+    def _stands(self, handle: DeltaTable) -> bool:
+        """Whether a folder still has our version: it may have been removed and made anew."""
+        if not is_local(self.path):
+            return True
+        log = Path(self.path.removeprefix("file://")) / "_delta_log"
+        return (log / f"{handle.version():020}.json").exists()
+
+    def ensure(
+        self, schema: str, partition_by: Sequence[str], configuration: Mapping[str, str]
+    ) -> DeltaTable:
+        """The table, made if there is none, with the columns of `schema` (JSON) that it lacks."""
+        wanted = Schema.from_json(schema)
+        with self._lock, clear_errors(self.path):
+            table = self.open()
+            if table is None:
+                DeltaTable.create(
+                    self.path,
+                    wanted,
+                    mode="ignore",  # another process may have been faster
+                    partition_by=list(partition_by) or None,
+                    configuration={**CONFIGURATION, **configuration},
+                    storage_options=self.storage,
+                    raise_if_key_not_exists=False,
+                )
+                table = self.open()
+                assert table is not None
+            known = {each.name for each in table.schema().fields}
+            fresh = [
+                Field(each.name, each.type, nullable=True)
+                for each in wanted.fields
+                if each.name not in known
+            ]
+            if fresh:
+                table.alter.add_columns(fresh)
+            return table
+
+    def last_batch(self, writer: str) -> int | None:
+        table = self.open()
+        return None if table is None else table.transaction_version(writer)
+
+    def files(
+        self, where: Mapping[str, Collection[object]] | None = None, version: int | None = None
+    ) -> list[DataFile]:
+        """The table's files, or those of the named partition values."""
+        table = self.open(version)
+        return [] if table is None else files_in(table, where)
+
+    def commit(
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile] = (),
+        batches: Mapping[str, int] | None = None,
+        *,
+        once: str | None = None,
+        news: bool = True,
+    ) -> int | None:
+        """All of it or nothing; the table's version then, None where batch `once` is in already.
+
+        `news` is false where the same rows are put into other files. Raises TableConflict when
+        another commit has written one of `batches` or removed one of `removed` meanwhile.
+        """
+        batches = batches or {}
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [e.added(now_ms, news=news) for e in added]
+        actions += [each.removed(now_ms, news=news) for each in removed]
+        with self._lock, clear_errors(self.path):
+            table = self.open()
+            assert table is not None, "a commit needs a table that was made"
+            if once is not None and _last(table, once) >= batches[once]:
+                return None
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                table.metadata().partition_columns or None,
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(*each) for each in batches.items()],
+                    max_commit_retries=COMMIT_RETRIES_MAX,
+                ),
+            )
+            table.update_incremental()
+            return table.version()
+
+    def checkpoint(self) -> None:
+        table = self.open()
+        if table is not None and table.version() > 0:
+            table.create_checkpoint()
+
+    def cleanup(self) -> None:
+        """Delete log entries that are older than the table's log retention."""
+        table = self.open()
+        if table is not None:
+            table.cleanup_metadata()
+
+    def forget(self) -> int:
+        """Delete every log entry before now, so that nothing that was removed is named in it."""
+        table = self.open()
+        if table is None or table.version() == 0:
+            return 0
+        table.create_checkpoint()
+        filesystem, root = filesystem_of(self.path, self.storage)
+        log = f"{root}/_delta_log" if root else "_delta_log"
+        newest, count = f"{table.version():020}", 0
+        for each in filesystem.get_file_info(pafs.FileSelector(log)):
+            if each.base_name[:20].isdigit() and each.base_name[:20] < newest:
+                filesystem.delete_file(each.path)
+                count += 1
+        return count
+
+    def vacuum(self, hours: float = VACUUM_HOURS) -> int:
+        """Delete files that are no part of the table: replaced ones, and those of failed writes."""
+        table = self.open()
+        if table is None:
+            return 0
+        with clear_errors(self.path):
+            gone = table.vacuum(
+                int(hours),
+                dry_run=False,
+                enforce_retention_duration=False,
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                full=True,
+            )
+        if is_local(self.path):
+            remove_leftovers(Path(self.path.removeprefix("file://")), time.time() - hours * 3600)
+        return len(gone)
+
+    def discard(self, files: Sequence[DataFile]) -> None:
+        """Delete files that nobody will commit; what can't be deleted is left to `vacuum`."""
+        filesystem, root = filesystem_of(self.path, self.storage)
+        for each in files:
+            with suppress(OSError):
+                filesystem.delete_file(f"{root}/{each.path}" if root else each.path)
+
+
+def _last(table: DeltaTable, writer: str) -> int:
+    found = table.transaction_version(writer)
+    return -1 if found is None else found
+
+
+def files_in(
+    table: DeltaTable,
+    where: Mapping[str, Collection[object]] | None = None,
+    *,
+    matching: str | None = None,
+) -> list[DataFile]:
+    """Of the named partition values, and such as may have rows `matching` a condition."""
+    names = table.metadata().partition_columns
+    chosen = {name: {text_of(value) for value in values} for name, values in (where or {}).items()}
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = ["path", "size_bytes", "num_records", *(f"partition.{name}" for name in names)]
+    if actions.num_rows == 0:
+        return []
+    found: list[DataFile] = []
+    prefix = f"{table.table_uri.removeprefix('file://').rstrip('/')}/"
+    left = None if matching is None else set(table.file_uris(file_pruning_predicate=matching))
+    for row in actions.select(columns).to_pylist():
+        values = {name: text_of(row[f"partition.{name}"]) for name in names}
+        path = unquote(row["path"])
+        if left is not None and f"{prefix}{path}" not in left:
+            continue
+        if all(values[name] in wanted for name, wanted in chosen.items()):
+            found.append(DataFile(path, row["size_bytes"], row["num_records"] or 0, values))
+    return found
+
+
+def is_local(path: str) -> bool:
+    return "://" not in path or path.startswith("file://")
+
+
+def text_of(value: Any) -> str | None:
+    """A partition value as Delta writes it; an empty one is none."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return None if value is None or value == "" else str(value)
+
+
+def filesystem_of(path: str, storage: Storage | None) -> tuple[pafs.FileSystem, str]:
+    """Where the table's files are, and the table's place there."""
+    if is_local(path):
+        return pafs.LocalFileSystem(), str(Path(path.removeprefix("file://")).absolute())
+    # The same store, with the same options, through which the log is written.
+    from deltalake.fs import DeltaStorageHandler
+
+    return pafs.PyFileSystem(DeltaStorageHandler(path, dict(storage) if storage else None)), ""
+
+
+def remove_leftovers(root: Path, before_s: float) -> None:
+    """Delete what vacuum leaves in folders of writes: Spark's own scratch files, empty folders."""
+    for write in root.glob("w=*"):
+        if write.stat().st_mtime >= before_s:
+            continue
+        for folder, _, names in os.walk(write, topdown=False):
+            scratch = "/_temporary" in folder
+            for name in names:
+                if scratch or name.startswith((".", "_")):
+                    Path(folder, name).unlink(missing_ok=True)
+            with suppress(OSError):  # what the table has, or a later vacuum will take, is in it
+                Path(folder).rmdir()
+
+
+@contextmanager
+def clear_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TableConflict(
+            f"{path}: another writer changed the table at the same time; nothing of this write is "
+            f"in it ({str(error).splitlines()[0]})"
+        ) from error
+    except (OSError, DeltaError) as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: str, error: Exception) -> Exception:
+    """An error of the disk in words that say what to do; any other as it is."""
+    known: tuple[tuple[str, str], ...] = (
+        ("No space left", "its disk is full; free some space and start again"),
+        ("Disk quota", "its disk quota is used up; free some space and start again"),
+        ("Read-only file system", "it is read-only; make it writable and start again"),
+        ("Permission denied", "it may not be written by this user; change that and start again"),
+    )
+    for mark, what in known:
+        if mark.lower() in str(error).lower():
+            return TableUnwritable(f"{path}: {what} (nothing of this batch is in the table)")
+    return error
