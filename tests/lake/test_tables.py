@@ -207,7 +207,7 @@ def test_a_write_that_failed_is_not_seen_and_vacuum_removes_what_it_left(
 ) -> None:
     table = table_in(lake, spark)
     table.write(rows(spark, 0, 10), writer="w", batch=0)
-    table._write_files(rows(spark, 500, 10))  # the driver died before its commit
+    table.write_files(rows(spark, 500, 10))  # the driver died before its commit
     scratch = Path(table.path) / "w=0123/_temporary/0/task_1"
     scratch.mkdir(parents=True)
     (scratch / "part-0.parquet").write_bytes(b"half")

@@ -32,6 +32,9 @@ Storage = Mapping[str, str]
 
 # Another writer of the same table (compaction, say) may win; ours is then put behind it.
 COMMIT_RETRIES_MAX = 20
+_CHANGED = (
+    "another writer changed the table at the same time; nothing of this write is in the table"
+)
 # A reader that opened the table before a file was removed may go on for so long.
 VACUUM_HOURS = 1
 # Opening a table reads its last checkpoint and every commit behind it. Removed files stand in the
@@ -131,11 +134,16 @@ class DeltaLog:
         return None if table is None else table.transaction_version(writer)
 
     def files(
-        self, where: Mapping[str, Collection[object]] | None = None, version: int | None = None
+        self,
+        where: Mapping[str, Collection[object]] | None = None,
+        version: int | None = None,
+        *,
+        matching: str | None = None,
     ) -> list[DataFile]:
-        """The table's files, or those of the named partition values."""
-        table = self.open(version)
-        return [] if table is None else files_in(table, where)
+        """Files of the named partition values, and such as may have rows `matching` a condition."""
+        with self._lock:
+            table = self.open(version)
+            return [] if table is None else files_in(table, where, matching=matching)
 
     def commit(
         self,
@@ -160,6 +168,8 @@ class DeltaLog:
             assert table is not None, "a commit needs a table that was made"
             if once is not None and _last(table, once) >= batches[once]:
                 return None
+            if removed and not {e.path for e in removed} <= {e.path for e in files_in(table)}:
+                raise TableConflict(f"{self.path}: {_CHANGED} (a file was removed already)")
             table.create_write_transaction(
                 actions,
                 "append",
@@ -199,21 +209,24 @@ class DeltaLog:
                 count += 1
         return count
 
-    def vacuum(self, hours: float = VACUUM_HOURS) -> int:
+    def vacuum(self, hours: int | None = None) -> int:
         """Delete files that are no part of the table: replaced ones, and those of failed writes."""
         table = self.open()
         if table is None:
             return 0
         with clear_errors(self.path):
             gone = table.vacuum(
-                int(hours),
+                hours,
                 dry_run=False,
                 enforce_retention_duration=False,
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
                 full=True,
             )
         if is_local(self.path):
-            remove_leftovers(Path(self.path.removeprefix("file://")), time.time() - hours * 3600)
+            remove_leftovers(
+                Path(self.path.removeprefix("file://")),
+                time.time() - 3600 * (VACUUM_HOURS if hours is None else hours),
+            )
         return len(gone)
 
     def discard(self, files: Sequence[DataFile]) -> None:
@@ -235,7 +248,6 @@ def files_in(
     *,
     matching: str | None = None,
 ) -> list[DataFile]:
-    """Of the named partition values, and such as may have rows `matching` a condition."""
     names = table.metadata().partition_columns
     chosen = {name: {text_of(value) for value in values} for name, values in (where or {}).items()}
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -297,10 +309,8 @@ def clear_errors(path: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise TableConflict(
-            f"{path}: another writer changed the table at the same time; nothing of this write is "
-            f"in it ({str(error).splitlines()[0]})"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise TableConflict(f"{path}: {_CHANGED} ({reason})") from error
     except (OSError, DeltaError) as error:
         raise unwritable(path, error) from error
 

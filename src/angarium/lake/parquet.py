@@ -101,19 +101,26 @@ def read_files(
     partition_by: Sequence[str],
     *,
     storage: Storage | None = None,
+    place: bool = False,
 ) -> DataFrame:
-    """The rows of files in the table's folder."""
+    """The rows of files in the table's folder; `place` is one more column, the file's address."""
+    from pyspark.sql import functions as f
+
     if not files:
-        return spark.createDataFrame([], schema)
+        none = spark.createDataFrame([], schema)
+        return none.withColumn("place", f.lit("")) if place else none
     if not java_knows(spark, path):
-        return _read_by_python(spark, path, files, schema, storage)
+        return _read_by_python(spark, path, files, schema, storage, place=place)
+    columns = [f.col(f"`{name}`") for name in schema.names]
+    if place:
+        columns.append(f.url_decode("_metadata.file_path").alias("place"))
     root = java_path(path)
     frames = []
     ours = [each for each in files if each.path.startswith("w=")]
     if ours:
         reader = spark.read.schema(schema).option("basePath", root)
         rows = reader.parquet(*(f"{root}/{each.path}" for each in ours))
-        frames.append(rows.select(*schema.names))
+        frames.append(rows.select(*columns))
     # Somebody else wrote these, and their folders need not say what their partition is.
     foreign: dict[tuple[str | None, ...], list[str]] = {}
     for each in files:
@@ -122,7 +129,7 @@ def read_files(
             foreign.setdefault(values, []).append(f"{root}/{each.path}")
     for values, paths in foreign.items():
         named = dict(zip(partition_by, values, strict=True))
-        frames.append(_foreign(spark, paths, schema, named))
+        frames.append(_foreign(spark, paths, schema, named).select(*columns))
     return reduce(lambda left, right: left.unionByName(right), frames)
 
 
@@ -136,7 +143,7 @@ def _foreign(
     rows = spark.read.schema(stored).option("recursiveFileLookup", "true").parquet(*paths)
     for name, value in values.items():
         rows = rows.withColumn(name, f.lit(value).cast(schema[name].dataType))
-    return rows.select(*schema.names)
+    return rows
 
 
 def java_path(path: str) -> str:
@@ -190,9 +197,14 @@ def _read_by_python(
     files: Sequence[DataFile],
     schema: StructType,
     storage: Storage | None,
+    *,
+    place: bool,
 ) -> DataFrame:
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StringType, StructType
 
+    if place:
+        schema = StructType(schema.fields).add("place", StringType())
     arrow, options = to_arrow_schema(schema, timezone="UTC"), dict(storage) if storage else None
     given = [(each.path, json.dumps(dict(each.partition_values))) for each in files]
     names = spark.createDataFrame(given, "path string, partition_values string")
@@ -202,7 +214,7 @@ def _read_by_python(
 
         for batch in batches:
             for row in batch.to_pylist():
-                values = json.loads(row["partition_values"])
+                values = json.loads(row["partition_values"]) | {"place": row["path"]}
                 yield from read_batches(path, row["path"], values, arrow, options)
 
     tasks = min(len(files), 4 * spark.sparkContext.defaultParallelism)

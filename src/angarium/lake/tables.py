@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from angarium.lake.delta_log import DataFile, DeltaLog
+    from angarium.lake.maintenance import Compacted
 
 Mode = Literal["append", "overwrite"]
 Partitions = Mapping[str, Collection[object]]
@@ -208,7 +209,7 @@ class LakeTable:
         self.partition_by = partition_by
         self.statistics = statistics
         self.path = lake.path(name)
-        self._log = lake.log(name)
+        self.log = lake.log(name)
         self._checked = False
 
     # Write
@@ -228,8 +229,8 @@ class LakeTable:
         """
         if self._has(writer, batch):
             return CommitResult(False, self.version())
-        old = self._log.files() if mode == "overwrite" else []
-        files = self._write_files(frame)
+        old = self.log.files() if mode == "overwrite" else []
+        files = self.write_files(frame)
         if not files and not old and not marks:
             return CommitResult(False, self.version())
         return self._commit(files, old, {**(marks or {}), writer: batch}, once=writer)
@@ -251,13 +252,13 @@ class LakeTable:
         """
         if self._has(writer, batch):
             return CommitResult(False, self.version())
-        old = self._log.files(where, read_version)
-        files = self._write_files(frame)
+        old = self.log.files(where, read_version)
+        files = self.write_files(frame)
         if not files and not old and not marks:
             return CommitResult(False, self.version())
-        now = {each.path for each in self._log.files(where)}
+        now = {each.path for each in self.log.files(where)}
         if now != {each.path for each in old}:
-            self._log.discard(files)
+            self.log.discard(files)
             raise TableConflict(
                 f"{self.path}: another writer changed the partitions that this write replaces; "
                 "nothing of it is in the table"
@@ -277,18 +278,18 @@ class LakeTable:
 
     def _has(self, writer: str, batch: int) -> bool:
         self._ensure()
-        last = self._log.last_batch(writer)
+        last = self.log.last_batch(writer)
         return last is not None and last >= batch
 
     def _ensure(self) -> None:
-        if not self._checked or self._log.open() is None:
+        if not self._checked or self.log.open() is None:
             self.lake._check(
                 self.name,
-                self._log.ensure(self.schema.json(), self.partition_by, self.lake.properties()),
+                self.log.ensure(self.schema.json(), self.partition_by, self.lake.properties()),
             )
             self._checked = True
 
-    def _write_files(self, frame: DataFrame) -> list[DataFile]:
+    def write_files(self, frame: DataFrame) -> list[DataFile]:
         from angarium.lake.parquet import write_files
 
         rows = frame.select(*self.schema.names)
@@ -307,12 +308,12 @@ class LakeTable:
         news: bool = True,
     ) -> CommitResult:
         try:
-            version = self._log.commit(files, removed, batches, once=once, news=news)
+            version = self.log.commit(files, removed, batches, once=once, news=news)
         except TableConflict:
-            self._log.discard(files)
+            self.log.discard(files)
             raise
         if version is None:  # somebody else wrote the same batch while we did
-            self._log.discard(files)
+            self.log.discard(files)
             return CommitResult(False, self.version())
         return CommitResult(
             True,
@@ -333,37 +334,53 @@ class LakeTable:
         Spark prunes columns and partitions. `matching` is a condition in SQL: files are left out
         whose statistics say that no row fulfils it, and the rest is filtered.
         """
-        table = self._log.open(version)
+        table = self.log.open(version)
         if table is None:
             return spark.createDataFrame([], self.schema)
         self.lake._check(self.name, table)
-        from angarium.lake.delta_log import files_in
-
-        found = self.frame(spark, files_in(table, matching=matching))
+        found = self.frame(spark, self.log.files(version=version, matching=matching))
         return found if matching is None else found.where(matching)
 
-    def frame(self, spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
-        """The rows of some of the table's files."""
+    def frame(
+        self, spark: SparkSession, files: Sequence[DataFile], *, place: bool = False
+    ) -> DataFrame:
+        """The rows of some of the table's files; `place` is one more column, the file's address."""
         from angarium.lake.parquet import read_files
 
         return read_files(
-            spark, self.path, files, self.schema, self.partition_by, storage=self.lake.storage
-        )
+            spark, self.path, files, self.schema, self.partition_by, storage=self.lake.storage,
+            place=place,
+        )  # fmt: skip
 
-    def files(self, where: Partitions | None = None) -> list[DataFile]:
-        return self._log.files(where)
+    def files(
+        self, where: Partitions | None = None, *, matching: str | None = None
+    ) -> list[DataFile]:
+        """Its files now: of the named partition values, and that may have rows `matching` (SQL)."""
+        return self.log.files(where, matching=matching)
 
     def version(self) -> int:
         """The newest version; -1 before the table is made."""
-        table = self._log.open()
+        table = self.log.open()
         return -1 if table is None else table.version()
 
     def last_batch(self, writer: str) -> int | None:
-        return self._log.last_batch(writer)
+        return self.log.last_batch(writer)
 
-    def vacuum(self, hours: float | None = None) -> int:
-        """Delete files that are no part of the table and older; how many."""
-        return self._log.vacuum() if hours is None else self._log.vacuum(hours)
+    # Keep
+
+    def compact(self, spark: SparkSession, *, sort_by: Sequence[str] = ()) -> Compacted:
+        from angarium.lake import maintenance
+
+        return maintenance.compact(self, spark, sort_by=sort_by)
+
+    def retain(self, days: float, *, column: str = "date") -> int:
+        from angarium.lake import maintenance
+
+        return maintenance.retain(self, days, column=column)
+
+    def vacuum(self, hours: int | None = None) -> int:
+        """Delete files that are no part of the table, after so long or the table's own time."""
+        return self.log.vacuum(hours)
 
 
 def _nullable(schema: StructType) -> StructType:
