@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 HEAP_MIB_MIN, HEAP_MIB_MAX = 512, 4_096
 MEMORY_MIB_MIN = 1_024
 ROWS_PER_ARROW_BATCH = 65_536
+FILES_LISTED_MAX = 10_000
 
 TASK_TRIES = 2
 _LOCAL = re.compile(r"local\[[^,\]]+\]")
@@ -152,6 +153,14 @@ def _configuration(home: Path, master: str | None) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         "spark.sql.streaming.stopTimeout": "30s",
+        # Delta's type; the default is one that only Spark reads.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # Files are named by the table's log; past 32 of them Spark would run a job to look at them.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": str(FILES_LISTED_MAX),
+        # `angarium-delta` chooses files by them.
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # Without a checksum file beside each file of a table.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.ui.showConsoleProgress": "false",
     }  # fmt: skip
 

@@ -205,7 +205,7 @@ class LakeTable:
     ) -> None:
         self.lake = lake
         self.name = name
-        self.schema = _nullable(schema)
+        self.schema = nullable(schema)
         self.partition_by = partition_by
         self.statistics = statistics
         self.path = lake.path(name)
@@ -383,7 +383,7 @@ class LakeTable:
         return self.log.vacuum(hours)
 
 
-def _nullable(schema: StructType) -> StructType:
+def nullable(schema: StructType) -> StructType:
     """A column that may be added later, or left out by another version, can't be required."""
     from pyspark.sql.types import StructField, StructType
 
@@ -391,9 +391,7 @@ def _nullable(schema: StructType) -> StructType:
         [
             StructField(
                 each.name,
-                _nullable(each.dataType)
-                if isinstance(each.dataType, StructType)
-                else each.dataType,
+                nullable(each.dataType) if isinstance(each.dataType, StructType) else each.dataType,
             )
             for each in schema.fields
         ]
