@@ -1,9 +1,9 @@
-"""Which event begins, moves and ends which account: all that the lake knows of the rooms.
+"""Which event begins, moves and ends which account: all that the lake knows of the modules.
 
 An account is what has to balance: accepted = finished + in flight. Most events belong to one
-account of their room; some are only told (a lease, a session, a webhook). The catalogue follows the
-tables on the rooms' pages and the `note` calls of their scripts; a test reads the scripts and fails
-when one writes an event that is not here. Pure: no Spark, no Redis.
+account of their module; some belong to none (a lease, a session). The catalogue follows the tables
+on the modules' pages and the `note` calls of their scripts; a test reads the scripts and fails when
+one writes an event that is not here. Pure: no Spark, no Redis.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Role(StrEnum):
     REOPEN = "reopen"  # begins it again after an end
     STEP = "step"  # in between
     END = "end"  # finishes it, with an outcome
-    BESIDE = "beside"  # may come before or after the end, and changes nothing
-    TOLD = "told"  # belongs to no account
+    BESIDE = "beside"  # reported around its end (webhooks, archiving), changes no message
+    REPORTED = "reported"  # belongs to no account
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """One event of one room. `outcome` is set for ends only."""
+    """One event of one module. `outcome` is set for ends only."""
 
-    room: str
+    module: str
     event: str
     role: Role
     account: str = ""
@@ -42,7 +42,7 @@ class Meaning:
 # Outcomes are few on purpose: they are columns of the audit.
 OUTCOMES = ("delivered", "expired", "cancelled", "dead", "failed")
 
-_ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
+_MODULES: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
     {
         "dispatch": {
             "message": {
@@ -53,7 +53,7 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
                 Role.END: "completed=delivered acknowledged=delivered dead=dead dropped=dead",
                 Role.BESIDE: "discarded",
             },
-            "": {Role.TOLD: "refused"},
+            "": {Role.REPORTED: "refused"},
         },
         "routing": {
             "inbound": {Role.ACCEPT: "accepted", Role.END: "handled=delivered dead=dead"},
@@ -62,7 +62,7 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
                 Role.STEP: "outbound_retried",
                 Role.END: "outbound_delivered=delivered outbound_dead=dead",
             },
-            "": {Role.TOLD: "assigned reassigned registered retired removed"},
+            "": {Role.REPORTED: "assigned reassigned registered retired removed"},
         },
         "conversations": {
             "request": {
@@ -82,7 +82,7 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
                 Role.END: "delivered=delivered cancelled=cancelled",
             },
             "": {
-                Role.TOLD: "session_opened session_replaced session_closed "
+                Role.REPORTED: "session_opened session_replaced session_closed "
                 "push_scheduled pushed push_failed",
             },
         },
@@ -96,17 +96,17 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
                 "webhook_given_up webhook_cancelled archived",
             },
             # An id without a state has no account: the one it had ended long ago, or never was.
-            "": {Role.TOLD: "pipeline_stored dropped"},
+            "": {Role.REPORTED: "pipeline_stored dropped"},
         },
-        "lease": {"": {Role.TOLD: "acquired released granted"}},
-        "runtime": {"": {Role.TOLD: "token_stored token_revoked"}},
+        "lease": {"": {Role.REPORTED: "acquired released granted"}},
+        "runtime": {"": {Role.REPORTED: "token_stored token_revoked"}},
     }
 )
 
 
-# The stages of a life whose first and last times `messages` keeps.
-STAGES = ("accepted", "worked", "paused", "ended", "notified", "archived")
+# Of a message's times, those that `messages` keeps.
 _BEGINS = (Role.ANNOUNCE, Role.ACCEPT, Role.REOPEN)
+# Steps that say that nobody works on it.
 _PAUSES = frozenset(
     [
         "rejected",
@@ -119,7 +119,6 @@ _PAUSES = frozenset(
         "outbound_retried",
     ]
 )
-_FILED = frozenset(("archived", "discarded"))
 # What somebody had to do again, or will have to.
 _RETRIES = frozenset(
     [
@@ -137,29 +136,25 @@ _RETRIES = frozenset(
 def _stage(role: Role, event: str) -> str:
     if role in _BEGINS:
         return "accepted"
-    if role is Role.TOLD:
-        return ""
     if role is Role.END:
         return "ended"
-    if event in _FILED:
+    if event == "archived":
         return "archived"
-    if role is Role.BESIDE:
-        return "notified"
-    return "paused" if event in _PAUSES else "worked"
+    return "worked" if role is Role.STEP and event not in _PAUSES else ""
 
 
 def _meanings() -> Iterator[Meaning]:
-    for room, accounts in _ROOMS.items():
+    for module, accounts in _MODULES.items():
         for account, roles in accounts.items():
             for role, events in roles.items():
                 for each in events.split():
                     event, _, outcome = each.partition("=")
                     stage = _stage(role, event)
-                    yield Meaning(room, event, role, account, outcome, stage, event in _RETRIES)
+                    yield Meaning(module, event, role, account, outcome, stage, event in _RETRIES)
 
 
 CATALOGUE: tuple[Meaning, ...] = tuple(_meanings())
-ROOMS: tuple[str, ...] = tuple(_ROOMS)
+MODULES: tuple[str, ...] = tuple(_MODULES)
 
 # Of an event's status, those that make a transaction's `completed` something else than delivered.
 FAILED_STATUSES = ("failed", "aborted", "internal-error")
