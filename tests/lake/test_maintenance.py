@@ -12,6 +12,7 @@ import pytest
 
 from angarium.lake import maintenance
 from angarium.lake.delta_log import DataFile
+from angarium.lake.errors import TableConflict
 from angarium.lake.tables import Lake, LakeTable
 from tests.lake.test_tables import lake as lake
 from tests.lake.test_tables import numbers, rows, table_in
@@ -90,10 +91,26 @@ def test_what_was_compacted_by_two_is_there_once(spark: SparkSession, lake: Lake
     files = other.files()
     made = other.write_files(other.frame(spark, files))
     assert table.compact(spark).files_after == 1
-    with pytest.raises(Exception, match="another writer changed the table"):
+    with pytest.raises(TableConflict, match="another writer changed the table"):
         other.commit_files(made, files, news=False)
     assert numbers(table, spark) == list(range(8))
     assert len(list(Path(table.path).rglob("*.parquet"))) == 9, "the loser's file is gone"
+
+
+def test_of_two_that_remove_files_at_the_same_moment_one_wins(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = table_in(lake, spark), table_in(lake, spark)
+    for batch in range(8):
+        table.write(rows(spark, batch, 1), writer="w", batch=batch)
+    files = other.files()
+    made = other.write_files(other.frame(spark, files))
+    snapshot = other.log.open()
+    assert table.compact(spark).files_after == 1
+    monkeypatch.setattr(other.log, "open", lambda: snapshot)  # it looked just before
+    with pytest.raises(TableConflict, match="Concurrent transaction"):
+        other.commit_files(made, files, news=False)
+    assert numbers(table, spark) == list(range(8))
 
 
 def test_old_days_are_let_go_without_reading(spark: SparkSession, lake: Lake) -> None:

@@ -30,19 +30,20 @@ from angarium.lake.errors import TableConflict, TableUnwritable
 
 Storage = Mapping[str, str]
 
+# In the log, who removes files: two that do at once can't both win.
+REMOVER = "remover"
 # Another writer of the same table (compaction, say) may win; ours is then put behind it.
 COMMIT_RETRIES_MAX = 20
 _CHANGED = (
     "another writer changed the table at the same time; nothing of this write is in the table"
 )
-# A reader that opened the table before a file was removed may go on for so long.
-VACUUM_HOURS = 1
-# Opening a table reads its last checkpoint and every commit behind it. Removed files stand in the
-# checkpoint until they may be deleted, so a long retention makes it grow with every commit.
+# A reader that opened the table before a file was removed may go on for an hour. Such files stand
+# in each checkpoint meanwhile, and each commit lists the log, so longer times cost every writer.
+REMOVED = "delta.deletedFileRetentionDuration"
 CONFIGURATION = {
-    "delta.checkpointInterval": "20",
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.deletedFileRetentionDuration": f"interval {VACUUM_HOURS} hours",
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 30 minutes",
+    REMOVED: "interval 60 minutes",
     # Left to `maintain`: after each checkpoint it would list the whole log once more.
     "delta.enableExpiredLogCleanup": "false",
 }
@@ -164,12 +165,16 @@ class DeltaLog:
         actions: list[AddAction | RemoveAction] = [e.added(now_ms, news=news) for e in added]
         actions += [each.removed(now_ms, news=news) for each in removed]
         with self._lock, clear_errors(self.path):
-            table = self.open()
+            # As it was when the caller looked: what came since is judged by the commit itself, but
+            # for files that were moved without a change of rows.
+            table = self.open() if removed else self._handle or self.open()
             assert table is not None, "a commit needs a table that was made"
             if once is not None and _last(table, once) >= batches[once]:
                 return None
             if removed and not {e.path for e in removed} <= {e.path for e in files_in(table)}:
                 raise TableConflict(f"{self.path}: {_CHANGED} (a file was removed already)")
+            if removed:
+                batches = {**batches, REMOVER: table.version() + 1}
             table.create_write_transaction(
                 actions,
                 "append",
@@ -223,10 +228,8 @@ class DeltaLog:
                 full=True,
             )
         if is_local(self.path):
-            remove_leftovers(
-                Path(self.path.removeprefix("file://")),
-                time.time() - 3600 * (VACUUM_HOURS if hours is None else hours),
-            )
+            age_s = hours * 3600 if hours is not None else seconds_in(table, REMOVED)
+            remove_leftovers(Path(self.path.removeprefix("file://")), time.time() - age_s)
         return len(gone)
 
     def discard(self, files: Sequence[DataFile]) -> None:
@@ -265,6 +268,12 @@ def files_in(
         if all(values[name] in wanted for name, wanted in chosen.items()):
             found.append(DataFile(path, row["size_bytes"], row["num_records"] or 0, values))
     return found
+
+
+def seconds_in(table: DeltaTable, name: str) -> float:
+    """A time in the table's properties, as Delta writes it: `interval 60 minutes`."""
+    _, count, unit = table.metadata().configuration[name].split()
+    return float(count) * {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}[unit.rstrip("s")]
 
 
 def is_local(path: str) -> bool:

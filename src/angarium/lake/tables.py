@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from angarium.runtime.settings import Settings
 from angarium.lake.errors import LakeEmpty as LakeEmpty
 from angarium.lake.errors import LakeMismatch as LakeMismatch
 from angarium.lake.errors import PackagesMissing, StoreUnavailable, TableConflict
+from angarium.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -83,7 +83,7 @@ class Lake:
         column = {"name": "nothing", "type": "string", "nullable": True, "metadata": {}}
         schema = json.dumps({"type": "struct", "fields": [column]})
         table = self.log(IDENTITY).ensure(schema, (), self.properties())
-        self._check(IDENTITY, table)
+        self.check_table(IDENTITY, table)
         return str(table.metadata().id)
 
     def log(self, name: str) -> DeltaLog:
@@ -117,7 +117,7 @@ class Lake:
                 raise
             raise StoreUnavailable.of(self.url, error) from error
         if found is not None:
-            self._check(name, found)
+            self.check_table(name, found)
         return found
 
     def need(self, name: str) -> DeltaTable:
@@ -152,7 +152,7 @@ class Lake:
             {"layout": LAYOUT_VERSION, "partitions": self.partitions, "prefix": self.prefix}
         )
 
-    def _check(self, name: str, table: DeltaTable) -> None:
+    def check_table(self, name: str, table: DeltaTable) -> None:
         text = table.metadata().configuration.get(PROPERTY)
         if text is None:
             raise self._mismatch(f"'{name}' there was not made by Angarium")
@@ -277,17 +277,14 @@ class LakeTable:
         return self._commit(files, removed, batches or {}, news=news)
 
     def _has(self, writer: str, batch: int) -> bool:
-        self._ensure()
-        last = self.log.last_batch(writer)
-        return last is not None and last >= batch
-
-    def _ensure(self) -> None:
-        if not self._checked or self.log.open() is None:
-            self.lake._check(
-                self.name,
-                self.log.ensure(self.schema.json(), self.partition_by, self.lake.properties()),
-            )
+        table = self.log.open() if self._checked else None
+        if table is None:
+            properties = self.lake.properties()
+            table = self.log.ensure(self.schema.json(), self.partition_by, properties)
+            self.lake.check_table(self.name, table)
             self._checked = True
+        last = table.transaction_version(writer)
+        return last is not None and last >= batch
 
     def write_files(self, frame: DataFrame) -> list[DataFile]:
         from angarium.lake.parquet import write_files
@@ -337,7 +334,7 @@ class LakeTable:
         table = self.log.open(version)
         if table is None:
             return spark.createDataFrame([], self.schema)
-        self.lake._check(self.name, table)
+        self.lake.check_table(self.name, table)
         found = self.frame(spark, self.log.files(version=version, matching=matching))
         return found if matching is None else found.where(matching)
 

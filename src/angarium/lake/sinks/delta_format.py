@@ -47,10 +47,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from angarium.runtime.errors import Conflict, NotFound
 from angarium.lake.delta_log import DataFile, DeltaLog
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.parquet import read_batches, write_batches
+from angarium.runtime.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
     import pyarrow as pa
