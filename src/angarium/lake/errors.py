@@ -14,6 +14,7 @@ Conflict
 └── TableConflict         another writer changed the table at the same time
 AngariumError
 ├── EntriesTrimmed        entries were removed from a stream before they were read
+├── LakeStopped           a query ended with an error
 ├── MasterUnavailable     Spark's master does not answer, or has no place for us
 ├── RowsMissing           rows that were about to be appended are no longer in Redis
 ├── StoreUnavailable      an object store does not answer, or not as it should
@@ -75,6 +76,12 @@ class TableConflict(Conflict):
 
 class EntriesTrimmed(AngariumError):
     code = "entries_trimmed"
+
+
+class LakeStopped(AngariumError):
+    """A query ended with an error; what was stored stays, and the next run goes on from there."""
+
+    code = "lake_stopped"
 
 
 class MasterUnavailable(AngariumError):

@@ -64,6 +64,7 @@ class Step:
 
     name = ""
     source = "events"
+    source_writer = JOURNAL
     writer = JOURNAL
 
     def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
