@@ -48,6 +48,24 @@ FOLLOWER_TERM = _runtime(
     "string",
     meaning="The last term given out to such a follower; only grows",
 )
+LAKE_RUNNER = _runtime(
+    "angarium:lake:{lake}",
+    "string",
+    meaning="Term and name of the process that fills the lake with this id; in the first partition "
+    "only",
+    expiry="15 s",
+)
+LAKE_RUNNER_TERM = _runtime(
+    "angarium:lake-term:{lake}",
+    "string",
+    meaning="The last term given out to a process that fills this lake; only grows",
+)
+LAKES = _runtime(
+    "angarium:lakes",
+    "hash",
+    meaning="Id of each lake that was ever filled from here → its address; in the first partition "
+    "only",
+)
 TOKENS = _runtime(
     "angarium:tokens",
     "hash",
