@@ -1,8 +1,9 @@
 """Spark as the lake uses it: found, sized for the machine, and taught our formats.
 
 A session runs in this process and on this machine unless a master is named. What a session needs
-of the environment (Java, the address it binds to, the Python of its workers) is set here and only
-when one is started. It has no web page and downloads nothing.
+of the environment (Java, the Python of its workers) is set here and only when one is started. It
+binds to the loopback address with a local master, else to the address from which the master is
+reached. It has no web page unless a port is set, and downloads nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ ROWS_PER_ARROW_BATCH = 65_536
 FILES_LISTED_MAX = 10_000
 
 TASK_TRIES = 2
+_HOST = re.compile(r"(?:spark|k8s)://(?:https?://)?(?P<host>[^:/,]+)(?::(?P<port>\d+))?")
 _LOCAL = re.compile(r"local\[[^,\]]+\]")
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -48,11 +51,13 @@ def start(
 ) -> SparkSession:
     settings = settings or load()
     home = settings.home.absolute()
-    prepare_environment(home)
+    master = master or settings.lake.master
+    prepare_environment(home, driver_host(master, settings.lake.driver_host))
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(with_retries(master or "local[*]")).appName("angarium")
-    for name, value in {**_configuration(home, master), **(conf or {})}.items():
+    wanted = {**configuration(settings, master), **settings.lake.spark_settings(), **(conf or {})}
+    builder = SparkSession.builder.master(with_retries(master)).appName("angarium")
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
@@ -92,10 +97,11 @@ def make_known(spark: SparkSession) -> None:
         spark.dataSource.register(each)
 
 
-def prepare_environment(home: Path) -> None:
+def prepare_environment(home: Path, host: str = "") -> None:
     """What Spark reads from the environment before it is there to be configured."""
+    if host:  # else it asks the system, which need not know this machine's name
+        os.environ.setdefault("SPARK_LOCAL_IP", host)
     os.environ["JAVA_HOME"] = str(find_java(home))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(home / "spark" / "scratch"))
     os.environ.setdefault("SPARK_WORKER_DIR", str(home / "spark" / "work"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -135,17 +141,34 @@ def _descriptor(stream: object) -> int | None:
         return None
 
 
-def _configuration(home: Path, master: str | None) -> dict[str, str]:
-    local = is_local(master)
+def driver_host(master: str, chosen: str = "") -> str:
+    """The address at which executors reach this process."""
+    if chosen or is_local(master):
+        return chosen or "127.0.0.1"
+    found = _HOST.match(master)
+    if found is None:
+        return ""  # YARN and the like: Spark asks the system for this machine's name
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: the system only says from where it would send.
+            probe.connect((found["host"], int(found["port"] or 443)))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def configuration(settings: Settings, master: str) -> dict[str, str]:
+    local, home = is_local(master), settings.home.absolute()
+    host, port = driver_host(master, settings.lake.driver_host), settings.lake.ui_port
     cores = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": "true" if port else "false",
+        **({"spark.ui.port": str(port)} if port else {}),
         "spark.driver.memory": f"{heap_mib(memory_mib())}m",
         # Stopping a query in the middle of a Python batch, Spark searches the error's text with a
         # pattern that needs more stack than a thread has by default.
         "spark.driver.extraJavaOptions": f'-Xss4m "-Dlog4j2.configurationFile={LOGGING.as_uri()}"',
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-           if local else {}),
+        **({"spark.driver.host": host, "spark.driver.bindAddress": host} if host else {}),
         "spark.sql.warehouse.dir": str(home / "spark" / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         # The default of 200 makes 200 tasks of each small batch.
