@@ -227,7 +227,7 @@ class LakeTable:
 
         `marks` are further names and numbers for the same commit; `last_batch` reads them, too.
         """
-        if self._has(writer, batch):
+        if self.has(writer, batch):
             return CommitResult(False, self.version())
         old = self.log.files() if mode == "overwrite" else []
         files = self.write_files(frame)
@@ -250,7 +250,7 @@ class LakeTable:
         Raises TableConflict when one of those partitions was written meanwhile: since
         `read_version` (the version that the frame was made from), or since this call began.
         """
-        if self._has(writer, batch):
+        if self.has(writer, batch):
             return CommitResult(False, self.version())
         old = self.log.files(where, read_version)
         files = self.write_files(frame)
@@ -276,8 +276,9 @@ class LakeTable:
         """Make files that stand in the table's folder part of it, and let others go."""
         return self._commit(files, removed, batches or {}, news=news)
 
-    def _has(self, writer: str, batch: int) -> bool:
-        table = self.log.open() if self._checked else None
+    def has(self, writer: str, batch: int) -> bool:
+        """Whether the writer's batch is in the table, which is made if there is none."""
+        table = self.log.known() if self._checked else None
         if table is None:
             properties = self.lake.properties()
             table = self.log.ensure(self.schema.json(), self.partition_by, properties)
@@ -308,8 +309,11 @@ class LakeTable:
             version = self.log.commit(files, removed, batches, once=once, news=news)
         except TableConflict:
             self.log.discard(files)
-            raise
-        if version is None:  # somebody else wrote the same batch while we did
+            last = None if once is None else self.last_batch(once)
+            if once is None or last is None or last < batches[once]:
+                raise
+            version = None  # somebody else wrote the same batch while we did, and that is all
+        if version is None:
             self.log.discard(files)
             return CommitResult(False, self.version())
         return CommitResult(
