@@ -40,9 +40,10 @@ _CHANGED = (
 # A reader that opened the table before a file was removed may go on for an hour. Such files stand
 # in each checkpoint meanwhile, and each commit lists the log, so longer times cost every writer.
 REMOVED = "delta.deletedFileRetentionDuration"
+LOG = "delta.logRetentionDuration"
 CONFIGURATION = {
     "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 30 minutes",
+    LOG: "interval 15 minutes",
     REMOVED: "interval 60 minutes",
     # Left to `maintain`: after each checkpoint it would list the whole log once more.
     "delta.enableExpiredLogCleanup": "false",
@@ -130,6 +131,17 @@ class DeltaLog:
                 table.alter.add_columns(fresh)
             return table
 
+    def known(self) -> DeltaTable | None:
+        """The table as this process saw it last; for a writer, whose commit finds what is newer.
+
+        Only while our version is still in the log: behind a log that was cut, a commit could take
+        a number that was given already.
+        """
+        with self._lock:
+            if self._handle is not None and is_local(self.path) and self._stands(self._handle):
+                return self._handle
+            return self.open()
+
     def last_batch(self, writer: str) -> int | None:
         table = self.open()
         return None if table is None else table.transaction_version(writer)
@@ -167,7 +179,7 @@ class DeltaLog:
         with self._lock, clear_errors(self.path):
             # As it was when the caller looked: what came since is judged by the commit itself, but
             # for files that were moved without a change of rows.
-            table = self.open() if removed else self._handle or self.open()
+            table = self.open() if removed else self.known()
             assert table is not None, "a commit needs a table that was made"
             if once is not None and _last(table, once) >= batches[once]:
                 return None
@@ -200,18 +212,30 @@ class DeltaLog:
             table.cleanup_metadata()
 
     def forget(self) -> int:
-        """Delete every log entry before now, so that nothing that was removed is named in it."""
+        """Take the ranges of values out of all older log entries: removed rows may be named there.
+
+        Entries stay where they are, so that a writer that has not seen the newest finds them.
+        """
         table = self.open()
         if table is None or table.version() == 0:
             return 0
         table.create_checkpoint()
         filesystem, root = filesystem_of(self.path, self.storage)
-        log = f"{root}/_delta_log" if root else "_delta_log"
         newest, count = f"{table.version():020}", 0
+        log = f"{root}/_delta_log" if root else "_delta_log"
         for each in filesystem.get_file_info(pafs.FileSelector(log)):
-            if each.base_name[:20].isdigit() and each.base_name[:20] < newest:
+            name = each.base_name
+            if not name[:20].isdecimal() or name[:20] >= newest:
+                continue
+            if name.endswith(".json"):
+                with filesystem.open_input_file(each.path) as file:
+                    text = without_ranges(file.read().decode())
+                with filesystem.open_output_stream(f"{each.path}.new") as file:
+                    file.write(text.encode())
+                filesystem.move(f"{each.path}.new", each.path)  # whole or not at all
+            else:
                 filesystem.delete_file(each.path)
-                count += 1
+            count += 1
         return count
 
     def vacuum(self, hours: int | None = None) -> int:
@@ -238,6 +262,18 @@ class DeltaLog:
         for each in files:
             with suppress(OSError):
                 filesystem.delete_file(f"{root}/{each.path}" if root else each.path)
+
+
+def without_ranges(entry: str) -> str:
+    """A log entry whose files have their row counts and nothing else of what is in them."""
+    lines = []
+    for line in entry.splitlines():
+        action = json.loads(line)
+        if action.get("add", {}).get("stats"):
+            rows = json.loads(action["add"]["stats"]).get("numRecords", 0)
+            action["add"]["stats"] = json.dumps({"numRecords": rows})
+        lines.append(json.dumps(action))
+    return "\n".join(lines) + "\n"
 
 
 def _last(table: DeltaTable, writer: str) -> int:

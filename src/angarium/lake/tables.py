@@ -277,7 +277,7 @@ class LakeTable:
         return self._commit(files, removed, batches or {}, news=news)
 
     def has(self, writer: str, batch: int) -> bool:
-        """Whether the writer's batch is in the table, which is made if there is none."""
+        """Whether the batch is in the table (made if there is none), as this process knows it."""
         table = self.log.known() if self._checked else None
         if table is None:
             properties = self.lake.properties()
