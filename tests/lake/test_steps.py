@@ -12,7 +12,7 @@ import pytest
 
 from angarium.lake.lifecycles import CATALOGUE, Role
 from angarium.lake.schemas import EVENTS, INTERVALS_S, STATS_FINE
-from angarium.lake.steps import LakeTables, MessagesStep, SequencesStep, StatisticsStep, Step, follow
+from angarium.lake.steps import LakeTables, Step, follow, steps_of
 from angarium.lake.tables import Lake
 from tests.lake import model
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 AT_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
-STEPS = (MessagesStep, StatisticsStep, SequencesStep)
 Event = dict[str, Any]
 
 
@@ -91,7 +90,9 @@ class Bench:
     def add(self, events: Sequence[Event], batch: int | None = None) -> None:
         self.batch = self.batch + 1 if batch is None else batch
         rows = [
-            tuple({**each, "batch": self.batch, "date": _day(each["at_ms"])}[n] for n in EVENTS.names)
+            tuple(
+                {**each, "batch": self.batch, "date": _day(each["at_ms"])}[n] for n in EVENTS.names
+            )
             for each in events
         ]
         frame = self.spark.createDataFrame(rows, EVENTS.struct()).coalesce(1)
@@ -100,7 +101,7 @@ class Bench:
     def steps(self) -> list[Step]:
         """Made anew, as by another process."""
         self.tables = LakeTables(self.tables.lake)
-        return [step(self.spark, self.tables) for step in STEPS]
+        return steps_of(self.spark, self.tables)
 
     def follow(self) -> None:
         for step in self.steps():

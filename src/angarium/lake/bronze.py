@@ -7,12 +7,14 @@ checked here.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from angarium.lake.schemas import EVENTS, REJECTS, RESULTS, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # The last millisecond of the year 9999: dates end there.
 AT_MS_MAX = 253_402_300_799_999
@@ -20,108 +22,78 @@ AT_MS_MAX = 253_402_300_799_999
 RESULTS_SCHEMA = "key string, id string, fields map<string,binary>"
 
 
+_DATE = "to_date(timestamp_millis(at_ms))"
+_ID_MS = "try_cast(split_part(id, '-', 1) as bigint)"
+# From a stream's name, which begins with its partition where there are several.
+_PARTITION = r"cast(coalesce(nullif(regexp_extract(key, '\\{p([0-9]+)\\}:', 1), ''), '0') as int)"
+# Why a result can't be stored; null where it can.
+PROBLEM = (
+    f"case when {_ID_MS} is null or {_ID_MS} > {AT_MS_MAX} then 'its id is no time' "
+    "when exists(map_values(fields), value -> not is_valid_utf8(value)) "
+    "then 'a value is no text' end"
+)
+
+
 def events(journal: DataFrame, batch: int = 0) -> DataFrame:
     """Every readable event of the journal."""
-    from pyspark.sql import functions as f
-
-    good = journal.where(f.col("reject").isNull()).select(
-        "*",
-        f.col("id").alias("entry_id"),
-        f.to_date(f.timestamp_millis("at_ms")).alias("date"),
-        f.lit(batch).alias("batch"),
-    )
-    return good.select(*columns_of(EVENTS))
+    given = {"entry_id": "id", "date": _DATE, "batch": f"{batch}L"}
+    return journal.where("reject is null").selectExpr(*expressions_of(EVENTS, given))
 
 
 def rejects(journal: DataFrame, batch: int = 0) -> DataFrame:
     """Every entry of the journal that could not be read, as it was."""
-    from pyspark.sql import functions as f
-
-    bad = journal.where(f.col("reject").isNotNull()).select(
-        "*",
-        f.col("id").alias("entry_id"),
-        f.lit("journal").alias("stream"),
-        f.col("reject").alias("reason"),
-        f.lit(batch).alias("batch"),
-    )
-    return bad.select(*columns_of(REJECTS))
+    given = {"entry_id": "id", "stream": "'journal'", "reason": "reject", "batch": f"{batch}L"}
+    return journal.where("reject is not null").selectExpr(*expressions_of(REJECTS, given))
 
 
 def results(stream: DataFrame, batch: int = 0) -> DataFrame:
     """The workers' results, one row each."""
-    from pyspark.sql import functions as f
-
-    own = ("message_id", "consumer_id")
-    text = f.transform_values("fields", lambda _, value: value.cast("string"))
-    rest = f.map_filter("text", lambda name, _: ~name.isin(*own))
-    good = stream.where(problem_of_result().isNull()).select(
-        partition_of("key").alias("partition"),
-        f.col("id").alias("entry_id"),
-        id_ms().alias("at_ms"),
-        text.alias("text"),
+    own = "'message_id', 'consumer_id'"
+    good = stream.where(f"{PROBLEM} is null").selectExpr(
+        "key", "id", "transform_values(fields, (name, value) -> cast(value as string)) as text"
     )
-    return good.select(
-        "*",
-        f.col("text")["message_id"].alias("message_id"),
-        f.col("text")["consumer_id"].alias("consumer_id"),
-        f.to_json(rest).alias("fields"),
-        f.to_date(f.timestamp_millis("at_ms")).alias("date"),
-        f.lit(batch).alias("batch"),
-    ).select(*columns_of(RESULTS))
+    given = {
+        "partition": _PARTITION,
+        "entry_id": "id",
+        "at_ms": _ID_MS,
+        "message_id": "text['message_id']",
+        "consumer_id": "text['consumer_id']",
+        "fields": f"to_json(map_filter(text, (name, value) -> name not in ({own})))",
+        "date": f"to_date(timestamp_millis({_ID_MS}))",
+        "batch": f"{batch}L",
+    }
+    return good.selectExpr(*expressions_of(RESULTS, given))
 
 
 def rejected_results(stream: DataFrame, batch: int = 0) -> DataFrame:
-    """Results that are no text or have no date; `raw` holds their values in the order of names."""
-    from pyspark.sql import functions as f
-
-    bad = stream.select("*", problem_of_result().alias("reason")).where("reason is not null")
-    lines = f.transform(
-        f.sort_array(f.map_keys("fields")),
-        lambda name: f.concat(name.cast("binary"), f.lit(b"="), f.col("fields")[name], f.lit(b"\n")),
-    )
-    raw = f.aggregate(lines, f.lit(b"").cast("binary"), lambda all, one: f.concat(all, one))
-    return bad.select(
-        partition_of("key").alias("partition"),
-        f.col("id").alias("entry_id"),
-        f.lit("results").alias("stream"),
-        f.lit(None).alias("version"),
-        f.lit(None).alias("at_ms"),
-        "reason",
-        raw.alias("raw"),
-        f.lit(batch).alias("batch"),
-    ).select(*columns_of(REJECTS))
+    """Results that are no text or have no date; `raw` holds names and values, line by line."""
+    line = "concat(cast(name as binary), cast('=' as binary), fields[name], cast('\\n' as binary))"
+    names = "sort_array(map_keys(fields))"
+    raw = f"aggregate({names}, cast('' as binary), (raw, name) -> concat(raw, {line}))"
+    given = {
+        "partition": _PARTITION,
+        "entry_id": "id",
+        "stream": "'results'",
+        "version": "null",
+        "at_ms": "null",
+        "reason": PROBLEM,
+        "raw": raw,
+        "batch": f"{batch}L",
+    }
+    return stream.where(f"{PROBLEM} is not null").selectExpr(*expressions_of(REJECTS, given))
 
 
-def problem_of_result() -> Column:
-    """Why a result can't be stored; null where it can."""
-    from pyspark.sql import functions as f
-
-    values = f.map_values("fields")
-    return (
-        f.when(id_ms().isNull() | (id_ms() > AT_MS_MAX), f.lit("its id is no time"))
-        .when(f.exists(values, lambda value: ~f.is_valid_utf8(value)), f.lit("a value is no text"))
-        .otherwise(f.lit(None))
-    )
-
-
-def id_ms() -> Column:
-    """The time in an entry's id; null where the number is none that a time can have."""
-    from pyspark.sql import functions as f
-
-    return f.expr("try_cast(split_part(id, '-', 1) as bigint)")
-
-
-def partition_of(key: str) -> Column:
-    """From a stream's name, which begins with its partition where there are several."""
-    from pyspark.sql import functions as f
-
-    digits = f.regexp_extract(key, r"\{p(\d+)\}:", 1)
-    return f.coalesce(f.nullif(digits, f.lit("")).cast("int"), f.lit(0))
-
-
-def columns_of(table: Table) -> list[Column]:
-    """The table's columns by name, each as its type."""
-    from pyspark.sql import functions as f
-
+def expressions_of(table: Table, given: Mapping[str, str]) -> list[str]:
+    """The table's columns as SQL: what is given for a name, or the column of that name."""
     types = {"long": "bigint"}
-    return [f.col(each.name).cast(types.get(each.type, each.type)) for each in table.columns]
+    return [
+        f"cast({given.get(each.name, each.name)} as {types.get(each.type, each.type)}) "
+        f"as {each.name}"
+        for each in table.columns
+    ]
+
+
+def partition_of(key: str) -> int:
+    """From a stream's name, as above."""
+    found = re.search(r"\{p(\d+)\}:", key)
+    return int(found[1]) if found else 0

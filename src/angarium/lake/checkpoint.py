@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from angarium.lake.tables import LakeTable
+from angarium.lake.tables import Lake, LakeTable
+from angarium.runtime import keyspace as keys
+from angarium.runtime.keyspace import Keyspace
 
 BESIDE = ".lake.json"
 ENTRY = "entry:"
@@ -67,6 +69,17 @@ def starting_of(table: LakeTable, keys: tuple[str, ...]) -> dict[str, str]:
     """The entry up to which the table has each stream."""
     found = {key: table.last_batch(f"{ENTRY}{key}") for key in keys}
     return {key: entry_id_of(position or 0) for key, position in found.items()}
+
+
+def stored_positions(lake: Lake, keyspace: Keyspace) -> dict[int, int]:
+    """Partition -> how far the lake has its journal; -1 before the first entry."""
+    events = lake.open("events")
+    found: dict[int, int] = {}
+    for partition in range(lake.partitions):
+        name = f"{ENTRY}{keyspace.name(keys.JOURNAL, partition)}"
+        last = None if events is None else events.transaction_version(name)
+        found[partition] = -1 if last is None else int(last)
+    return found
 
 
 def position_of(entry_id: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium.lake.bronze import columns_of
+from angarium.lake.bronze import expressions_of
 from angarium.lake.lifecycles import ONCE, OUTCOMES
 from angarium.lake.schemas import (
     BALANCES,
@@ -27,46 +27,39 @@ NOT_COUNTED = ("pipeline_stored",)
 LATENCY_S = 100
 WINDOW_S = 1_000
 KEYS_PER_DAY = 50
+WINDOW = ("start_s", "module", "account")
 
 
 # Statistics
 
 
 def statistics(events: DataFrame, interval_s: int) -> DataFrame:
-    """Counts by window, cut by event time as the scripts of the transactions module cut theirs."""
-    from pyspark.sql import functions as f
-
-    transactions = f.col("module") == "transactions"
-    counted = events.where(~(transactions & f.col("event").isin(*NOT_COUNTED)))
-    return counted.groupBy(
-        start_of("at_ms", interval_s, 1_000).alias("start_s"),
+    """Each event as a count of its window, cut as the scripts of transactions cut theirs."""
+    names = ", ".join(f"'{each}'" for each in NOT_COUNTED)
+    counted = events.where(f"not (module = 'transactions' and event in ({names}))")
+    return counted.selectExpr(
+        f"cast(floor(at_ms / {1_000 * interval_s}) * {interval_s} as bigint) as start_s",
         "module",
-        f.when(transactions, f.coalesce("key", f.lit(""))).otherwise("").alias("node_group"),
-        f.coalesce("pipeline", f.lit("")).alias("pipeline"),
-        f.coalesce("owner", f.lit("")).alias("owner"),
+        "case when module = 'transactions' then coalesce(key, '') else '' end as node_group",
+        "coalesce(pipeline, '') as pipeline",
+        "coalesce(owner, '') as owner",
         "event",
-    ).agg(f.count("*").alias("count"))
-
-
-def coarser(rows: DataFrame, interval_s: int) -> DataFrame:
-    """Counts of small windows added up to larger ones, which they fit into without a rest."""
-    return merged(rows.withColumn("start_s", start_of("start_s", interval_s)))
+        "1L as count",
+    )
 
 
 def merged(rows: DataFrame) -> DataFrame:
     """Counts of the same window and names, added up."""
     from pyspark.sql import functions as f
 
-    return rows.groupBy(*STATS_FINE.key).agg(f.sum("count").alias("count"))
+    return rows.groupBy(*STATS_FINE.key).agg(f.expr("sum(count) as count"))
 
 
 def closed_before(rows: DataFrame, interval_s: int, closed_s: int) -> DataFrame:
     """With the day of windows that ended before `closed_s`; later ones may still grow."""
-    from pyspark.sql import functions as f
-
-    day = f.to_date(f.timestamp_seconds("start_s"))
-    closed = f.col("start_s") + interval_s <= closed_s
-    return rows.withColumn("date", f.when(closed, day)).select(*columns_of(STATS_FINE))
+    closed = f"start_s + {interval_s} <= {closed_s}"
+    day = f"case when {closed} then to_date(timestamp_seconds(start_s)) end"
+    return rows.selectExpr(*expressions_of(STATS_FINE, {"date": day}))
 
 
 def start_of(column: str, interval_s: int, unit: int = 1) -> Column:
@@ -98,7 +91,7 @@ def latency(messages: DataFrame) -> DataFrame:
             share(0.99).alias("p99_ms"),
             f.max("latency_ms").alias("max_ms"),
         )
-        .select(*columns_of(LATENCY))
+        .selectExpr(*expressions_of(LATENCY, {}))
     )
 
 
@@ -123,7 +116,7 @@ def busiest(messages: DataFrame) -> DataFrame:
         place = f.row_number().over(account.orderBy(f.desc_nulls_last(measure), "key"))
         sums = sums.withColumn(f"by_{measure}", place)
         kept = kept | (f.col(f"by_{measure}") <= KEYS_PER_DAY)
-    return sums.where(kept).select(*columns_of(BUSIEST))
+    return sums.where(kept).selectExpr(*expressions_of(BUSIEST, {}))
 
 
 # The audit's rules
@@ -153,7 +146,7 @@ def sequences(events: DataFrame, known: DataFrame) -> DataFrame:
             f.max("last_sequence").alias("last_sequence"),
             f.sum("events").alias("events"),
         )
-        .select(*columns_of(SEQUENCES))
+        .selectExpr(*expressions_of(SEQUENCES, {}))
     )
 
 
@@ -238,7 +231,7 @@ def balance(verdicts: DataFrame, *more_keys: str) -> DataFrame:
 def balances(verdicts: DataFrame, digests: DataFrame) -> DataFrame:
     """The balance of each day's ended messages, with the digest of the files it comes from."""
     rows = balance(verdicts, "date").join(digests, "date")
-    return rows.select(*columns_of(BALANCES))
+    return rows.selectExpr(*expressions_of(BALANCES, {}))
 
 
 def accepted_again(messages: DataFrame) -> DataFrame:

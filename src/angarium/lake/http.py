@@ -1,4 +1,4 @@
-"""The lake's HTTP face: `/v1/lake/…`. Answers from the tables, without Spark."""
+"""The lake over HTTP: `/v1/lake/…`. Answers from the tables, without Spark."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.lake.audit import Balance
-from angarium.lake.jobs.events import entry_id_of, position_of
+from angarium.lake.audit import Balance, Finding
+from angarium.lake.checkpoint import entry_id_of, position_of, stored_positions
+from angarium.lake.errors import LakeEmpty
 from angarium.lake.lookup import LakeEvent, Lookup, TableFigures
 from angarium.lake.report import report
-from angarium.lake.tables import Lake, LakeEmpty
+from angarium.lake.tables import Lake
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.figures import read_processes
@@ -49,6 +50,7 @@ class LakeAudit(msgspec.Struct, frozen=True):
     audited_ms: int
     wrong: int
     balances: list[Balance]
+    findings: list[Finding]
 
 
 class LakeHistory(msgspec.Struct, frozen=True):
@@ -90,11 +92,10 @@ class Handlers:
         return reply(LakeStatus(self._lake.url, running, behind, tables))
 
     async def audit(self, _: Request) -> Response:
-        balances = await self._lookup.last_audit()
-        if not balances:
-            raise LakeEmpty("no audit has run yet; run `angarium lake audit`")
-        wrong = sum(each.unexplained + each.doubled + each.out_of_order for each in balances)
-        return reply(LakeAudit(balances[0].audited_ms, wrong, balances))
+        found = await self._lookup.last_audit()
+        if found is None:
+            raise LakeEmpty("no audit has run yet; run `angarium lake audit --now`")
+        return reply(LakeAudit(found.audited_ms, found.wrong, found.balances, found.findings))
 
     async def report(self, _: Request) -> Response:
         async with self._drawing:  # it reads all tables, so one at a time
@@ -111,7 +112,7 @@ class Handlers:
 async def behind_ms(runtime: Runtime, lake: Lake) -> int:
     """Between the newest entry of each journal and the lake's; the largest of all partitions."""
     journal, worst = Journal(runtime), 0
-    for partition, position in lake.positions("events", "journal").items():
+    for partition, position in stored_positions(lake, runtime.keyspace).items():
         last_id = (await journal.status(partition)).last_id
         if position_of(last_id) <= position:
             continue

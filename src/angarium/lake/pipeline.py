@@ -26,26 +26,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from angarium.lake import bronze, silver
 from angarium.lake.checkpoint import Checkpoint, positions_of, starting_of
 from angarium.lake.errors import LakeStopped, TableConflict
-from angarium.lake.steps import (
-    JOURNAL,
-    LakeTables,
-    MessagesStep,
-    SequencesStep,
-    StatisticsStep,
-    Step,
-)
+from angarium.lake.schemas import TABLES
+from angarium.lake.steps import JOURNAL, LakeTables, Step, steps_of
 from angarium.lake.tables import Lake
+from angarium.lake.user_jobs import JobStep, steps_of_jobs
 from angarium.runtime import keyspace as keys
+from angarium.runtime.application import Angarium
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 RESULTS, ARCHIVE = "results", "archive"
@@ -53,6 +52,7 @@ RESULTS, ARCHIVE = "results", "archive"
 BATCHES_PER_COMPACTION = 120
 # Another process may have changed what a step read; it reads it anew so often.
 CONFLICTS_MAX = 5
+log = structlog.get_logger("angarium.lake")
 # Our own error, else that of a Python worker, else what became of the task.
 _REASONS = (
     re.compile(r"^(?:angarium\.)[\w.]+: (.+)$", re.MULTILINE),
@@ -96,8 +96,10 @@ class Figures:
 class Pipeline:
     """`start` it, then `wait`. `url` is where Redis is: an embedded one has been asked already."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, url: str) -> None:
-        self._spark = spark
+    def __init__(
+        self, spark: SparkSession, settings: Settings, url: str, app: Angarium | None = None
+    ) -> None:
+        self.spark = spark
         self._settings = settings
         self._url = url
         self._keyspace = Keyspace.from_settings(settings)
@@ -106,10 +108,10 @@ class Pipeline:
         self.lake = Lake.of(settings)
         self.tables = LakeTables(self.lake)
         self.figures = Figures()
-        self.steps: list[Step] = [
-            step(spark, self.tables) for step in (MessagesStep, StatisticsStep, SequencesStep)
-        ]
-        self._side_by_side = ThreadPoolExecutor(len(self.steps) + 1, "angarium-step")
+        self.steps = steps_of(spark, self.tables)
+        self.jobs = steps_of_jobs(spark, self.tables, settings, url, app or Angarium())
+        threads = len(self.steps) + len(self.jobs) + 1
+        self._side_by_side = ThreadPoolExecutor(threads, "angarium-step")
         self._tidying: Future[None] | None = None
 
     # Run
@@ -173,11 +175,11 @@ class Pipeline:
         if checkpoint.starting is not None:
             starting = starting_of(self.tables[table], names)
             options["startingOffsets"] = json.dumps(starting)
-        reader = self._spark.readStream.format("redis-stream").options(
+        reader = self.spark.readStream.format("redis-stream").options(
             url=self._url,
             keys=",".join(names),
             maxRowsPerBatch=str(self._settings.lake.batch_rows_max),
-            parallelism=str(self._spark.sparkContext.defaultParallelism),
+            parallelism=str(self.spark.sparkContext.defaultParallelism),
             onGap="count",  # a gap is a row of rejects; the rest must not wait for it
             **options,
         )
@@ -186,7 +188,7 @@ class Pipeline:
     def _archive(self) -> DataFrame:
         from angarium.lake.sources.archive_store import options_of
 
-        reader = self._spark.readStream.format("angarium-archive")
+        reader = self.spark.readStream.format("angarium-archive")
         return reader.options(**options_of(self._settings, self._url)).load()
 
     def _checkpoint(self, name: str, table: str) -> Checkpoint:
@@ -202,46 +204,41 @@ class Pipeline:
 
     def store_journal(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch of the journal: bronze, then everything that follows it."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
         batch, marks = self._place(JOURNAL, batch_id)
-        seen = Observation()
-        watched = frame.observe(
-            seen,
-            f.count_if(f.col("reject").isNull()).alias("events"),
-            f.count_if(f.col("reject").isNotNull()).alias("rejects"),
-            f.coalesce(f.max("at_ms"), f.lit(0)).alias("newest_ms"),
+        seen, watched = observed(
+            frame,
+            events="count_if(reject is null)",
+            rejects="count_if(reject is not null)",
+            oldest_ms="coalesce(min(at_ms), 0)",
+            newest_ms="coalesce(max(at_ms), 0)",
         )
         written = self.tables["events"].write(
             bronze.events(watched, batch), writer=JOURNAL, batch=batch, marks=marks
         )
-        # A batch that was there already may have died before its rejects were.
-        found = seen.get if written.added else {"events": 0, "rejects": 1, "newest_ms": 0}
-        if found["rejects"]:
-            self._reject(JOURNAL, bronze.rejects(frame, batch), batch)
         if written.added:
-            self.figures.add(**found)
+            found = seen.get
+            self.tables.spans = {batch: (found["oldest_ms"], found["newest_ms"])}
+            self.figures.add(found["newest_ms"], events=found["events"], rejects=found["rejects"])
+        # A batch that was there already may have died before its rejects were.
+        if not written.added or found["rejects"]:
+            self._reject(JOURNAL, bronze.rejects(frame, batch), batch)
         self.follow()
         self._tidy(batch)
 
     def store_results(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch of the workers' results."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
         batch, marks = self._place(RESULTS, batch_id)
-        seen = Observation()
-        bad = f.count_if(bronze.problem_of_result().isNotNull()).alias("rejects")
-        watched = frame.observe(seen, f.count("*").alias("all"), bad)
+        bad = f"count_if({bronze.PROBLEM} is not null)"
+        seen, watched = observed(frame, results=f"count(*) - {bad}", rejects=bad)
         written = self.tables["results"].write(
             bronze.results(watched, batch), writer=RESULTS, batch=batch, marks=marks
         )
-        found = seen.get if written.added else {"all": 0, "rejects": 1}
-        if found["rejects"]:
-            self._reject(RESULTS, bronze.rejected_results(frame, batch), batch)
         if written.added:
-            self.figures.add(results=found["all"] - found["rejects"], rejects=found["rejects"])
+            found = seen.get
+            self.figures.add(**found)
+        if not written.added or found["rejects"]:
+            self._reject(RESULTS, bronze.rejected_results(frame, batch), batch)
+        self.follow_jobs()
 
     def store_transactions(self, frame: DataFrame, batch_id: int) -> None:
         """Ended transactions, each once by its id; Redis is told when this has returned."""
@@ -249,12 +246,13 @@ class Pipeline:
         rows = silver.transactions(frame, batch).cache()
         try:
             days = [str(row.date) for row in rows.select("date").distinct().collect()]
-            held = table.frame(self._spark, table.files({"date": days})).select("id")
+            held = table.frame(self.spark, table.files({"date": days})).select("id")
             fresh = rows.join(held, "id", "left_anti").coalesce(1)
             written = table.write(fresh, writer=ARCHIVE, batch=batch, marks={"archived": batch})
         finally:
             rows.unpersist()
         self.figures.add(transactions=written.rows)
+        self.follow_jobs()
 
     def _place(self, name: str, batch_id: int) -> tuple[int, dict[str, int]]:
         """A batch's number in the lake, and what its commit says of the streams; gaps are noted."""
@@ -268,12 +266,9 @@ class Pipeline:
         return batch, positions_of(offset)
 
     def _note_gap(self, name: str, key: str, lost: int, entry_id: str, batch: int) -> None:
-        from pyspark.sql import functions as f
-
         why = f"a gap: at least {lost} rows of '{key}' were removed before they were read"
-        row = (0, entry_id, name, None, None, why, None, batch)
-        frame = self._spark.createDataFrame([row], self.tables["rejects"].schema)
-        frame = frame.withColumn("partition", bronze.partition_of(f.lit(key)))
+        row = (bronze.partition_of(key), entry_id, name, None, None, why, None, batch)
+        frame = self.spark.createDataFrame([row], self.tables["rejects"].schema)
         self.tables["rejects"].write(frame, writer=f"gap:{key}", batch=batch)
         self.figures.add(gaps=lost)
 
@@ -283,45 +278,77 @@ class Pipeline:
     # What follows bronze
 
     def follow(self) -> None:
-        """Every step takes what bronze has for it; they run side by side."""
-        futures = [self._side_by_side.submit(self._advance, each) for each in self.steps]
-        for each in futures:
+        """Every step takes what bronze has for it; they run side by side, then the users' jobs."""
+        self._all(self._advance, self.steps)
+        self.follow_jobs()
+
+    def follow_jobs(self) -> None:
+        """A job that raises is stopped until the next start, and keeps nobody from going on."""
+        self._all(
+            self._advance_job, [e for e in self.jobs if e.name not in self.figures.failed_jobs]
+        )
+
+    def _all(self, advance: Callable[[Any], None], steps: Sequence[Step]) -> None:
+        for each in [self._side_by_side.submit(advance, step) for step in steps]:
             each.result()
+
+    def _advance_job(self, job: JobStep) -> None:
+        try:
+            self._advance(job)
+        except Exception as error:
+            why = reason_of(f"{type(error).__name__}: {error}")
+            self.figures.failed_jobs[job.name] = why
+            log.error("lake_job_stopped", job=job.name, reason=why)
 
     def _advance(self, step: Step) -> None:
         conflicts = 0
-        upto = self.tables[step.source].last_batch(step.source_writer)
-        while upto is not None:
-            try:
-                if not step.run_once(upto):
-                    return
-            except TableConflict:
-                conflicts += 1
-                if conflicts > CONFLICTS_MAX:
-                    raise
+        source = self.lake.open(step.source)
+        upto = None if source is None else source.transaction_version(step.source_writer)
+        with step.lock:
+            while upto is not None:
+                try:
+                    if not step.run_once(upto):
+                        return
+                except TableConflict:
+                    conflicts += 1
+                    if conflicts > CONFLICTS_MAX:
+                        raise
 
     def _tidy(self, batch: int) -> None:
         """Beside the batches; one that fails is tried again in time, and stops nobody."""
         if batch % BATCHES_PER_COMPACTION or (self._tidying and not self._tidying.done()):
             return
-        self._tidying = self._side_by_side.submit(self.tidy)
+        self._tidying = self._side_by_side.submit(tidy, self.spark, self.tables)
 
-    def tidy(self, names: Sequence[str] = ()) -> None:
-        """Put small files together and delete what no table needs."""
-        from angarium.lake import maintenance
 
-        for name in names or self.lake.existing():
-            with contextlib.suppress(TableConflict):
-                table = self.tables[name]
-                table.compact(self._spark, sort_by=SORTED.get(name, ()))
-                maintenance.clean(table)
+def tidy(
+    spark: SparkSession, tables: LakeTables, names: Sequence[str] = (), *, all_files: bool = False
+) -> None:
+    """Put small files together and delete what no table needs; batches go on beside it."""
+    from angarium.lake import maintenance
+    from angarium.lake.views import table_of
+
+    for name in names or tables.lake.existing():
+        table = tables[name] if name in TABLES else table_of(tables.lake, name)
+        with contextlib.suppress(TableConflict):
+            maintenance.compact(table, spark, sort_by=SORTED.get(name, ()), all_files=all_files)
+            maintenance.clean(table)
 
 
 # By what rows are sorted when files are put together, so that a look-up skips files.
-SORTED: Mapping[str, tuple[str, ...]] = {
+SORTED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "events": ("subject",), "messages": ("subject",), "transactions": ("id",),
     "results": ("message_id",),
-}  # fmt: skip
+})  # fmt: skip
+
+
+def observed(frame: DataFrame, **figures: str) -> tuple[Observation, DataFrame]:
+    """Figures of the rows that pass here, counted by whatever job reads them first."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    return seen, frame.observe(seen, *(f.expr(sql).alias(name) for name, sql in figures.items()))
 
 
 def reason_of(text: str) -> str:

@@ -219,20 +219,22 @@ MESSAGES_OPEN = Table(
 TRANSACTIONS = Table(
     "transactions",
     "Archived transactions: their state as JSON, and what is often asked for as columns.",
-    _columns(
-        ("id", "string", "Id of the transaction."),
-        ("owner", "string", "Whose it is."),
-        ("external_id", "string", "The client's own id."),
-        ("pipeline", "string", "Its pipeline."),
-        ("version", "long", "Version of the pipeline."),
-        ("node_group", "string", "Node group that ran it."),
-        ("status", "string", "How it ended."),
-        ("created_ms", "long", "Started, ms."),
-        ("completed_ms", "long", "Ended, ms."),
-        ("state", "string", "All that is known of it, as JSON."),
-        ("date", "date", "Day (UTC) it ended."),
-    )
-    + (_BATCH,),
+    (
+        *_columns(
+            ("id", "string", "Id of the transaction."),
+            ("owner", "string", "Whose it is."),
+            ("external_id", "string", "The client's own id."),
+            ("pipeline", "string", "Its pipeline."),
+            ("version", "long", "Version of the pipeline."),
+            ("node_group", "string", "Node group that ran it."),
+            ("status", "string", "How it ended."),
+            ("created_ms", "long", "Started, ms."),
+            ("completed_ms", "long", "Ended, ms."),
+            ("state", "string", "All that is known of it, as JSON."),
+            ("date", "date", "Day (UTC) it ended."),
+        ),
+        _BATCH,
+    ),
     key=("id",),
     partition_by=("date",),
 )
@@ -336,7 +338,7 @@ AUDIT = Table(
 )
 FINDINGS = Table(
     "findings",
-    "What did not fit in an audit, one row each; an audit without a finding has one without a kind.",
+    "What did not fit in an audit, one row each; a clean audit has one row without a kind.",
     _columns(
         ("audited_ms", "long", "When the audit ran, ms."),
         ("kind", "string", "unexplained, doubled, out_of_order, gap or rewound."),
@@ -375,13 +377,24 @@ REPLAYS = Table(
     ),
     key=("replay", "source", "id"),
 )
+JOBS = Table(
+    "jobs",
+    "Batches that the application's jobs have sent to streams and into modules.",
+    (
+        Column("job", "string", "Name of the job."),
+        _BATCH,
+        Column("rows", "long", "Rows that were sent."),
+        Column("at_ms", "long", "When, ms by the clock of the process."),
+    ),
+    key=("job", "batch"),
+)
 TABLES: Mapping[str, Table] = MappingProxyType(
     {
         each.name: each
         for each in (
             EVENTS, REJECTS, RESULTS, MESSAGES, MESSAGES_OPEN, TRANSACTIONS, STATS_FINE,
             STATS_MEDIUM, STATS_COARSE, LATENCY, BALANCES, BUSIEST, SEQUENCES, AUDIT, FINDINGS,
-            REPLAYS,
+            REPLAYS, JOBS,
         )
     }
 )  # fmt: skip

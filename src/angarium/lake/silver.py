@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from angarium.lake.bronze import columns_of
+from angarium.lake.bronze import expressions_of
 from angarium.lake.lifecycles import CATALOGUE, FAILED_STATUSES, Role
-from angarium.lake.schemas import MESSAGES, MESSAGES_OPEN
+from angarium.lake.schemas import MESSAGES, MESSAGES_OPEN, TRANSACTIONS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 KEY = ("partition", "module", "account", "subject")
 SUMS = ("events", "announces", "accepts", "reopens", "ends", "retries")
@@ -60,89 +60,87 @@ def catalogue(spark: SparkSession) -> DataFrame:
     return spark.sql(f"select * from values {rows} as catalogue({names})")
 
 
+_BEGINS = "role in ('announce', 'accept', 'reopen')"
+_FAILED = ", ".join(f"'{each}'" for each in FAILED_STATUSES)
+
+
+def _reported(condition: str, **values: str) -> str:
+    """The sequence and what was reported at it, where it was."""
+    named = ", ".join(f"'{name}', {value}" for name, value in values.items())
+    return f"case when {condition} then named_struct('sequence', sequence, {named}) end"
+
+
+# Text, because Spark is given it at once: each call of a function of columns is one to Java.
+_OF_EVENT: Mapping[str, str] = MappingProxyType(
+    {
+        "events": "1L",
+        "announces": "cast(role = 'announce' as bigint)",
+        "accepts": "cast(role = 'accept' as bigint)",
+        "reopens": "cast(role = 'reopen' as bigint)",
+        "ends": "cast(role = 'end' as bigint)",
+        "retries": "cast(retry as bigint)",
+        "first_sequence": "sequence",
+        "begin_sequence": f"case when {_BEGINS} then sequence end",
+        "end_sequence": "case when role = 'end' then sequence end",
+        "first_ms": "at_ms",
+        "accepted_ms": "case when stage = 'accepted' then at_ms end",
+        "worked_ms": "case when stage = 'worked' then at_ms end",
+        "archived_ms": "case when stage = 'archived' then at_ms end",
+        "attempts": "attempt",
+        "begin_last_sequence": f"case when {_BEGINS} then sequence end",
+        "step_sequence": "case when role = 'step' then sequence end",
+        "last_sequence": "named_struct('sequence', sequence, 'last_event', event)",
+        "key_sequence": _reported("key is not null", key="key", pipeline="pipeline"),
+        "owner_sequence": _reported("owner is not null", owner="owner"),
+        "node_sequence": _reported("node is not null", node="node"),
+        "reference_sequence": _reported(
+            "role = 'accept' and detail is not null", reference="detail"
+        ),
+        # What was reported with an acceptance is its reference, not what became of it.
+        "detail_sequence": _reported("role <> 'accept' and detail is not null", detail="detail"),
+        "end_last_sequence": _reported(
+            "role = 'end'",
+            ended_ms="at_ms",
+            outcome="case when module = 'transactions' and event = 'completed' "
+            f"and status in ({_FAILED}) then 'failed' else ending end",
+            status="status",
+        ),
+        "was_open": "false",
+    }
+)
+
+
 def rows_of_events(events: DataFrame, catalogue: DataFrame) -> DataFrame:
     """Each event as a row of its message, not yet combined with others."""
     from pyspark.sql import functions as f
 
     known = events.join(f.broadcast(catalogue), ["module", "event"])
-    role, sequence, at_ms = f.col("role"), f.col("sequence"), f.col("at_ms")
-
-    def number(condition: Column) -> Column:
-        return condition.cast("bigint")
-
-    def at(stage: str) -> Column:
-        return f.when(f.col("stage") == stage, at_ms)
-
-    def reported(condition: Column, **values: Column) -> Column:
-        named = [value.alias(name) for name, value in values.items()]
-        return f.when(condition, f.struct(sequence, *named))
-
-    begins = role.isin(Role.ANNOUNCE.value, Role.ACCEPT.value, Role.REOPEN.value)
-    accepts, ends = role == Role.ACCEPT.value, role == Role.END.value
-    failed = (
-        (f.col("module") == "transactions")
-        & (f.col("event") == "completed")
-        & f.col("status").isin(*FAILED_STATUSES)
-    )
-    outcome = f.when(failed, f.lit("failed")).otherwise(f.col("ending"))
-    key, owner, node, detail = (f.col(name) for name in ("key", "owner", "node", "detail"))
-    return known.select(
-        *KEY,
-        f.lit(1).cast("bigint").alias("events"),
-        number(role == Role.ANNOUNCE.value).alias("announces"),
-        number(accepts).alias("accepts"),
-        number(role == Role.REOPEN.value).alias("reopens"),
-        number(ends).alias("ends"),
-        number(f.col("retry")).alias("retries"),
-        sequence.alias("first_sequence"),
-        f.when(begins, sequence).alias("begin_sequence"),
-        f.when(ends, sequence).alias("end_sequence"),
-        at_ms.alias("first_ms"),
-        at("accepted").alias("accepted_ms"),
-        at("worked").alias("worked_ms"),
-        at("archived").alias("archived_ms"),
-        f.col("attempt").alias("attempts"),
-        f.when(begins, sequence).alias("begin_last_sequence"),
-        f.when(role == Role.STEP.value, sequence).alias("step_sequence"),
-        f.struct(sequence, f.col("event").alias("last_event")).alias("last_sequence"),
-        reported(key.isNotNull(), key=key, pipeline=f.col("pipeline")).alias("key_sequence"),
-        reported(owner.isNotNull(), owner=owner).alias("owner_sequence"),
-        reported(node.isNotNull(), node=node).alias("node_sequence"),
-        reported(accepts & detail.isNotNull(), reference=detail).alias("reference_sequence"),
-        # What was reported with an acceptance is its reference, not what became of it.
-        reported(~accepts & detail.isNotNull(), detail=detail).alias("detail_sequence"),
-        reported(ends, ended_ms=at_ms, outcome=outcome, status=f.col("status")).alias(
-            "end_last_sequence"
-        ),
-        f.lit(False).alias("was_open"),
-    )
+    return known.selectExpr(*KEY, *(f"{text} as {name}" for name, text in _OF_EVENT.items()))
 
 
 def rows_of_open(open_rows: DataFrame) -> DataFrame:
     """Rows of `messages_open` or `messages` in the form in which they are combined."""
-    from pyspark.sql import functions as f
+    latest = []
+    for name, values in LATEST.items():
+        named = ", ".join(f"'{value}', {value}" for value in values)
+        struct = f"named_struct('sequence', {name}, {named})"
+        latest.append(f"case when {name} is not null then {struct} end as {name}")
+    return open_rows.selectExpr(*KEY, *SUMS, *LEAST, *GREATEST, *latest, "true as was_open")
 
-    latest = [
-        f.when(
-            f.col(name).isNotNull(), f.struct(f.col(name).alias("sequence"), *values)
-        ).alias(name)
-        for name, values in LATEST.items()
-    ]
-    return open_rows.select(
-        *KEY, *SUMS, *LEAST, *GREATEST, *latest, f.lit(True).alias("was_open")
-    )
+
+_COMBINED = (
+    *(f"sum({name}) as {name}" for name in SUMS),
+    *(f"min({name}) as {name}" for name in LEAST),
+    *(f"max({name}) as {name}" for name in (*GREATEST, *LATEST)),
+    "max(was_open) as was_open",
+)
 
 
 def combined(rows: DataFrame, *more_keys: str) -> DataFrame:
     """Rows of the same message as one, in any order and number."""
     from pyspark.sql import functions as f
 
-    return rows.groupBy(*KEY, *more_keys).agg(
-        *(f.sum(name).alias(name) for name in SUMS),
-        *(f.min(name).alias(name) for name in LEAST),
-        *(f.max(name).alias(name) for name in (*GREATEST, *LATEST)),
-        f.max("was_open").alias("was_open"),
-    )
+    return rows.groupBy(*KEY, *more_keys).agg(*(f.expr(text) for text in _COMBINED))
 
 
 def messages_apart(rows: DataFrame) -> DataFrame:
@@ -162,28 +160,22 @@ def messages_apart(rows: DataFrame) -> DataFrame:
     return numbered.withColumn("message", f.sum("again").over(before)).drop("again")
 
 
-def holds_several(rows: DataFrame) -> Column:
-    """Whether a combined row is of an id that began again after an end."""
-    from pyspark.sql import functions as f
-
-    return f.coalesce(f.col("begin_last_sequence") > f.col("end_sequence"), f.lit(False))
+# Whether a combined row is of an id that began again after an end.
+SEVERAL = "coalesce(begin_last_sequence > end_sequence, false)"
+_ENDED = "coalesce(end_last_sequence.sequence > coalesce(begin_last_sequence, -1), false)"
 
 
 def flat(rows: DataFrame) -> DataFrame:
     """Combined rows in the columns of `messages`, with what follows from them."""
-    from pyspark.sql import functions as f
-
-    plain = rows
-    for name, values in LATEST.items():
-        plain = plain.select("*", *(f.col(name)[value].alias(value) for value in values))
-        plain = plain.withColumn(name, f.col(name)["sequence"])
-    ended = f.col("end_last_sequence") > f.coalesce(f.col("begin_last_sequence"), f.lit(-1))
-    return plain.select(
-        "*",
-        (f.col("worked_ms") - f.col("accepted_ms")).alias("wait_ms"),
-        f.when(ended, f.col("ended_ms") - f.col("accepted_ms")).alias("latency_ms"),
-        f.coalesce(ended, f.lit(False)).alias("has_ended"),
-    )
+    latest = [f"{name}.sequence as {name}" for name in LATEST]
+    latest += [f"{name}.{value} as {value}" for name, values in LATEST.items() for value in values]
+    more = [name for name in rows.columns if name == "message"]
+    return rows.selectExpr(
+        *KEY, *more, *SUMS, *LEAST, *GREATEST, *latest, "was_open",
+        "worked_ms - accepted_ms as wait_ms",
+        f"case when {_ENDED} then end_last_sequence.ended_ms - accepted_ms end as latency_ms",
+        f"{_ENDED} as has_ended",
+    )  # fmt: skip
 
 
 def next_messages(events: DataFrame, catalogue: DataFrame, open_rows: DataFrame) -> DataFrame:
@@ -200,14 +192,8 @@ def next_messages_apart(events: DataFrame, catalogue: DataFrame, open_rows: Data
 
 def ended(rows: DataFrame, batch: int = 0) -> DataFrame:
     """Of these, what has ended, in the columns of `messages`."""
-    from pyspark.sql import functions as f
-
-    done = rows.where("has_ended").select(
-        "*",
-        f.to_date(f.timestamp_millis("ended_ms")).alias("date"),
-        f.lit(batch).alias("batch"),
-    )
-    return done.select(*columns_of(MESSAGES))
+    given = {"date": "to_date(timestamp_millis(ended_ms))", "batch": f"{batch}L"}
+    return rows.where("has_ended").selectExpr(*expressions_of(MESSAGES, given))
 
 
 def still_open(rows: DataFrame) -> DataFrame:
@@ -216,20 +202,11 @@ def still_open(rows: DataFrame) -> DataFrame:
 
 
 def in_buckets(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    bucket = f.shiftright("first_sequence", BUCKET_BITS).alias("bucket")
-    return rows.select("*", bucket).select(*columns_of(MESSAGES_OPEN))
+    given = {"bucket": f"shiftright(first_sequence, {BUCKET_BITS})"}
+    return rows.selectExpr(*expressions_of(MESSAGES_OPEN, given))
 
 
 def transactions(archive: DataFrame, batch: int = 0) -> DataFrame:
     """Archived transactions, in the columns of `transactions`."""
-    from pyspark.sql import functions as f
-
-    from angarium.lake.schemas import TRANSACTIONS
-
-    return archive.select(
-        "*",
-        f.to_date(f.timestamp_millis("completed_ms")).alias("date"),
-        f.lit(batch).alias("batch"),
-    ).select(*columns_of(TRANSACTIONS))
+    given = {"date": "to_date(timestamp_millis(completed_ms))", "batch": f"{batch}L"}
+    return archive.selectExpr(*expressions_of(TRANSACTIONS, given))

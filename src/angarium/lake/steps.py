@@ -15,21 +15,23 @@ that lack them. Nothing else is taken before all tables of the step agree.
 from __future__ import annotations
 
 import datetime
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from angarium.lake import gold, silver
-from angarium.lake.schemas import INTERVALS_S, STATS_FINE, TABLES
+from angarium.lake.schemas import INTERVALS_S, TABLES
 from angarium.lake.tables import Lake, LakeTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # The name under which the journal's batches stand in the logs of all tables that follow it.
 JOURNAL = "journal"
 LATE = "late"
 CLOSED = "closed"
+OPEN = "open"
 # A step that is behind takes so many batches at once.
 BATCHES_MAX = 64
 # Up to so many open rows are read and written as a whole; beyond, only the buckets of a batch.
@@ -38,7 +40,6 @@ OPEN_ROWS_WHOLE = 100_000
 LATE_DAYS = 7
 # A window may grow for so many of its own lengths, and at least for so long.
 OPEN_WINDOWS, OPEN_S_MIN = 2, 30
-ROWS_PER_FILE = 100_000
 
 
 class LakeTables:
@@ -47,6 +48,8 @@ class LakeTables:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._tables: dict[str, LakeTable] = {}
+        # Of the newest batches: the times of the oldest and the newest event.
+        self.spans: dict[int, tuple[int, int]] = {}
 
     def __getitem__(self, name: str) -> LakeTable:
         if name not in self._tables:
@@ -66,6 +69,7 @@ class Step:
     source = "events"
     source_writer = JOURNAL
     writer = JOURNAL
+    batches_max = BATCHES_MAX
 
     def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
         self.spark = spark
@@ -73,17 +77,19 @@ class Step:
         self.tables: Sequence[LakeTable] = ()
         # Batches that had nothing for the step's tables leave no commit behind.
         self._empty_upto = -1
+        self.lock = threading.Lock()
 
     def position(self) -> int:
         """The last batch that all of its tables have."""
-        return max(self._empty_upto, min(_last(each, self.writer) for each in self.tables))
+        return max(self._empty_upto, min(last_batch(each, self.writer) for each in self.tables))
 
     def run_once(self, upto: int) -> bool:
         """Take the next batches, at most up to this one; False when there was nothing to do."""
         self.recover()
-        low, high = self.position(), max(_last(each, self.writer) for each in self.tables)
+        done = [last_batch(each, self.writer) for each in self.tables]
+        low, high = self.position(), max(done, default=-1)
         if high <= low:
-            high = min(upto, low + BATCHES_MAX)
+            high = min(upto, low + self.batches_max)
         if high <= low:
             return False
         self.take(self.rows(low, high), low, high)
@@ -102,7 +108,8 @@ class Step:
         raise NotImplementedError
 
 
-def _last(table: LakeTable, writer: str) -> int:
+def last_batch(table: LakeTable, writer: str) -> int:
+    """The last batch of a writer that the table has; -1 before the first."""
     found = table.last_batch(writer)
     return -1 if found is None else found
 
@@ -124,65 +131,53 @@ class MessagesStep(Step):
 
     def position(self) -> int:
         # Nothing ended in some batches; what is open is committed with each of them.
-        return _last(self.open, self.writer)
+        return last_batch(self.open, self.writer)
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
         buckets = self._touched(rows)
         frame = silver.next_messages(rows, self._catalogue, self._open_rows(buckets)).cache()
         try:
-            figures = self._figures(frame)
-            if any(row.late for row in figures) and self._pull_back(frame, low, high):
-                frame.unpersist()
-                return self.take(rows, low, high)
-            found = frame
-            if any(row.several for row in figures):
-                found = self._apart(frame, rows, buckets)
-            self._commit(found, figures, buckets, high)
+            seen, late = Observation(), self._late()
+            watched = frame.observe(
+                seen, *(f.expr(f"count_if({text}) as {name}") for name, text in (
+                    ("late", late), ("several", silver.SEVERAL), ("open", "not has_ended"),
+                )),
+                *(f.expr(f"max(case when partition = {number} then last_sequence end) as p{number}")
+                  for number in range(self.open.lake.partitions)),
+            )  # fmt: skip
+            ended = self.ended.write_files(_few_files(silver.ended(watched, high)))
+            found = seen.get
+            if found["late"] or found["several"]:
+                # The slow way, for the few: what was written is no part of the table yet.
+                self.ended.log.discard(ended)
+                if found["late"] and self._pull_back(frame.where(late), low, high):
+                    return self.take(rows, low, high)
+                frame = self._apart(frame, rows, buckets)
+                ended = self.ended.write_files(_few_files(silver.ended(frame, high)))
+            if ended and not self.ended.has(self.writer, high):
+                self.ended.commit_files(ended, batches={self.writer: high})
+            else:
+                self.ended.log.discard(ended)
+            where = {"bucket": self._buckets() if buckets is None else buckets}
+            marks = {f"sequence:{n[1:]}": last for n, last in found.items() if n[0] == "p" and last}
+            self.open.replace(
+                _few_files(silver.still_open(frame)), writer=self.writer, batch=high, where=where,
+                marks={**marks, OPEN: found["open"]},
+            )  # fmt: skip
         finally:
             frame.unpersist()
 
-    def _commit(
-        self, frame: DataFrame, figures: Sequence[Figures], buckets: Sequence[int] | None, high: int
-    ) -> None:
-        ended, open_ = (sum(getattr(row, name) for row in figures) for name in ("ended", "open"))
-        self.ended.write(
-            _few_files(silver.ended(frame, high), ended), writer=self.writer, batch=high
-        )
-        where = {"bucket": self._buckets() if buckets is None else buckets}
-        marks = {f"sequence:{row.partition}": row.newest for row in figures}
-        self.open.replace(
-            _few_files(silver.still_open(frame), open_),
-            writer=self.writer, batch=high, where=where, marks=marks,
-        )  # fmt: skip
-
-    def _figures(self, frame: DataFrame) -> Sequence[Figures]:
-        """By partition: what the batch holds, and whether some of it needs the slow way."""
-        from pyspark.sql import functions as f
-
-        rows = (
-            frame.groupBy("partition")
-            .agg(
-                f.max("last_sequence").alias("newest"),
-                f.count_if("has_ended").alias("ended"),
-                f.count_if(~f.col("has_ended")).alias("open"),
-                f.count_if(silver.holds_several(frame)).alias("several"),
-                f.count_if(self._late()).alias("late"),
-            )
-            .collect()
-        )
-        return [Figures(**row.asDict()) for row in rows]
-
-    def _late(self) -> Column:
+    def _late(self) -> str:
         """Whether its beginning is not in this batch, nor among what is open: it may have ended."""
-        from pyspark.sql import functions as f
-
-        past = f.lit(-1)
+        past = "-1"
         for partition in range(self.open.lake.partitions):
             newest = self.open.last_batch(f"sequence:{partition}")
             if newest is not None:
-                past = f.when(f.col("partition") == partition, f.lit(newest)).otherwise(past)
-        no_beginning = f.col("begin_sequence").isNull() | (f.col("first_sequence") <= past)
-        return ~f.col("was_open") & no_beginning
+                past = f"case when partition = {partition} then {newest} else {past} end"
+        return f"not was_open and (begin_sequence is null or first_sequence <= {past})"
 
     # What is open
 
@@ -190,7 +185,7 @@ class MessagesStep(Step):
         """The buckets in which ids of this batch are open; None where all of them are taken."""
         from pyspark.sql import functions as f
 
-        if self.open.lake.rows(self.open.name) <= OPEN_ROWS_WHOLE:
+        if sum(each.rows for each in self.open.files()) <= OPEN_ROWS_WHOLE:
             return None
         key = ("partition", "module", "subject")
         ids = rows.select(*key).distinct()
@@ -202,27 +197,25 @@ class MessagesStep(Step):
         files = self.open.files(None if buckets is None else {"bucket": buckets})
         return self.open.frame(self.spark, files)
 
-    def _buckets(self) -> list[str | None]:
+    def _buckets(self) -> list[str]:
         return sorted({each.partition_values["bucket"] or "" for each in self.open.files()})
 
-    def _apart(
-        self, frame: DataFrame, rows: DataFrame, buckets: Sequence[int] | None
-    ) -> DataFrame:
+    def _apart(self, frame: DataFrame, rows: DataFrame, buckets: Sequence[int] | None) -> DataFrame:
         """Ids that began again after an end, once more, as several messages."""
         from pyspark.sql import functions as f
 
-        keys = frame.where(silver.holds_several(frame)).select(*silver.KEY)
+        keys = frame.where(silver.SEVERAL).select(*silver.KEY)
         ids = keys.select("partition", "module", "subject").distinct()
         events = rows.join(f.broadcast(ids), ["partition", "module", "subject"], "left_semi")
         open_rows = self._open_rows(buckets).join(f.broadcast(keys), list(silver.KEY), "left_semi")
         apart = silver.next_messages_apart(events, self._catalogue, open_rows)
         # An id may be of two accounts, and only one of them holds several.
         apart = apart.join(f.broadcast(keys), list(silver.KEY), "left_semi")
-        return frame.where(~silver.holds_several(frame)).unionByName(apart)
+        return frame.where(f"not {silver.SEVERAL}").unionByName(apart)
 
     # Events of what has ended
 
-    def _pull_back(self, frame: DataFrame, low: int, high: int) -> bool:
+    def _pull_back(self, late: DataFrame, low: int, high: int) -> bool:
         """Rows of `messages` to which events of this batch belong, back among the open ones."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
@@ -230,7 +223,7 @@ class MessagesStep(Step):
         days = sorted({e.partition_values["date"] or "" for e in self.ended.files()})[-LATE_DAYS:]
         if not days:
             return False
-        keys = frame.where(self._late()).select(*silver.KEY)
+        keys = late.select(*silver.KEY)
         held = self.ended.frame(self.spark, self.ended.files({"date": days}))
         newest = Window.partitionBy(*silver.KEY).orderBy(f.desc("last_sequence"))
         found = (
@@ -240,9 +233,7 @@ class MessagesStep(Step):
             .withColumn("place", f.row_number().over(newest))
             .where("place = 1")
         )
-        result = self.open.write(
-            silver.in_buckets(found).coalesce(1), writer=LATE, batch=high
-        )
+        result = self.open.write(silver.in_buckets(found).coalesce(1), writer=LATE, batch=high)
         self.recover()
         return result.added
 
@@ -250,8 +241,8 @@ class MessagesStep(Step):
         """Remove rows from `messages` that were pulled back: they are open again."""
         from pyspark.sql import functions as f
 
-        pulled = _last(self.open, LATE)
-        if pulled <= _last(self.ended, LATE):
+        pulled = last_batch(self.open, LATE)
+        if pulled <= last_batch(self.ended, LATE):
             return
         back = self.open.read(self.spark).where("outcome is not null")
         day = f.to_date(f.timestamp_millis("ended_ms")).cast("string")
@@ -262,58 +253,46 @@ class MessagesStep(Step):
         self.ended.replace(rest, writer=LATE, batch=pulled, where={"date": days})
 
 
-class Figures:
-    """One partition's share of a batch of messages."""
-
-    def __init__(
-        self, partition: int, newest: int, ended: int, open: int, several: int, late: int
-    ) -> None:
-        self.partition, self.newest = partition, newest
-        self.ended, self.open, self.several, self.late = ended, open, several, late
-
-
 class StatisticsStep(Step):
-    """Each table is its own state: windows that may still grow lie in the partition without a day.
+    """The table is its own state: windows that may still grow lie in the partition without a day.
 
     A count that comes for a closed window is added to it, and the window's day is written anew.
     """
 
     name = "statistics"
 
-    def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
+    def __init__(self, spark: SparkSession, tables: LakeTables, table: str) -> None:
         super().__init__(spark, tables)
-        self.tables = [tables[name] for name in INTERVALS_S]
+        self.table = tables[table]
+        self.tables = (self.table,)
+        self._interval_s = INTERVALS_S[table]
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
-        from pyspark.sql import functions as f
-
-        fine = gold.statistics(rows, INTERVALS_S[STATS_FINE.name]).cache()
-        try:
-            starts = fine.groupBy("start_s").agg(f.count("*").alias("rows")).collect()
-            for table in self.tables:
-                if _last(table, self.writer) < high:
-                    self._add(table, fine, {row.start_s: row.rows for row in starts}, high)
-        finally:
-            fine.unpersist()
-
-    def _add(
-        self, table: LakeTable, fine: DataFrame, starts: Mapping[int, int], high: int
-    ) -> None:
-        interval_s = INTERVALS_S[table.name]
-        closed_s = _last(table, CLOSED)
-        windows = {start // interval_s * interval_s for start in starts}
+        interval_s, closed_s = self._interval_s, last_batch(self.table, CLOSED)
+        oldest_ms, newest_ms = self._span(rows, low, high)
         # A clock that is ahead must not close the windows of all others.
-        newest_s = min(max(windows, default=0) + interval_s, int(time.time()))
+        newest_s = min(newest_ms // 1000, int(time.time()))
         later_s = max(closed_s, newest_s - max(OPEN_S_MIN, OPEN_WINDOWS * interval_s))
-        late = {_day(start) for start in windows if start + interval_s <= closed_s}
-        where: dict[str, list[object]] = {"date": [None, *sorted(late)]}
-        new = fine if table.name == STATS_FINE.name else gold.coarser(fine, interval_s)
-        held = table.frame(self.spark, table.files(where)).select(*STATS_FINE.names[:-1])
+        new, late = gold.statistics(rows, interval_s), list[str]()
+        if oldest_ms // 1000 < closed_s:
+            closed = new.where(f"start_s + {interval_s} <= {closed_s}").select("start_s").distinct()
+            late = sorted({_day(row.start_s) for row in closed.collect()})
+        where: dict[str, list[object]] = {"date": [None, *late]}
+        held = self.table.frame(self.spark, self.table.files(where)).drop("date")
         counts = gold.merged(new.unionByName(held))
-        table.replace(
-            _few_files(gold.closed_before(counts, interval_s, later_s), sum(starts.values())),
+        self.table.replace(
+            _few_files(gold.closed_before(counts, interval_s, later_s)),
             writer=self.writer, batch=high, where=where, marks={CLOSED: max(0, later_s)},
         )  # fmt: skip
+
+    def _span(self, rows: DataFrame, low: int, high: int) -> tuple[int, int]:
+        """The times of the oldest and the newest event of these batches."""
+        spans = [self.lake_tables.spans.get(number) for number in range(low + 1, high + 1)]
+        known = [each for each in spans if each is not None]
+        if len(known) < len(spans):
+            (row,) = rows.selectExpr("min(at_ms) as oldest", "max(at_ms) as newest").collect()
+            known = [(row.oldest or 0, row.newest or 0)]
+        return min(each[0] for each in known), max(each[1] for each in known)
 
 
 class SequencesStep(Step):
@@ -331,13 +310,19 @@ class SequencesStep(Step):
         table.write(found.coalesce(1), writer=self.writer, batch=high, mode="overwrite")
 
 
-def _few_files(frame: DataFrame, rows: int) -> DataFrame:
-    """One task, and so one file a partition, for what fits well into one."""
-    return frame.coalesce(1) if rows <= ROWS_PER_FILE else frame
+def _few_files(frame: DataFrame) -> DataFrame:
+    """One task, and so one file a partition: what a batch brings fits well into one."""
+    return frame.coalesce(1)
 
 
 def _day(start_s: int) -> str:
     return datetime.datetime.fromtimestamp(start_s, datetime.UTC).date().isoformat()
+
+
+def steps_of(spark: SparkSession, tables: LakeTables) -> list[Step]:
+    """Everything that follows the journal."""
+    statistics = [StatisticsStep(spark, tables, name) for name in INTERVALS_S]
+    return [MessagesStep(spark, tables), *statistics, SequencesStep(spark, tables)]
 
 
 def follow(step: Step, upto: Callable[[], int]) -> int:

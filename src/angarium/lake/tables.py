@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,6 +38,8 @@ LAYOUT_VERSION = 2
 PROPERTY = "angarium.lake"
 CHECKPOINTS = "_checkpoints"
 IDENTITY = "_lake"
+# Variables of the environment that say how a store is reached.
+STORES = ("AWS_", "AZURE_", "GOOGLE_")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -52,20 +55,24 @@ def check_packages() -> None:
 class Lake:
     """Where a keyspace's tables are. Making one touches nothing.
 
-    `storage` are options of the object store, beside those that the environment gives.
+    `storage` are options of the object store, such as its address and keys. Spark's tasks get them
+    with their work, so hosts of executors need none of their own.
     """
 
     url: str
     prefix: str = ""
     partitions: int = 1
-    storage: Mapping[str, str] | None = None
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, settings: Settings) -> Lake:
         url = settings.lake_url
         if "://" not in url:
             url = str(Path(url).absolute())
-        return cls(url.rstrip("/"), settings.prefix, settings.partitions)
+        storage = None
+        if "://" in url and not url.startswith("file://"):
+            storage = {name: os.environ[name] for name in os.environ if name.startswith(STORES)}
+        return cls(url.rstrip("/"), settings.prefix, settings.partitions, storage)
 
     @property
     def local(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from angarium.runtime.errors import SettingInvalid
 
-Kind = Literal["worker", "step", "reply_sender", "inbox"]
+Kind = Literal["worker", "step", "reply_sender", "inbox", "table", "stream"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -67,6 +67,18 @@ class Angarium:
     def inbox(self) -> Callable[[Function], Function]:
         """Take messages that the routing module delivers to this instance."""
         return self._adder("inbox", "inbox")
+
+    def table(self, name: str, *, of: str) -> Callable[[Function], Function]:
+        """Make a table of the lake: a DataFrame of the new rows of table `of` in, rows out."""
+        return self._adder("table", name, of=of)
+
+    def stream(
+        self, key: str = "", *, of: str, into: str | None = None
+    ) -> Callable[[Function], Function]:
+        """Send rows made of the new rows of table `of` to a Redis stream, or `into` dispatch."""
+        if bool(key) == bool(into):
+            raise TypeError("@app.stream needs the key of a stream, or into='dispatch'")
+        return self._adder("stream", key or f"into_{into}", of=of, into=into)
 
     def handlers(self, kind: Kind) -> Mapping[str, Handler]:
         """Name → handler, in the order of registration."""

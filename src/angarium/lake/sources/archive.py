@@ -4,14 +4,14 @@
 |---|---|
 | `url` | the server, as in `ANGARIUM_REDIS_URL` |
 | `prefix`, `partitions` | the keyspace |
-| `lock1Seconds`, `lock2Seconds` | the role's two windows, as in the settings of the room |
+| `lock1Seconds`, `lock2Seconds` | the role's two windows, as in the settings of the module |
 | `maxRowsPerBatch` | transactions of a batch, 2,000 unless given |
 | `journalBytesMax` | as `ANGARIUM_JOURNAL__BYTES_MAX`; 0 if the journal is off |
 | `waitSeconds` | how long Redis may be away before a task fails |
 
 An offset names the transactions of its batch, so a batch can be read again and is the same. They
 stay in Redis until the batch is stored: Spark asks for the next batch only then, and with that
-question Redis is told. Whoever has the role by the room's two locks is given work, whether it
+question Redis is told. Whoever has the role by the module's two locks is given work, whether it
 fills a database or the lake; a batch that has to be read again waits for the role first.
 """
 

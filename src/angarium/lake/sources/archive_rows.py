@@ -1,7 +1,7 @@
 """A transaction's state in Redis as a row of the archive. Pure.
 
-`state` is the JSON that the transactions room itself writes to its archive and reads back, which a
-test holds it to; the other columns are what is often asked for.
+`state` is the JSON that the transactions module itself writes to its archive and reads back, as a
+test checks; the other columns are what is often asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The archive's queue as the lake sees it: what may be stored, and telling that it is.
 
-Uses the very script of the transactions room, by its file and not by import: at any time one
+Uses the very script of the transactions module, by its file and not by import: at any time one
 process, whether it fills a database or the lake, has the role and is given work. Key names come
 from the runtime.
 """
@@ -37,7 +37,7 @@ HELD = (*WORKING, "grace")
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """Periods as in the settings of the transactions room."""
+    """Periods as in the settings of the transactions module."""
 
     url: str
     prefix: str
@@ -76,15 +76,15 @@ class ArchiveOptions:
 
 
 def options_of(settings: Settings, url: str) -> dict[str, str]:
-    """The options that fit the settings of the rooms."""
-    room = settings.transactions
+    """The options that fit the settings of the modules."""
+    module = settings.transactions
     journal = settings.journal
     return {
         "url": url,
         "prefix": settings.prefix,
         "partitions": str(settings.partitions),
-        "lock1Seconds": str(room.persisting_permission_lock1_period),
-        "lock2Seconds": str(room.persisting_permission_lock2_period),
+        "lock1Seconds": str(module.persisting_permission_lock1_period),
+        "lock2Seconds": str(module.persisting_permission_lock2_period),
         "journalBytesMax": str(journal.bytes_max if journal.enabled else 0),
     }
 
