@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium.lake.pipeline import LakeStopped, Pipeline
+from angarium.lake.errors import LakeStopped
+from angarium.lake.pipeline import Pipeline
+from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import Settings
@@ -37,6 +39,10 @@ class Filled:
     @property
     def lake(self) -> Lake:
         return Lake.of(self.settings)
+
+    @property
+    def tables(self) -> LakeTables:
+        return LakeTables(self.lake)
 
     @asynccontextmanager
     async def runtime(self, after_s: int = 20) -> AsyncIterator[Runtime]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import pyarrow as pa
 import pytest
 
 from angarium.lake.http import face
-from angarium.lake.schemas import TRANSACTIONS
 from angarium.lake.service import LOG, LakeService, build, check
+from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
 from angarium.runtime.application import Angarium
 from angarium.runtime.figures import read_processes
@@ -25,6 +24,9 @@ from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
 from tests.lake.kit import fill_journal
 from tests.lake.test_pipeline import client_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Java, Spark and a first batch, on a machine that is busy with other things.
 DEADLINE_S = 110.0
@@ -127,11 +129,18 @@ async def test_the_api_without_a_lake_says_so(redis_url: str, tmp_path: Path) ->
         assert (status, problem["code"]) == (404, "lake_empty")
 
 
-async def test_an_archived_transaction_is_found_by_its_id(tmp_path: Path) -> None:
+async def test_an_archived_transaction_is_found_by_its_id(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from angarium.lake.lookup import Lookup
 
     lake = Lake(str(tmp_path))
-    rows = [{"id": f"t{n}", "state": f'{{"id":"t{n}"}}'} for n in range(3)]
-    lake.append("transactions", pa.Table.from_pylist(rows, TRANSACTIONS.arrow()))
+    table = LakeTables(lake)["transactions"]
+    rows = spark.range(3).selectExpr(
+        "concat('t', id) as id", "concat('{\"id\":\"t', id, '\"}') as state"
+    )
+    empty = [f"cast(null as {each.dataType.simpleString()}) as {each.name}"
+             for each in table.schema if each.name not in ("id", "state")]  # fmt: skip
+    table.write(rows.selectExpr("*", *empty), writer="archive", batch=0)
     assert await Lookup(lake).find_transaction("t1") == b'{"id":"t1"}'
     assert await Lookup(lake).find_transaction("t9") is None

@@ -34,6 +34,7 @@ Storage = Mapping[str, str]
 REMOVER = "remover"
 # Another writer of the same table (compaction, say) may win; ours is then put behind it.
 COMMIT_RETRIES_MAX = 20
+VACUUM_EVERY_S = 600
 _CHANGED = (
     "another writer changed the table at the same time; nothing of this write is in the table"
 )
@@ -78,6 +79,7 @@ class DeltaLog:
         self.storage = dict(storage) if storage else None
         self._handle: DeltaTable | None = None
         self._lock = threading.RLock()
+        self._vacuumed = float("-inf")
 
     def open(self, version: int | None = None) -> DeltaTable | None:
         """The table as it is now, or as it was; None where there is none yet."""
@@ -238,9 +240,14 @@ class DeltaLog:
             count += 1
         return count
 
+    def vacuum_is_due(self) -> bool:
+        """It looks at every file of the folder: not more often than this."""
+        return time.monotonic() >= self._vacuumed + VACUUM_EVERY_S
+
     def vacuum(self, hours: int | None = None) -> int:
         """Delete files that are no part of the table: replaced ones, and those of failed writes."""
         table = self.open()
+        self._vacuumed = time.monotonic()
         if table is None:
             return 0
         with clear_errors(self.path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from angarium.lake.report import report
 from angarium.lake.tables import Lake
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.figures import read_processes
+from angarium.runtime.figures import ProcessFigures, read_processes
 from angarium.runtime.journal import Journal
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.web import Face, Operation, Parameter, reply
@@ -34,6 +35,14 @@ REPORT_HEADERS = {
 }
 
 
+class JobStatus(msgspec.Struct, frozen=True):
+    """A job of the application; `error` says why it was stopped."""
+
+    name: str
+    behind: int
+    error: str
+
+
 class LakeStatus(msgspec.Struct, frozen=True):
     """`behind_ms`: the journal's time between the first entry that is not stored and the newest;
     null when there is no lake yet. `running`: whether a role `lake` lives somewhere."""
@@ -42,6 +51,7 @@ class LakeStatus(msgspec.Struct, frozen=True):
     running: bool
     behind_ms: int | None
     tables: list[TableFigures]
+    jobs: list[JobStatus]
 
 
 class LakeAudit(msgspec.Struct, frozen=True):
@@ -86,10 +96,10 @@ class Handlers:
         ]  # fmt: skip
 
     async def status(self, _: Request) -> Response:
-        running = any(each.role == "lake" for each in await read_processes(self._runtime))
+        roles = [each for each in await read_processes(self._runtime) if each.role == "lake"]
         tables = await self._lookup.tables()
         behind = await behind_ms(self._runtime, self._lake) if tables else None
-        return reply(LakeStatus(self._lake.url, running, behind, tables))
+        return reply(LakeStatus(self._lake.url, bool(roles), behind, tables, jobs_of(roles)))
 
     async def audit(self, _: Request) -> Response:
         found = await self._lookup.last_audit()
@@ -107,6 +117,18 @@ class Handlers:
         if len(subject) > SUBJECT_LETTERS_MAX:
             raise InputInvalid(f"an id has at most {SUBJECT_LETTERS_MAX} letters")
         return reply(LakeHistory(subject, await self._lookup.history(subject) or []))
+
+
+def jobs_of(roles: Sequence[ProcessFigures]) -> list[JobStatus]:
+    """From what the role reports: `job_behind_…` and `job_failed_…` with the job's name."""
+    figures = {name: value for each in roles for name, value in each.figures.items()}
+    names = [name.removeprefix("job_behind_") for name in figures if name.startswith("job_behind_")]
+    return [
+        JobStatus(
+            name, int(figures[f"job_behind_{name}"]), str(figures.get(f"job_failed_{name}", ""))
+        )
+        for name in sorted(names)
+    ]
 
 
 async def behind_ms(runtime: Runtime, lake: Lake) -> int:

@@ -140,30 +140,30 @@ class Erased:
     files: int = 0
 
 
-def erase(table: LakeTable, spark: SparkSession, condition: Column, matching: str) -> Erased:
+def erase(
+    table: LakeTable, spark: SparkSession, condition: Column, matching: str | None = None
+) -> Erased:
     """Remove the rows that fulfil `condition`; only files that have such rows are written anew.
 
-    `matching` says the same in SQL, for the statistics. The rows are out of the table at once, and
-    out of the folder and the log after `clean(table, everything=True)`.
+    `matching` says the same in SQL, where statistics can tell which files may have such rows. The
+    rows are out of the table at once, and out of folder and log after `clean(…, everything=True)`.
     """
     from pyspark.sql import functions as f
 
     candidates = table.files(matching=matching)
     if not candidates:
         return Erased()
-    held = (
-        table.frame(spark, candidates, place=True)
-        .where(condition)
-        .groupBy("place")
-        .agg(f.count("*").alias("rows"))
-        .collect()
-    )
-    holding = [each for each in candidates if any(row.place.endswith(each.path) for row in held)]
+    rows = table.frame(spark, candidates, place=True).where(condition)
+    held = {
+        row.place: row.rows
+        for row in rows.groupBy("place").agg(f.count("*").alias("rows")).collect()
+    }
+    holding = [each for each in candidates if any(place.endswith(each.path) for place in held)]
     if not holding:
         return Erased()
     rest = table.frame(spark, holding).where(~f.coalesce(condition, f.lit(False)))
     table.commit_files(table.write_files(rest.coalesce(len(holding))), holding)
-    return Erased(sum(row.rows for row in held), len(holding))
+    return Erased(sum(held.values()), len(holding))
 
 
 def clean(table: LakeTable, *, everything: bool = False) -> int:
@@ -174,6 +174,32 @@ def clean(table: LakeTable, *, everything: bool = False) -> int:
     """
     if everything:
         table.log.forget()
-    else:
-        table.log.cleanup()
-    return table.log.vacuum(0 if everything else None)
+        return table.log.vacuum(0)
+    table.log.cleanup()
+    return table.log.vacuum() if table.log.vacuum_is_due() else 0
+
+
+def upkeep(
+    table: LakeTable,
+    spark: SparkSession,
+    *,
+    sort_by: Sequence[str] = (),
+    days: float | None = None,
+    all_files: bool = False,
+) -> None:
+    """Everything that keeps a table's cost flat; batches go on beside it."""
+    compact(table, spark, sort_by=sort_by, all_files=all_files)
+    column = time_column(table)
+    if days is not None and column is not None:
+        retain(table, days, column=column)
+    clean(table)
+
+
+def time_column(table: LakeTable) -> str | None:
+    """By which a table's rows are old; None where they do not age, as what is in flight."""
+    if "date" in table.partition_by:
+        return "date"
+    if table.partition_by:
+        return None
+    names = ("start_s", "audited_ms", "at_ms")
+    return next((each for each in names if each in table.schema.names), None)

@@ -45,6 +45,7 @@ from angarium.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
 RESULTS, ARCHIVE = "results", "archive"
@@ -74,6 +75,7 @@ class Figures:
     newest_ms: int = 0
     progress: dict[str, float] = field(default_factory=dict)
     failed_jobs: dict[str, str] = field(default_factory=dict)
+    jobs_behind: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, newest_ms: int = 0, **counts: int) -> None:
@@ -90,7 +92,8 @@ class Figures:
         with self.lock:
             found: dict[str, float | str] = {name: getattr(self, name) for name in names}
             failed = {f"job_failed_{name}": why for name, why in self.failed_jobs.items()}
-            return {**found, **self.progress, **failed}
+            behind = {f"job_behind_{name}": count for name, count in self.jobs_behind.items()}
+            return {**found, **self.progress, **behind, **failed}
 
 
 class Pipeline:
@@ -113,12 +116,15 @@ class Pipeline:
         threads = len(self.steps) + len(self.jobs) + 1
         self._side_by_side = ThreadPoolExecutor(threads, "angarium-step")
         self._tidying: Future[None] | None = None
+        self._listener: StreamingQueryListener | None = None
 
     # Run
 
     def start(self, *, once: bool = False) -> None:
         """Begin all queries; with `once` each ends when it has what is there now."""
         self.lake.check()
+        self._listener = listener(self.figures)
+        self.spark.streams.addListener(self._listener)
         self.follow()
         interval = f"{self._settings.lake.interval_ms} milliseconds"
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": interval}
@@ -152,6 +158,9 @@ class Pipeline:
             if each.isActive:
                 each.stop()
         self._queries = []
+        if self._listener is not None:
+            self.spark.streams.removeListener(self._listener)
+            self._listener = None
         self._side_by_side.shutdown(cancel_futures=True)
 
     # The queries
@@ -288,19 +297,20 @@ class Pipeline:
             self._advance_job, [e for e in self.jobs if e.name not in self.figures.failed_jobs]
         )
 
-    def _all(self, advance: Callable[[Any], None], steps: Sequence[Step]) -> None:
+    def _all(self, advance: Callable[[Any], object], steps: Sequence[Step]) -> None:
         for each in [self._side_by_side.submit(advance, step) for step in steps]:
             each.result()
 
     def _advance_job(self, job: JobStep) -> None:
         try:
-            self._advance(job)
+            self.figures.jobs_behind[job.name] = self._advance(job)
         except Exception as error:
             why = reason_of(f"{type(error).__name__}: {error}")
             self.figures.failed_jobs[job.name] = why
             log.error("lake_job_stopped", job=job.name, reason=why)
 
-    def _advance(self, step: Step) -> None:
+    def _advance(self, step: Step) -> int:
+        """Until it has all batches of its source; how many it lacks then."""
         conflicts = 0
         source = self.lake.open(step.source)
         upto = None if source is None else source.transaction_version(step.source_writer)
@@ -308,31 +318,38 @@ class Pipeline:
             while upto is not None:
                 try:
                     if not step.run_once(upto):
-                        return
+                        return max(0, upto - step.position())
                 except TableConflict:
                     conflicts += 1
                     if conflicts > CONFLICTS_MAX:
                         raise
+        return 0
 
     def _tidy(self, batch: int) -> None:
         """Beside the batches; one that fails is tried again in time, and stops nobody."""
         if batch % BATCHES_PER_COMPACTION or (self._tidying and not self._tidying.done()):
             return
-        self._tidying = self._side_by_side.submit(tidy, self.spark, self.tables)
+        days = self._settings.lake.days_of
+        self._tidying = self._side_by_side.submit(tidy, self.spark, self.tables, days=days)
 
 
 def tidy(
-    spark: SparkSession, tables: LakeTables, names: Sequence[str] = (), *, all_files: bool = False
+    spark: SparkSession,
+    tables: LakeTables,
+    names: Sequence[str] = (),
+    *,
+    days: Callable[[str], float | None] = lambda _: None,
+    all_files: bool = False,
 ) -> None:
-    """Put small files together and delete what no table needs; batches go on beside it."""
-    from angarium.lake import maintenance
+    """Put small files together, let old rows go and delete what no table needs."""
+    from angarium.lake.maintenance import upkeep
     from angarium.lake.views import table_of
 
     for name in names or tables.lake.existing():
         table = tables[name] if name in TABLES else table_of(tables.lake, name)
         with contextlib.suppress(TableConflict):
-            maintenance.compact(table, spark, sort_by=SORTED.get(name, ()), all_files=all_files)
-            maintenance.clean(table)
+            by = SORTED.get(name, ())
+            upkeep(table, spark, sort_by=by, days=days(name), all_files=all_files)
 
 
 # By what rows are sorted when files are put together, so that a look-up skips files.
@@ -340,6 +357,33 @@ SORTED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "events": ("subject",), "messages": ("subject",), "transactions": ("id",),
     "results": ("message_id",),
 })  # fmt: skip
+
+
+def listener(figures: Figures) -> StreamingQueryListener:
+    """Spark's own progress of each query, as figures of the role."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            progress = event.progress
+            name = str(progress.name).removeprefix("angarium-")
+            if progress.numInputRows:
+                figures.progress |= {
+                    f"{name}_batch_rows": float(progress.numInputRows),
+                    f"{name}_batch_ms": float(progress.durationMs.get("triggerExecution", 0)),
+                    f"{name}_rows_per_s": float(progress.processedRowsPerSecond or 0),
+                }
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+    return Listener()
 
 
 def observed(frame: DataFrame, **figures: str) -> tuple[Observation, DataFrame]:

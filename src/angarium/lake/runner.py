@@ -62,7 +62,7 @@ def run_lake(
     lake.check()
     app = load_application(settings.app) if settings.app else Angarium()
     jobs_of(app)
-    with redis_of(settings) as url, _lease(settings, lake, url) as lease:
+    with redis_of(settings) as url, lease_of(settings, lake, url) as lease:
         tell({"state": "starting", "waiting": asyncio.run(_waiting(settings, lake))})
         if not lease.acquire():
             elsewhere: Report = {"state": "elsewhere", "holder": lease.holder}
@@ -87,7 +87,7 @@ def run_lake(
     raise AssertionError("not reached")
 
 
-def _lease(settings: Settings, lake: Lake, url: str) -> RunnerLease:
+def lease_of(settings: Settings, lake: Lake, url: str) -> RunnerLease:
     options = replace(settings.redis_options(), url=url, client_name="angarium-lake")
     bytes_max = settings.journal.bytes_max if settings.journal.enabled else 0
     return RunnerLease(

@@ -31,7 +31,7 @@ function view(own) {
     return [title, card("No lake", { body: empty("lake", "This process has no lake", `${own.problem.message}. It comes with the extra.`, "pip install 'angarium[lake]'") })];
   if (!own.found) return [title, loading()];
   if (!own.found.tables.length) return [title, figures(own), neverRan(own.found)];
-  return [title, figures(own), tables(own.found), audit(own), report()];
+  return [title, figures(own), jobs(own.found), tables(own.found), audit(own), report()];
 }
 
 function figures({ found, audit }) {
@@ -47,18 +47,29 @@ const neverRan = (found) => card("Nothing there yet", { body: empty("lake", "The
   `It reads the journal and fills tables under ${found.url}; until then the journal in Redis keeps what it can. This page shows them as soon as they are there.`,
   "angarium lake run --once") });
 
+function jobs(found) {
+  if (!found.jobs.length) return null;
+  return card("Jobs of the application", { table: table("Jobs", [
+    { label: "Job", cell: (row) => h("span", { class: "mono" }, row.name) },
+    { label: "State", cell: (row) => (row.error ? badge("stopped", "bad") : badge("running", "good")) },
+    { label: "Batches behind", cell: (row) => count(row.behind), number: true },
+    { label: "Reason", cell: (row) => row.error, class: "wrap soft" },
+  ], found.jobs, (row) => row.name) });
+}
+
 function tables(found) {
   return card("Tables", { note: found.url, table: table("Tables", [
     { label: "Table", cell: (row) => h("span", { class: "mono" }, row.name) },
     { label: "Rows stored", cell: (row) => count(row.rows), number: true },
     { label: "Files", cell: (row) => count(row.files), number: true },
+    { label: "Newest", cell: (row) => (row.written_ms ? ago(row.written_ms) : "–") },
     { label: "What it holds", cell: (row) => row.meaning, class: "wrap soft" },
   ], found.tables, (row) => row.name) });
 }
 
 function audit(own) {
   if (!own.audit)
-    return card("Last audit", { body: empty("lake", "No audit has run yet", own.unaudited, "angarium lake audit") });
+    return card("Last audit", { body: empty("lake", "No audit has run yet", own.unaudited, "angarium lake audit --now") });
   const verdict = own.audit.wrong ? badge(`${count(own.audit.wrong)} unexplained, doubled or out of order`, "bad")
     : badge("accepted = finished + in flight", "good");
   const number = (label, name, warn) => ({ label, number: true, cell: (row) =>
