@@ -312,8 +312,7 @@ class Pipeline:
     def _advance(self, step: Step) -> int:
         """Until it has all batches of its source; how many it lacks then."""
         conflicts = 0
-        source = self.lake.open(step.source)
-        upto = None if source is None else source.transaction_version(step.source_writer)
+        upto = self.tables.last_batch(step.source, step.source_writer)
         with step.lock:
             while upto is not None:
                 try:

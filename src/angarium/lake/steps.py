@@ -57,6 +57,13 @@ class LakeTables:
             self._tables[name] = LakeTable(self.lake, name, about.struct(), about.partition_by)
         return self._tables[name]
 
+    def last_batch(self, name: str, writer: str) -> int | None:
+        """The last batch that a table has, ours or a user's; None where there is none."""
+        if name in TABLES or name in self._tables:
+            return (self._tables.get(name) or self[name]).last_batch(writer)
+        found = self.lake.open(name)
+        return None if found is None else found.transaction_version(writer)
+
     def add(self, table: LakeTable) -> LakeTable:
         """A table that is not among ours: a user's."""
         return self._tables.setdefault(table.name, table)

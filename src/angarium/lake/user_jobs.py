@@ -18,9 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from angarium.lake.schemas import TABLES
 from angarium.lake.sources.options import connect_to_redis
 from angarium.lake.steps import JOURNAL, LakeTables, Step, last_batch
 from angarium.lake.tables import NAME, LakeTable
+from angarium.lake.views import table_of
 from angarium.redis.connection import Argument
 from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium, Handler
@@ -44,8 +46,6 @@ WRITERS = {
 
 def jobs_of(app: Angarium) -> list[Handler]:
     """The application's jobs, each checked by name."""
-    from angarium.lake.schemas import TABLES
-
     tables, streams = app.handlers("table"), app.handlers("stream")
     for name, job in tables.items():
         if name in TABLES or not NAME.fullmatch(name):
@@ -78,6 +78,13 @@ class JobStep(Step):
         self.source_writer = WRITERS.get(self.source) or writer_of(self.source)
         self.writer = writer_of(job.name)
 
+    def rows(self, low: int, high: int) -> DataFrame:
+        lake = self.lake_tables.lake
+        source = self.lake_tables[self.source] if self.source in TABLES else (
+            table_of(lake, self.source)
+        )  # fmt: skip
+        return source.read(self.spark, matching=f"batch > {low} and batch <= {high}")
+
     def made(self, rows: DataFrame) -> DataFrame:
         made: DataFrame = self.job.function(rows)
         return made
@@ -85,9 +92,8 @@ class JobStep(Step):
 
 class TableJob(JobStep):
     def position(self) -> int:
-        found = self.lake_tables.lake.open(self.name)
-        last = None if found is None else found.transaction_version(self.writer)
-        return max(self._empty_upto, -1 if last is None else int(last))
+        last = self.lake_tables.last_batch(self.name, self.writer)
+        return max(self._empty_upto, -1 if last is None else last)
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
         from pyspark.sql import functions as f
