@@ -98,7 +98,7 @@ async def test_transactions_leave_redis_for_a_table(
         reader = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "16")
         frame = reader.options(**options_of(settings, settings.redis_url)).load()
         table = tmp_path / "transactions"
-        run_once(frame, "delta", str(table), tmp_path / "checkpoint")
+        run_once(frame, "angarium-delta", str(table), tmp_path / "checkpoint")
         assert Counter(rows_of(table)["id"].to_pylist()) == Counter(ids)
         assert await _left(here) == 0
         events = Counter(each.event for each in await here.events())
@@ -172,7 +172,7 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
         async def none_left() -> bool:
             return await _left(here) == 0
 
-        writer = frame.writeStream.format("delta")
+        writer = frame.writeStream.format("angarium-delta")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer = writer.trigger(processingTime="100 milliseconds")
         ids: set[str] = set()
