@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from angarium.cli.lake_run import progress, spark_aside, stopped_by_signals
+from angarium.cli.lake_upkeep import erase, rebuild, shell
 from angarium.lake.errors import LakeEmpty
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def lake_commands() -> typer.Typer:
     app.command("replay")(replay)
     app.command("query")(query)
     app.command("compact")(compact)
+    app.command("shell")(shell)
+    app.command("erase")(erase)
+    app.command("rebuild")(rebuild)
     return app
 
 

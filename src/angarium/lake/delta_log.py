@@ -232,7 +232,8 @@ class DeltaLog:
             if name.endswith(".json"):
                 with filesystem.open_input_file(each.path) as file:
                     text = without_ranges(file.read().decode())
-                with filesystem.open_output_stream(f"{each.path}.new") as file:
+                # Buffered, for the store takes bytes and not Arrow's own buffers.
+                with filesystem.open_output_stream(f"{each.path}.new", buffer_size=65536) as file:
                     file.write(text.encode())
                 filesystem.move(f"{each.path}.new", each.path)  # whole or not at all
             else:
