@@ -19,6 +19,8 @@ from tests.lake import model
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Every seed is some thirty Spark jobs on a machine that does other things, too.
+pytestmark = pytest.mark.timeout(600)
 AT_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
 Event = dict[str, Any]
@@ -140,7 +142,7 @@ def cut(events: Sequence[Event], chance: random.Random) -> list[Sequence[Event]]
     return [events[low:high] for low, high in itertools.pairwise([0, *places, len(events)])]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_cut_into_batches_gives_the_rows_of_the_model(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
@@ -155,7 +157,7 @@ def test_any_cut_into_batches_gives_the_rows_of_the_model(
     bench.check(events)
 
 
-@pytest.mark.parametrize("seed", range(100, 105))
+@pytest.mark.parametrize("seed", range(100, 103))
 def test_any_order_of_batches_gives_the_rows_of_the_model(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -34,10 +34,23 @@ PROBLEM = (
 )
 
 
+def with_values(rows: DataFrame, **values: int) -> DataFrame:
+    """With these values as columns, by a join with one row.
+
+    A number in a query's text is a number in the code that Spark makes of it: for each batch it
+    would be compiled anew. So it is made once.
+    """
+    from pyspark.sql import functions as f
+
+    row = ", ".join(f"{value}L" for value in values.values())
+    one = rows.sparkSession.sql(f"select * from values ({row}) as given({', '.join(values)})")
+    return rows.crossJoin(f.broadcast(one))
+
+
 def events(journal: DataFrame, batch: int = 0) -> DataFrame:
     """Every readable event of the journal."""
-    given = {"entry_id": "id", "date": _DATE, "batch": f"{batch}L"}
-    return journal.where("reject is null").selectExpr(*expressions_of(EVENTS, given))
+    good = with_values(journal.where("reject is null"), batch=batch)
+    return good.selectExpr(*expressions_of(EVENTS, {"entry_id": "id", "date": _DATE}))
 
 
 def rejects(journal: DataFrame, batch: int = 0) -> DataFrame:
@@ -49,9 +62,10 @@ def rejects(journal: DataFrame, batch: int = 0) -> DataFrame:
 def results(stream: DataFrame, batch: int = 0) -> DataFrame:
     """The workers' results, one row each."""
     own = "'message_id', 'consumer_id'"
-    good = stream.where(f"{PROBLEM} is null").selectExpr(
-        "key", "id", "transform_values(fields, (name, value) -> cast(value as string)) as text"
-    )
+    good = with_values(stream.where(f"{PROBLEM} is null"), batch=batch).selectExpr(
+        "key", "id", "batch",
+        "transform_values(fields, (name, value) -> cast(value as string)) as text",
+    )  # fmt: skip
     given = {
         "partition": _PARTITION,
         "entry_id": "id",
@@ -60,7 +74,6 @@ def results(stream: DataFrame, batch: int = 0) -> DataFrame:
         "consumer_id": "text['consumer_id']",
         "fields": f"to_json(map_filter(text, (name, value) -> name not in ({own})))",
         "date": f"to_date(timestamp_millis({_ID_MS}))",
-        "batch": f"{batch}L",
     }
     return good.selectExpr(*expressions_of(RESULTS, given))
 

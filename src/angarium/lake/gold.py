@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium.lake.bronze import expressions_of
+from angarium.lake.bronze import expressions_of, with_values
 from angarium.lake.lifecycles import ONCE, OUTCOMES
 from angarium.lake.schemas import (
     BALANCES,
@@ -57,9 +57,12 @@ def merged(rows: DataFrame) -> DataFrame:
 
 def closed_before(rows: DataFrame, interval_s: int, closed_s: int) -> DataFrame:
     """With the day of windows that ended before `closed_s`; later ones may still grow."""
-    closed = f"start_s + {interval_s} <= {closed_s}"
-    day = f"case when {closed} then to_date(timestamp_seconds(start_s)) end"
-    return rows.selectExpr(*expressions_of(STATS_FINE, {"date": day}))
+    day = (
+        f"case when start_s + {interval_s} <= closed_s then to_date(timestamp_seconds(start_s)) end"
+    )
+    return with_values(rows, closed_s=closed_s).selectExpr(
+        *expressions_of(STATS_FINE, {"date": day})
+    )
 
 
 def start_of(column: str, interval_s: int, unit: int = 1) -> Column:

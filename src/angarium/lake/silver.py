@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from angarium.lake.bronze import expressions_of
+from angarium.lake.bronze import expressions_of, with_values
 from angarium.lake.lifecycles import CATALOGUE, FAILED_STATUSES, Role
 from angarium.lake.schemas import MESSAGES, MESSAGES_OPEN, TRANSACTIONS
 
@@ -192,8 +192,9 @@ def next_messages_apart(events: DataFrame, catalogue: DataFrame, open_rows: Data
 
 def ended(rows: DataFrame, batch: int = 0) -> DataFrame:
     """Of these, what has ended, in the columns of `messages`."""
-    given = {"date": "to_date(timestamp_millis(ended_ms))", "batch": f"{batch}L"}
-    return rows.where("has_ended").selectExpr(*expressions_of(MESSAGES, given))
+    done = with_values(rows.where("has_ended"), batch=batch)
+    given = {"date": "to_date(timestamp_millis(ended_ms))"}
+    return done.selectExpr(*expressions_of(MESSAGES, given))
 
 
 def still_open(rows: DataFrame) -> DataFrame:
@@ -208,5 +209,5 @@ def in_buckets(rows: DataFrame) -> DataFrame:
 
 def transactions(archive: DataFrame, batch: int = 0) -> DataFrame:
     """Archived transactions, in the columns of `transactions`."""
-    given = {"date": "to_date(timestamp_millis(completed_ms))", "batch": f"{batch}L"}
-    return archive.selectExpr(*expressions_of(TRANSACTIONS, given))
+    given = {"date": "to_date(timestamp_millis(completed_ms))"}
+    return with_values(archive, batch=batch).selectExpr(*expressions_of(TRANSACTIONS, given))

@@ -17,10 +17,11 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from angarium.lake import gold, silver
+from angarium.lake.bronze import with_values
 from angarium.lake.schemas import INTERVALS_S, TABLES
 from angarium.lake.tables import Lake, LakeTable
 
@@ -105,14 +106,20 @@ class Step:
 
     def rows(self, low: int, high: int) -> DataFrame:
         """What the source's batches behind `low` up to `high` have brought."""
-        source = self.lake_tables[self.source]
-        return source.read(self.spark, matching=f"batch > {low} and batch <= {high}")
+        return rows_between(self.spark, self.lake_tables[self.source], low, high)
 
     def recover(self) -> None:
         """Finish what was begun and does not follow from the batches alone."""
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
         raise NotImplementedError
+
+
+def rows_between(spark: SparkSession, table: LakeTable, low: int, high: int) -> DataFrame:
+    """The rows of a table's batches behind `low` up to `high`, from the files that have some."""
+    files = table.files(matching=f"batch > {low} and batch <= {high}")
+    rows = with_values(table.frame(spark, files), low_batch=low, high_batch=high)
+    return rows.where("batch > low_batch and batch <= high_batch").select(*table.schema.names)
 
 
 def last_batch(table: LakeTable, writer: str) -> int:
@@ -145,9 +152,12 @@ class MessagesStep(Step):
         from pyspark.sql import functions as f
 
         buckets = self._touched(rows)
-        frame = silver.next_messages(rows, self._catalogue, self._open_rows(buckets)).cache()
+        past = self._past()
+        frame = silver.next_messages(rows, self._catalogue, self._open_rows(buckets))
+        frame = with_values(frame, **past).cache()
+        late = _late(past)
         try:
-            seen, late = Observation(), self._late()
+            seen = Observation()
             watched = frame.observe(
                 seen, *(f.expr(f"count_if({text}) as {name}") for name, text in (
                     ("late", late), ("several", silver.SEVERAL), ("open", "not has_ended"),
@@ -177,14 +187,12 @@ class MessagesStep(Step):
         finally:
             frame.unpersist()
 
-    def _late(self) -> str:
-        """Whether its beginning is not in this batch, nor among what is open: it may have ended."""
-        past = "-1"
-        for partition in range(self.open.lake.partitions):
-            newest = self.open.last_batch(f"sequence:{partition}")
-            if newest is not None:
-                past = f"case when partition = {partition} then {newest} else {past} end"
-        return f"not was_open and (begin_sequence is null or first_sequence <= {past})"
+    def _past(self) -> dict[str, int]:
+        """By partition, the last number that was seen: an event behind it comes late."""
+        return {
+            f"past_{partition}": last_batch(self.open, f"sequence:{partition}")
+            for partition in range(self.open.lake.partitions)
+        }
 
     # What is open
 
@@ -218,7 +226,8 @@ class MessagesStep(Step):
         apart = silver.next_messages_apart(events, self._catalogue, open_rows)
         # An id may be of two accounts, and only one of them holds several.
         apart = apart.join(f.broadcast(keys), list(silver.KEY), "left_semi")
-        return frame.where(f"not {silver.SEVERAL}").unionByName(apart)
+        rest = frame.where(f"not {silver.SEVERAL}").select(*apart.columns)
+        return rest.unionByName(apart)
 
     # Events of what has ended
 
@@ -258,6 +267,13 @@ class MessagesStep(Step):
         held = self.ended.frame(self.spark, self.ended.files({"date": days}))
         rest = held.join(f.broadcast(back.select(*key)), key, "left_anti")
         self.ended.replace(rest, writer=LATE, batch=pulled, where={"date": days})
+
+
+def _late(past: Mapping[str, int]) -> str:
+    """Whether its beginning is not in this batch, nor among what is open: it may have ended."""
+    cases = " ".join(f"when {name.removeprefix('past_')} then {name}" for name in past)
+    number = f"case partition {cases} else -1 end"
+    return f"not was_open and (begin_sequence is null or first_sequence <= {number})"
 
 
 class StatisticsStep(Step):

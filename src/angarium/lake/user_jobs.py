@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from angarium.lake.schemas import TABLES
 from angarium.lake.sources.options import connect_to_redis
-from angarium.lake.steps import JOURNAL, LakeTables, Step, last_batch
+from angarium.lake.steps import JOURNAL, LakeTables, Step, last_batch, rows_between
 from angarium.lake.tables import NAME, LakeTable
 from angarium.lake.views import table_of
 from angarium.redis.connection import Argument
@@ -83,7 +83,7 @@ class JobStep(Step):
         source = self.lake_tables[self.source] if self.source in TABLES else (
             table_of(lake, self.source)
         )  # fmt: skip
-        return source.read(self.spark, matching=f"batch > {low} and batch <= {high}")
+        return rows_between(self.spark, source, low, high)
 
     def made(self, rows: DataFrame) -> DataFrame:
         made: DataFrame = self.job.function(rows)
