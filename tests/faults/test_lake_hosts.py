@@ -89,7 +89,15 @@ class HostedCluster:
         return 0
 
     def _daemon(self, host: Host, name: str, *arguments: str) -> SparkDaemon:
-        environment = {"SPARK_LOCAL_IP": host.address}
+        # A master that forgot its applications would leave their drivers without executors.
+        recovery = {
+            "spark.deploy.recoveryMode": "FILESYSTEM",
+            "spark.deploy.recoveryDirectory": str(self._folder / "recovery"),
+        }
+        environment = {
+            "SPARK_LOCAL_IP": host.address,
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{n}={v}" for n, v in recovery.items()),
+        }
         return SparkDaemon(
             self._folder, name, *arguments, before=host.argv(), environment=environment
         )

@@ -173,3 +173,4 @@ def test_the_session_is_as_the_lake_needs_it(spark: SparkSession) -> None:
     assert spark.sparkContext.uiWebUrl is None
     assert spark.conf.get("spark.sql.streaming.checkpointFileManagerClass") == starting.CHECKPOINTS
     assert spark.range(10).count() == 10
+    assert starting.executors(spark) == 1

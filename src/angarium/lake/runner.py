@@ -26,6 +26,7 @@ from angarium.lake.checkpoint import entry_id_of, stored_positions
 from angarium.lake.errors import LakeStopped
 from angarium.lake.pipeline import Figures, Pipeline, reason_of
 from angarium.lake.runner_lease import RunnerLease
+from angarium.lake.spark import executors
 from angarium.lake.tables import Lake
 from angarium.lake.user_jobs import jobs_of
 from angarium.redis.embedded.server import EmbeddedServer
@@ -41,6 +42,8 @@ TELL_S = 1.0
 # too busy for it is asked again.
 SLOW_START = "Python worker failed to connect back"
 STARTS_MAX = 4
+# A standalone master that was restarted without its memory gives a running driver no others.
+EXECUTORS_MISSING_S = 120
 Report = dict[str, float | str]
 Tell = Callable[[Report], None]
 
@@ -109,6 +112,7 @@ def _watch(
 ) -> Report:
     report: Report = {"state": "running"}
     audit_at = time.monotonic() + settings.lake.audit_interval_s
+    worked_at = time.monotonic()
     pipeline.start(once=once)
     try:
         while not stop.is_set():
@@ -116,6 +120,13 @@ def _watch(
             report |= pipeline.figures.shown()
             if lease.lost.is_set():
                 raise LakeStopped("another process fills this lake now; this one has ended")
+            if executors(pipeline.spark):
+                worked_at = time.monotonic()
+            elif time.monotonic() > worked_at + EXECUTORS_MISSING_S:
+                raise LakeStopped(
+                    f"Spark has had no executors for {EXECUTORS_MISSING_S} s: look at its workers, "
+                    "and whether its master came back without spark.deploy.recoveryMode"
+                )
             if ended:
                 report |= audited(settings, pipeline)
                 break

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from angarium.lake.errors import MasterUnavailable, MemoryShort
 from angarium.lake.java import find_java
@@ -70,6 +70,12 @@ def start(
     spark.sparkContext.setLogLevel("ERROR")
     make_known(spark)
     return spark
+
+
+def executors(spark: SparkSession) -> int:
+    """How many work for the session; a master that came back without its memory gives none."""
+    context: Any = spark.sparkContext._jsc.sc()
+    return 1 if context.isLocal() else int(context.getExecutorMemoryStatus().size()) - 1
 
 
 def is_local(master: str | None) -> bool:
