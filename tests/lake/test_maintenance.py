@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks import lake_growth
 
 from angarium.lake import maintenance
-from angarium.lake.delta_log import DataFile
+from angarium.lake.delta_log import LOG, REMOVED, DataFile
 from angarium.lake.errors import TableConflict
 from angarium.lake.tables import Lake, LakeTable
 from tests.lake.test_tables import lake as lake
@@ -137,6 +138,25 @@ def test_old_rows_are_let_go_by_a_column_that_tells_the_time(
         table.write(spark.createDataFrame(made, frame.schema), writer="w", batch=n)
     assert maintenance.retain(table, 1, column="start_s", now_s=86_400 * 3) == 4
     assert sorted(row["count"] for row in table.read(spark).collect()) == [2, 2, 3, 3]
+
+
+def test_log_files_and_folders_stay_as_many_however_many_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_growth, "COMMITS_PER_CLEANING", 1 << 30)
+    table = lake_growth.Table(tmp_path / "table")
+    opened = table.log.open()
+    assert opened is not None
+    opened.alter.set_table_properties(dict.fromkeys((LOG, REMOVED), "interval 0 seconds"))
+    for _ in range(3):
+        for _ in range(120):
+            table.write("2026-01-01")
+        table.log.cleanup()
+        table.log.vacuum(0)
+        found = table.figures()
+        assert found["log_files"] < 120, "entries since the last checkpoint, and their like"
+        assert found["table_files"] < 3 * len(lake_growth.MODULES) * maintenance.FILES_PER_SIZE
+        assert found["folders"] <= found["table_files"] + 1, "one for each file, and the log"
 
 
 def everything_in(path: str) -> Iterator[bytes]:
