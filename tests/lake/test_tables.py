@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from angarium.lake.errors import LakeMismatch, TableConflict, TableUnwritable
 from angarium.lake.tables import Lake, LakeTable
@@ -295,6 +295,18 @@ def test_a_lake_has_one_id_and_lists_its_tables(spark: SparkSession, lake: Lake)
     write_deltalake(lake.path("theirs"), rows(spark, 0, 1).toArrow())
     with pytest.raises(LakeMismatch, match="not made by Angarium"):
         lake.check()
+
+
+def test_a_table_with_features_that_readers_do_not_know_is_refused(
+    spark: SparkSession, lake: Lake
+) -> None:
+    table = table_in(lake, spark)
+    table.write(rows(spark, 0, 2), writer="w", batch=0)
+    DeltaTable(table.path).alter.add_feature(
+        TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    with pytest.raises(LakeMismatch, match=r"given 'events' features of Delta .*deletionVectors"):
+        table.read(spark)
 
 
 def test_no_space_left_is_told_in_words_that_help() -> None:

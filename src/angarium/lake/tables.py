@@ -163,6 +163,12 @@ class Lake:
         text = table.metadata().configuration.get(PROPERTY)
         if text is None:
             raise self._mismatch(f"'{name}' there was not made by Angarium")
+        features = table.protocol().reader_features or table.protocol().min_reader_version > 1
+        if features:
+            raise self._mismatch(
+                f"somebody has given '{name}' features of Delta that a Parquet reader does not "
+                f"know: {features}"
+            )
         made = json.loads(text)
         if made.get("layout") != LAYOUT_VERSION:
             raise self._mismatch(
