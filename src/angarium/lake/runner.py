@@ -92,14 +92,7 @@ def run_lake(
 
 def lease_of(settings: Settings, lake: Lake, url: str) -> RunnerLease:
     options = replace(settings.redis_options(), url=url, client_name="angarium-lake")
-    bytes_max = settings.journal.bytes_max if settings.journal.enabled else 0
-    return RunnerLease(
-        options,
-        Keyspace.from_settings(settings),
-        lake.identity(),
-        lake.url,
-        journal_bytes_max=bytes_max,
-    )
+    return RunnerLease(options, Keyspace.from_settings(settings), lake.identity(), lake.url)
 
 
 def _watch(

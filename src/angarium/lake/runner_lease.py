@@ -40,7 +40,6 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
         lake_id: str,
         url: str,
         *,
-        journal_bytes_max: int = 0,
         lease_ms: int = LEASE_MS,
     ) -> None:
         self._options = options
@@ -51,7 +50,8 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
         self._lock = [*journal, keyspace.name(keys.LAKE_RUNNER, 0, lake_id)]
         self._term_key = keyspace.name(keys.LAKE_RUNNER_TERM, 0, lake_id)
         self._name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
-        self._base: tuple[str, str, int] = ("", f"lake {self._name}", journal_bytes_max)
+        # Not journalled: each run of the lake would leave events that the next one finds.
+        self._base: tuple[str, str, int] = ("", f"lake {self._name}", 0)
         self._redis = BlockingRedis(options)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
