@@ -148,6 +148,8 @@ class Planner:
         if is_replaced(position, count, state):
             if self._options.gap is Gap.ERROR:
                 refuse_replaced(key, position, state)
+            if not state.last:  # deleted, and nothing came since
+                return (position, count), 0
             # How much of the old stream was unread, nobody can tell; ids that go on are behind us.
             return (position if position < state.last else entry_ids.FIRST, None), 1
         lost = rows_lost(position, count, state)

@@ -111,7 +111,7 @@ def sequences_of(entry: Entry | None) -> tuple[int, int] | None:
 
 def is_replaced(position: int, count: int | None, state: StreamState) -> bool:
     """Whether the stream is not the one that was read: it was deleted, or the server is another."""
-    if position == entry_ids.FIRST or not state.last:
+    if position == entry_ids.FIRST:
         return False
     fewer = count is not None and state.count is not None and state.count < count
     return position > state.last or fewer
