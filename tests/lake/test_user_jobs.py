@@ -18,12 +18,13 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.settings import Settings
 from tests.kit.sample import sample_settings
-from tests.lake.filled import PASS_S_MAX, SLOW_START, STARTS_MAX
+from tests.lake.filled import SLOW_START, STARTS_MAX
 from tests.lake.test_pipeline import client_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PASS_S_MAX = 300
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lake_enrich" / "enrich.py"
 
 
@@ -51,9 +52,7 @@ def run(spark: SparkSession, settings: Settings, app: Angarium) -> Pipeline:
         pipeline = Pipeline(spark, settings, settings.redis_url, app)
         pipeline.start(once=True)
         try:
-            for _ in range(PASS_S_MAX):
-                if pipeline.wait(1):
-                    break
+            assert any(pipeline.wait(1) for _ in range(PASS_S_MAX)), "the queries did not end"
             if not any(SLOW_START in why for why in pipeline.figures.failed_jobs.values()):
                 return pipeline
         except LakeStopped as error:
