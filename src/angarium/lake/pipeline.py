@@ -51,13 +51,16 @@ if TYPE_CHECKING:
 RESULTS, ARCHIVE = "results", "archive"
 # Small files cost every reader; at a batch in half a second, this is about a minute's worth.
 BATCHES_PER_COMPACTION = 120
+# Spark gives a Python worker ten seconds to start, and can't be told otherwise. A machine that was
+# too busy for it is asked again.
+SLOW_START = "Python worker failed to connect back"
 # Another process may have changed what a step read; it reads it anew so often.
 CONFLICTS_MAX = 5
 log = structlog.get_logger("angarium.lake")
 # Our own error, else that of a Python worker, else what became of the task.
 _REASONS = (
     re.compile(r"^(?:angarium\.)[\w.]+: (.+)$", re.MULTILINE),
-    re.compile(r"^[\w.]+(?:Error|Exception): (?!An e(?:rror|xception) )(.+)$", re.MULTILINE),
+    re.compile(r"^(?:: )?[\w.]+(?:Error|Exception): (?!An e(?:rror|xception) )(.+)$", re.MULTILINE),
     re.compile(r"most recent failure: .*(?:Error|Exception): (.+)$", re.MULTILINE),
 )
 
@@ -306,6 +309,10 @@ class Pipeline:
             self.figures.jobs_behind[job.name] = self._advance(job)
         except Exception as error:
             why = reason_of(f"{type(error).__name__}: {error}")
+            if SLOW_START in why:
+                log.warning("lake_job_delayed", job=job.name, reason=why)
+                self.figures.jobs_behind[job.name] = 1  # at the least; the next batch takes it
+                return
             self.figures.failed_jobs[job.name] = why
             log.error("lake_job_stopped", job=job.name, reason=why)
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from angarium.lake.audit import audit
 from angarium.lake.checkpoint import entry_id_of, stored_positions
 from angarium.lake.errors import LakeStopped
-from angarium.lake.pipeline import Figures, Pipeline, reason_of
+from angarium.lake.pipeline import SLOW_START, Figures, Pipeline, reason_of
 from angarium.lake.runner_lease import RunnerLease
 from angarium.lake.spark import executors
 from angarium.lake.tables import Lake
@@ -38,9 +38,6 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import Durability, Settings
 
 TELL_S = 1.0
-# Spark gives a Python worker ten seconds to start, and can't be told otherwise. A machine that was
-# too busy for it is asked again.
-SLOW_START = "Python worker failed to connect back"
 STARTS_MAX = 4
 # A standalone master that was restarted without its memory gives a running driver no others.
 EXECUTORS_MISSING_S = 120

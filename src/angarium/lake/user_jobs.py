@@ -111,11 +111,15 @@ class SendingJob(JobStep):
 
     def __init__(self, spark: SparkSession, tables: LakeTables, job: Handler) -> None:
         super().__init__(spark, tables, job)
-        self.tables = (tables["jobs"],)
+        self._sent = tables["jobs"]
+
+    def position(self) -> int:
+        # One more in the log, because numbers there begin with 0 and a position with -1.
+        return max(self._empty_upto, last_batch(self._sent, self.writer) - 1)
 
     def begin(self, upto: int) -> None:
         """A job that was never seen before begins behind what is there."""
-        if self.tables[0].last_batch(self.writer) is None:
+        if self._sent.last_batch(self.writer) is None:
             self._note(upto, 0)
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
@@ -125,10 +129,9 @@ class SendingJob(JobStep):
         raise NotImplementedError
 
     def _note(self, batch: int, count: int) -> None:
-        (table,) = self.tables
         row = (self.name, batch, count, time.time_ns() // 1_000_000)
-        frame = self.spark.createDataFrame([row], table.schema).coalesce(1)
-        table.write(frame, writer=self.writer, batch=batch)
+        frame = self.spark.createDataFrame([row], self._sent.schema).coalesce(1)
+        self._sent.write(frame, writer=self.writer, batch=batch + 1)
 
 
 class StreamJob(SendingJob):
