@@ -15,7 +15,7 @@ import uvloop
 from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
 from benchmarks.measure import Contender, compare, table
 from benchmarks.sizes import count, rounds
@@ -61,7 +61,7 @@ async def _main() -> None:
 
 
 def _one_by_one(client: redis.asyncio.Redis, runtime: Runtime) -> Accept:
-    script = client.register_script(ACCEPT_ITEMS.source)
+    script = client.register_script(ACCEPT_ITEMS.script.source)
     name = runtime.keyspace.name
     journal = [name(keys.JOURNAL), name(keys.JOURNAL_META)]
     names = [*journal, *SampleStore(runtime).shared_keys(0)]

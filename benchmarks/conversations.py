@@ -21,11 +21,11 @@ import uvloop
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.conversations.answers import NewReply
+from angarium.conversations import keys
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import MinMessageInfo, Reply, TaskItem
+from angarium.conversations.model import MinMessageInfo, OutgoingReply, TaskItem
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import read_script
@@ -144,7 +144,7 @@ class _Left:
         self.times: asyncio.Queue[int] = asyncio.Queue()
         self.app.reply_sender()(self.send)
 
-    async def send(self, reply: Reply) -> str:
+    async def send(self, reply: OutgoingReply) -> str:
         self.times.put_nowait(time.monotonic_ns())
         return f"ack-{reply.response_id}"
 

@@ -12,17 +12,17 @@ import time
 import uvloop
 
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import Reply, TaskItem
+from angarium.conversations.model import OutgoingReply, TaskItem
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 
 async def main() -> None:
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> str:
+    async def send(reply: OutgoingReply) -> str:
         print("sent", time.monotonic_ns(), flush=True)
         return f"ack-{reply.response_id}"
 

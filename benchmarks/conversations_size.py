@@ -17,10 +17,10 @@ import uvloop
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from benchmarks.conversations import TASK, Ours, spread
 from benchmarks.measure import (
     ATTEMPTS_MAX,

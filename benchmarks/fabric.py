@@ -13,7 +13,9 @@ from typing import Any, Self
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys as dispatch_keys
+from angarium.runtime import keys as runtime_keys
+from angarium.runtime.key import Key
 from angarium.runtime.keyspace import Keyspace
 from benchmarks.end_to_end import wait_for
 
@@ -49,17 +51,17 @@ class Fabric:
         }
         keyspace = Keyspace(prefix, partitions)
         self._orders = prefix + ORDERS
-        self.channel = keyspace.global_name(keys.MESSAGES_PUBLISHED)
+        self.channel = keyspace.global_name(dispatch_keys.MESSAGES_PUBLISHED)
 
-        def named(key: keys.Key) -> list[str]:
+        def named(key: Key) -> list[str]:
             return [keyspace.name(key, partition) for partition in range(partitions)]
 
-        self.streams = named(keys.MESSAGES_PROCESSED)
-        self.pending = named(keys.MESSAGES_PENDING)
-        self.payloads = named(keys.MESSAGES_PAYLOADS)
-        self.locks = named(keys.LEADER_LOCK)
-        self.terms = named(keys.LEADER_LOCK_TERM)
-        self._journals = named(keys.JOURNAL)
+        self.streams = named(dispatch_keys.MESSAGES_PROCESSED)
+        self.pending = named(dispatch_keys.MESSAGES_PENDING)
+        self.payloads = named(dispatch_keys.MESSAGES_PAYLOADS)
+        self.locks = named(dispatch_keys.LEADER_LOCK)
+        self.terms = named(dispatch_keys.LEADER_LOCK_TERM)
+        self._journals = named(runtime_keys.JOURNAL)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

@@ -31,7 +31,7 @@ from tests.kit.server import ServerProcess
 
 import angarium.lake
 import redis
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from benchmarks import lake_tables
 from benchmarks.measure import STEAL_MAX, cpu_times, steal_since
 from benchmarks.processes import family

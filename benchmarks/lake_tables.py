@@ -26,7 +26,7 @@ from angarium.lake.query import ask
 from angarium.lake.schemas import INTERVALS_S
 from angarium.lake.steps import LakeTables, follow, steps_of
 from angarium.lake.tables import Lake
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from benchmarks.processes import family
 from benchmarks.sizes import sizes
 

@@ -21,15 +21,15 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.store import PickupStore
-from angarium.routing.store import RoutingStore, Rules
-from angarium.runtime import keyspace as keys
+from angarium.routing.store import RoutingRules, RoutingStore
+from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.model import Start
+from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
 from benchmarks.end_to_end import wait_for
@@ -158,7 +158,7 @@ async def _intake(runtime: Runtime) -> None:
 
 
 async def _routing(runtime: Runtime) -> None:
-    store = RoutingStore(runtime, Rules(), runtime.settings.limits)
+    store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
     await store.touch("one")
     await _each(lambda n: store.process_payload_recip_key(f"did:key:z6Mk{n % KEYS:040}", TEXT))
 
@@ -190,7 +190,7 @@ async def _pickup(runtime: Runtime) -> None:
 async def _transactions(runtime: Runtime) -> None:
     await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "job"}]}))
     store = TransactionStore(runtime)
-    await _each(lambda _: store.start(Start("one", TEXT)))
+    await _each(lambda _: store.start(TransactionStart("one", TEXT)))
 
 
 MODULES: dict[str, Fill] = {

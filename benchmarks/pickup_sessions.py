@@ -20,7 +20,7 @@ from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 from angarium.pickup.store import PickupStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from benchmarks.measure import (
     ATTEMPTS_MAX,
     STEAL_MAX,
@@ -77,14 +77,14 @@ async def _prepare(stack: contextlib.AsyncExitStack, size: int) -> Bed:
     witness = server.client(decode_responses=True)
     lasting = {"lease_ms": HOUR_MS}
     runtime = await stack.enter_async_context(sample_runtime(server.url, pickup=lasting))
-    store = PickupStore(runtime, direct=True)
-    await store.chart(0, [], last=True)  # the database has no mail
-    await store.renew_gateway(0)
+    store = PickupStore(runtime, send_at_once=True)
+    await store.moves.write_counts(0, [], last=True)  # the database has no mail
+    await store.sessions.renew_gateway(0)
     journal = runtime.keyspace.name(keys.JOURNAL)
     before = int(witness.info("memory")["used_memory"])
     for start in range(0, size, OPENED_AT_ONCE):
         names = [_queue(number) for number in range(start, min(size, start + OPENED_AT_ONCE))]
-        await asyncio.gather(*(store.open_session(name, "s", "socket") for name in names))
+        await asyncio.gather(*(store.sessions.open(name, "s", "socket") for name in names))
         witness.delete(journal)
     used = int(witness.info("memory")["used_memory"]) - before
     bed = Bed(size, store, witness, journal, used / size, itertools.count())

@@ -15,7 +15,7 @@ import msgspec
 import uvloop
 
 from angarium.redis.client import Redis
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 PIPELINE = 200
 TICK_S = 0.01

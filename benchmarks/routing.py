@@ -21,9 +21,9 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
+from angarium.routing import keys
 from angarium.routing.items import encode_outbound, id_of, new_outbound
-from angarium.routing.store import Finished, RoutingStore, Rules
-from angarium.runtime import keyspace as keys
+from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
 from benchmarks import measure
 from benchmarks.measure import Round, table
 from benchmarks.routing_load import Counter, envelope, open_sink, post_all, request
@@ -119,7 +119,7 @@ async def _relays() -> None:
                 RoleProcess(["serve", "inbox", *app], env),
                 RoleProcess(["-m", "benchmarks.routing_peer", "relay", other.url]) as peer,
             ):
-                store = RoutingStore(runtime, Rules(), runtime.settings.limits)
+                store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
 
                 def spread(items: int) -> list[bytes]:
                     return list(itertools.islice(itertools.cycle(requests), items))
@@ -204,7 +204,7 @@ async def _sizes() -> None:
             server = stack.enter_context(ServerProcess())
             witness = server.client(decode_responses=True)
             runtime = await stack.enter_async_context(sample_runtime(server.url))
-            store = RoutingStore(runtime, Rules(), runtime.settings.limits)
+            store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
             await store.touch("one")
             # A server's scripts cost half as much while it is young, whatever it holds.
             await _assign(store, AGED_BY)
@@ -248,7 +248,7 @@ def _through(store: RoutingStore, size: int, used: int) -> Run:
             while (claim := await store.claim("one", 0, BATCH)) and claim.fresh:
                 taken = await store.take("one", 0, claim.fresh, BATCH)
                 done = [
-                    Finished(key, [(id_of(item), "") for item in found])
+                    FinishedKey(key, [(id_of(item), "") for item in found])
                     for key, found in zip(claim.fresh, taken, strict=True)
                     if isinstance(found, list)
                 ]

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, cast
 
 from angarium import Angarium
-from angarium.routing.items import Message
+from angarium.routing.items import InboundMessage
 
 app = Angarium()
 
 
 @app.inbox()
-async def handle(message: Message) -> None:
+async def handle(message: InboundMessage) -> None:
     """The least a handler can do."""
 
 

@@ -21,15 +21,15 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.runtime import Runtime
-from angarium.transactions.model import Start
+from angarium.transactions import keys
+from angarium.transactions.model import TransactionStart
 from angarium.transactions.pipeline import pipeline_of
-from angarium.transactions.statistics import Level
+from angarium.transactions.statistics import StatisticsLevel
 from angarium.transactions.store import (
-    HandoutStore,
     PipelineStore,
-    ReadingStore,
+    TransactionLeases,
+    TransactionQueries,
     TransactionStore,
 )
 from benchmarks.end_to_end import _redis
@@ -90,7 +90,7 @@ class Ours:
 
     def __init__(self, runtime: Runtime, pipeline: str) -> None:
         self._store = TransactionStore(runtime)
-        self._reading = ReadingStore(runtime)
+        self._queries = TransactionQueries(runtime)
         self._pipeline = pipeline
 
     async def run(self, items: int) -> None:
@@ -98,14 +98,14 @@ class Ours:
 
         async def starter(number: int) -> None:
             for _ in range(number, items, STARTERS):
-                await self._store.start(Start(self._pipeline))
+                await self._store.start(TransactionStart(self._pipeline))
 
         await asyncio.gather(*(starter(number) for number in range(STARTERS)))
         while await self._completed() < before + items:
             await asyncio.sleep(LOOK_S)
 
     async def _completed(self) -> int:
-        intervals = await self._reading.statistics(Level.COARSE, 3)
+        intervals = await self._queries.statistics(StatisticsLevel.COARSE, 3)
         return sum(each.all.get("completed", 0) for each in intervals)
 
 
@@ -297,7 +297,7 @@ async def _sizes() -> None:
     print("|---:|---:|---:|")
     with ServerProcess() as server:
         async with _runtime(server) as runtime:
-            store, handout = TransactionStore(runtime), HandoutStore(runtime)
+            store, leases = TransactionStore(runtime), TransactionLeases(runtime)
             witness = server.client()
             there = 0
             for size in sizes(0, 1_000, 100_000, 1_000_000):
@@ -307,7 +307,7 @@ async def _sizes() -> None:
                 # Redis rehashes what has grown in idle moments, and that is no look's cost.
                 await asyncio.sleep(SETTLE_S)
                 sleepers = await _cost_us(witness, lambda: store.wake_due(0, 500))
-                archive = await _cost_us(witness, lambda: handout.to_archive(0, "a", [], 500))
+                archive = await _cost_us(witness, lambda: leases.to_archive(0, "a", [], 500))
                 print(f"| {size:,} | {sleepers:.1f} | {archive:.1f} |")
     print()
 

@@ -13,8 +13,8 @@ import hypothesis
 import pytest
 import uvloop
 
-from angarium.runtime.setting_sources import entries_of
-from angarium.runtime.settings import Settings
+from angarium.runtime.setting_sources import setting_fields
+from angarium.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess
@@ -82,7 +82,7 @@ def any_redis_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder to be in, and an environment without any setting."""
-    former = {name for entry in entries_of(Settings) for name in entry.former_names}
+    former = {name for entry in setting_fields(Settings) for name in entry.former_names}
     for name in list(os.environ):
         if name.upper().startswith("ANGARIUM_") or name in former:
             monkeypatch.delenv(name)

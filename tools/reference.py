@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from angarium.runtime import keyspace, limits
-from angarium.runtime.keys.key import Key, Module, Scope
-from angarium.runtime.setting_sources import Entry, entries_of
-from angarium.runtime.settings import Settings
+from angarium.modules import MODULES
+from angarium.runtime import limits
+from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import LAYOUT_VERSION
+from angarium.runtime.setting_sources import SettingField, setting_fields
+from angarium.settings import Settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 COMMAND = "python tools/reference.py"
@@ -27,7 +29,7 @@ KEYSPACE_INTRODUCTION = f"""\
 
 {GENERATED}
 
-Every key Angarium keeps in Redis. Layout version {keyspace.LAYOUT_VERSION}.
+Every key Angarium keeps in Redis. Layout version {LAYOUT_VERSION}.
 
 With one partition (`ANGARIUM_PARTITIONS=1`, the default) a key is called exactly as below,
 behind `ANGARIUM_PREFIX`. With more partitions the hash tag of its partition comes first:
@@ -66,21 +68,21 @@ mean the same, in the environment only. Giving both names different values is an
 
 def keyspace_page() -> str:
     sections = [KEYSPACE_INTRODUCTION]
-    for module in get_args(Module):
-        keys = [key for key in keyspace.KEYS if key.module == module]
-        if keys:
+    for module in MODULES:
+        if module.keys:
             header = ("Key", "Type", "Holds", "Expires")
-            sections.append(f"## {module.capitalize()}\n\n{_table(header, map(_key_row, keys))}")
+            rows = map(_key_row, module.keys)
+            sections.append(f"## {module.name.capitalize()}\n\n{_table(header, rows)}")
     return "\n".join(sections)
 
 
 def _key_row(key: Key) -> tuple[str, ...]:
     # `model_construct` takes the defaults and looks at no environment.
-    setting = keyspace.names_set_by(Settings.model_construct()).get(key)
+    setting = Settings.model_construct().key_settings().get(key)
     marks = {Scope.KEYSPACE: "*once*", Scope.SERVER: "*shared*"}
     notes = [marks[key.scope]] if key.scope in marks else []
     if setting is not None:
-        notes.append(f"set by `{'.'.join(setting[0])}`")
+        notes.append(f"set by `{'.'.join(setting)}`")
     name = f"`{key.name}`" + (f" ({', '.join(notes)})" if notes else "")
     return name, key.type, key.meaning, key.expiry
 
@@ -88,7 +90,7 @@ def _key_row(key: Key) -> tuple[str, ...]:
 def settings_page() -> str:
     sections = [SETTINGS_INTRODUCTION]
     header = ("Variable", "Default", "Meaning", "Also")
-    entries = [entry for entry in entries_of(Settings) if entry.path[0] != "limits"]
+    entries = [entry for entry in setting_fields(Settings) if entry.path[0] != "limits"]
     # The sort keeps the order of the groups and puts the settings outside of them first.
     entries.sort(key=lambda entry: len(entry.path) > 1)
     for group, members in groupby(entries, _group):
@@ -98,11 +100,11 @@ def settings_page() -> str:
     return "\n".join(sections)
 
 
-def _group(entry: Entry) -> str:
+def _group(entry: SettingField) -> str:
     return entry.path[0] if len(entry.path) > 1 else "General"
 
 
-def _setting_row(entry: Entry) -> tuple[str, ...]:
+def _setting_row(entry: SettingField) -> tuple[str, ...]:
     also = ", ".join(f"`{name}`" for name in entry.former_names)
     return f"`{entry.variable}`", _default(entry), entry.description, also
 
@@ -112,7 +114,7 @@ def _limit_rows() -> Iterator[tuple[str, ...]]:
         yield f"`ANGARIUM_LIMITS__{name.upper()}`", f"`{default}`", limit.unit, limit.reason
 
 
-def _default(entry: Entry) -> str:
+def _default(entry: SettingField) -> str:
     value: Any = entry.default
     if entry.derived:
         return "in the home folder"

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from playwright.sync_api import Browser  # noqa: E402
 from tests.dashboard.browser import SIZES, Theme, browser, opened  # noqa: E402
 from tests.dashboard.building import Building, Client, Story, building, furnish, run  # noqa: E402
-from tests.routing.kit import envelope  # noqa: E402
+from tests.routing.harness import envelope  # noqa: E402
 
 from angarium.pickup.client import Delivery, PickupClient  # noqa: E402
 

@@ -12,16 +12,16 @@ import asyncio
 
 from angarium import Angarium
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import MessageOptions, Reply, TaskItem
+from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 app = Angarium()
 shown: asyncio.Queue[str] = asyncio.Queue()
 
 
 @app.reply_sender("chat")
-async def send(reply: Reply) -> str:
+async def send(reply: OutgoingReply) -> str:
     """Hand the reply to the client; answer with the id it will acknowledge."""
     print(f"{reply.request_id} → {reply.payload}", flush=True)
     ack_id = f"ack-{reply.response_id}"

@@ -1,11 +1,11 @@
-"""A mediator in miniature: it keeps mail for recipients and hands it over when they come.
+"""A small mediator: it queues messages for a recipient and delivers them.
 
     angarium serve gateway                       # in one shell
     python examples/pickup_mediator/mediator.py  # in another
 
-One client plays the mediator that senders reach, the other the one that the recipient's phone is
-connected to. The phone is away at first, gets its mail when it comes, then live; it acknowledges
-everything, goes, and finds what came meanwhile.
+Senders reach one client; the recipient's phone is connected to the other. The phone is offline at
+first. When it connects it gets its messages, then further ones live. It acknowledges all of them,
+disconnects, and later takes the message that it missed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANNA = "did:example:anna"
 
 
 class Phone:
-    """Shows what it gets, and tells the mediator to acknowledge."""
+    """Shows each message and acknowledges it at the mediator."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -46,20 +46,20 @@ async def main(url: str) -> list[str]:
         async def send(text: str) -> None:
             await outside.add_message(CONNECTION, [ANNA], {"text": text})
 
-        print("the phone is away; two messages come")
+        print("the phone is offline; two messages arrive")
         await send("one")
         await send("two")
         print(f"waiting: {await inside.get_available_message_count(CONNECTION)}")
 
-        print("the phone opens its socket: the mediator starts a live session")
+        print("the phone connects: the mediator opens a live session")
         await inside.add_live_session(CONNECTION, "session-1")
         await phone.receive(inside, 2)
 
-        print("a message comes while it is connected")
+        print("a message arrives while the phone is connected")
         await send("three")
         await phone.receive(inside, 3)
 
-        print("it goes away; another message comes; it asks for what it missed")
+        print("the phone disconnects, a message arrives, and the phone takes it later")
         await inside.remove_live_session(CONNECTION, "session-1")
         await send("four")
         for message in await inside.take_from_queue(CONNECTION, recipient_did=ANNA):

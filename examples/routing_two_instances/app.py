@@ -9,13 +9,13 @@ import os
 import sys
 
 from angarium import Angarium
-from angarium.routing.items import Message
+from angarium.routing.items import InboundMessage
 
 app = Angarium()
 
 
 @app.inbox()
-async def handle(message: Message) -> dict[str, str]:
+async def handle(message: InboundMessage) -> dict[str, str]:
     sys.stdout.write(
         f"instance {os.getpid()} got {len(message.payload)} bytes for {message.recip_key}\n"
     )

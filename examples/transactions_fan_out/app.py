@@ -2,7 +2,7 @@
 
 angarium up app:app                            # in this folder, in one terminal
 angarium pipeline load order.toml              # in another, and then
-angarium tx start order --data '{"items": [{"name": "tea", "grams": 250}]}' --wait-s 10
+angarium transactions start order --data '{"items": [{"name": "tea", "grams": 250}]}' --wait-s 10
 """
 
 from __future__ import annotations

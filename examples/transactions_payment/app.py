@@ -2,9 +2,9 @@
 
 angarium up app:app                            # in this folder, in one terminal
 angarium pipeline load payment.toml            # in another, and then
-angarium tx start payment --data '{"amount": 42}' --webhook https://shop.example/paid
-angarium tx switch ID bank '{"ok": true}'      # the bank's callback
-angarium tx show ID
+angarium transactions start payment --data '{"amount": 42}' --webhook https://shop.example/paid
+angarium transactions switch ID bank '{"ok": true}'      # the bank's callback
+angarium transactions show ID
 """
 
 from __future__ import annotations

@@ -276,9 +276,10 @@ def build(runtime, app):
 WITH_ERRANDS = """
 import sys
 from angarium.cli.main import main
+from angarium.runtime.module import Role
 from angarium.server import app
 
-app.ROLES = {"api": app.ROLES["api"], "worker": "errand"}
+app.ROLES = {"api": app.ROLES["api"], "worker": Role("worker", "errand", needs="worker")}
 sys.exit(main())
 """
 SHOP = """

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -17,10 +18,10 @@ from typing import Any
 import pytest
 
 from angarium.cli.main import main
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import digest
-from angarium.dispatch.identity import new_ids
+from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.store import DispatchStore
-from angarium.runtime import keyspace as keys
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
 from tests.kit.eventually import eventually
@@ -242,7 +243,8 @@ async def test_the_status_names_leader_and_figures_for_people_and_programs(
         assert sum(each["inbox"] for each in partitions) == 1
         assert found["dispatchers"] == ["one"]
         lines = (await ours.run("dispatch", "status")).out.splitlines()
-        assert lines[0].split("\t")[:3] == ["0", ours.runtime.actor, "1"]
+        assert lines[0].split()[:3] == ["partition", "leader", "term"]
+        assert lines[1].split()[:3] == ["0", ours.runtime.actor, "1"]
         assert lines[-2:] == ["consumers: none registered", "dispatchers: one"]
 
 
@@ -286,7 +288,8 @@ async def test_dead_letters_are_listed_with_their_reasons_and_page_by_page(
         first = await ours.die(evil, "w1: no such customer")
         second = await ours.die(b"2", "w1: still not")
         ended = await ours.run("dispatch", "dead", "list")
-        rows = [line.split("\t") for line in ended.out.splitlines()]
+        titles, *rows = [re.split("  +", line) for line in ended.out.splitlines()]
+        assert titles == ["message", "died", "deliveries", "last reason", "payload"]
         assert [row[0] for row in rows] == [first, second]
         assert rows[0][2:4] == ["1", "w1: no such customer"]
         assert "\x1b" not in ended.out

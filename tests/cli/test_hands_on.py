@@ -14,16 +14,16 @@ import pytest
 
 from angarium.cli.main import main
 from angarium.cli.runtime import PATIENCE_MS, impatient
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.cli.test_cli import COMMAND, angarium, components, environment, get
 from tests.kit.eventually import wait_until
 
 GROUPS = (
-    "tx",
+    "transactions",
     "pipeline",
     "dispatch",
     "conversation",
-    "route",
+    "routing",
     "pickup",
     "token",
     "lake",
@@ -53,8 +53,8 @@ def test_a_group_alone_says_what_is_in_it(group: str, capsys: pytest.CaptureFixt
 def test_a_wrong_argument_leads_to_the_help_of_its_own_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["tx", "list", "sleeping"]) == 2
-    assert capsys.readouterr().err.endswith("see angarium tx list --help\n")
+    assert main(["transactions", "list", "sleeping"]) == 2
+    assert capsys.readouterr().err.endswith("see angarium transactions list --help\n")
 
 
 def test_a_list_in_a_pipe_has_a_line_for_each_row(
@@ -63,19 +63,19 @@ def test_a_list_in_a_pipe_has_a_line_for_each_row(
     file = tmp_path / "p.json"
     file.write_text(json.dumps({"name": "pay", "steps": [{"type": "charge"}]}))
     assert main(["pipeline", "load", str(file)]) == 0
-    assert main(["tx", "start", "pay", '{"amount": 3}']) == 0
-    assert main(["tx", "start", "pay", "--data", '{"amount": 4}']) == 0
+    assert main(["transactions", "start", "pay", '{"amount": 3}']) == 0
+    assert main(["transactions", "start", "pay", "--data", '{"amount": 4}']) == 0
     ids = capsys.readouterr().out.split()[-2:]
     # Without a status: all that have not ended.
-    assert main(["tx", "list"]) == 0
+    assert main(["transactions", "list"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["id", "pipeline", "owner", "status", "step", "node"]
     assert sorted(row.split()[0] for row in rows) == sorted(ids)
-    assert main(["tx", "show", ids[0]]) == 0
+    assert main(["transactions", "show", ids[0]]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == ["data", '{"amount":3}']
-    assert main(["tx", "start", "pay", "{}", "--data", "{}"]) == 1
+    assert main(["transactions", "start", "pay", "{}", "--data", "{}"]) == 1
     assert "given twice" in capsys.readouterr().err
-    assert main(["tx", "start", "pay", "{"]) == 1
+    assert main(["transactions", "start", "pay", "{"]) == 1
     assert "the data is not JSON" in capsys.readouterr().err
 
 

@@ -11,10 +11,10 @@ from angarium import Angarium
 from angarium.client import Client, SyncClient
 from angarium.client.client import NotOpened
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from angarium.runtime.settings import Settings
-from angarium.runtime.trace import IN_HAND, InHand
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork
 from angarium.server.app import compose
-from tests.client.functions import app as functions
+from angarium.settings import Settings
+from tests.client.app import app as functions
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings
 
@@ -77,7 +77,7 @@ async def test_a_message_that_is_handled_twice_starts_one_transaction(
         await client.transactions.load(PIPELINE)
         ids = set()
         for _ in range(2):
-            IN_HAND.set(InHand(message_id, {}, is_message=True))
+            CURRENT_WORK.set(CurrentWork(message_id, {}, is_message=True))
             ids.add((await client.transactions.start("p", {})).transaction_id)
         assert len(ids) == 1
         (id,) = ids

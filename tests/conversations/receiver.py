@@ -1,4 +1,4 @@
-"""A client's end of HTTP callbacks: keeps what came, answers what the test says."""
+"""An HTTP server that receives callbacks, records them and answers as the test says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.conversations.kit import DEADLINE_S
+from tests.conversations.harness import DEADLINE_S
 from tests.kit.eventually import eventually
 
 Answer = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]

@@ -1,4 +1,4 @@
-"""What strangers and broken parts may send: defined answers, order kept, others not slowed."""
+"""Invalid input from clients and broken parts: a defined error; other replies are still sent."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.conversations.answers import read_infos
+from angarium.conversations import keys
 from angarium.conversations.errors import AckUnknown, IdRefused, RequestUnknown
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import MinMessageInfo, Reply, TaskItem, read_message, read_task
-from angarium.conversations.senders import _ack_id
-from angarium.runtime import keyspace as keys
+from angarium.conversations.model import (
+    MinMessageInfo,
+    OutgoingReply,
+    TaskItem,
+    read_message,
+    read_task,
+)
+from angarium.conversations.script_values import read_infos
+from angarium.conversations.senders import read_ack_id
 from angarium.runtime.application import Angarium
-from tests.conversations.kit import DEADLINE_S, Client, Harness, info, instance, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, info, instance, task
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
@@ -26,9 +32,9 @@ QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_any_bytes_in_our_keys_are_read_or_passed_over(data: bytes) -> None:
+def test_any_bytes_in_our_keys_are_read_or_skipped(data: bytes) -> None:
     read_infos([data])
-    assert _ack_id(data) is None or isinstance(_ack_id(data), str)
+    assert read_ack_id(data) is None or isinstance(read_ack_id(data), str)
     # These errors are what the store expects of a task that it can't read.
     with contextlib.suppress(msgspec.MsgspecError, RecursionError):
         assert isinstance(read_task(data), TaskItem)
@@ -57,13 +63,13 @@ async def test_an_unknown_ack_is_refused_and_changes_nothing(any_redis_url: str)
             await bridge.acknowledge("x" * 513)
 
 
-async def test_one_ack_id_for_two_replies_ends_the_first_and_the_other_by_its_time(
+async def test_one_ack_id_for_two_replies_ends_the_first_and_time_ends_the_other(
     redis_url: str,
 ) -> None:
     app, sent = Angarium(), list[str]()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> str:
+    async def send(reply: OutgoingReply) -> str:
         sent.append(reply.response_id)
         return "same"
 
@@ -94,7 +100,9 @@ async def test_an_ack_that_comes_twice_is_unknown_the_second_time(any_redis_url:
         assert client.sent == ["a1", "a2"]
 
 
-async def test_a_response_to_no_request_or_twice_holds_up_nobody(any_redis_url: str) -> None:
+async def test_a_reply_to_no_request_or_a_repeated_reply_blocks_no_other(
+    any_redis_url: str,
+) -> None:
     client = Client()
     quick = {"message_ttl": 200}
     async with instance(any_redis_url, client.app, conversations=quick) as bridge:
@@ -118,15 +126,15 @@ async def test_a_response_to_no_request_or_twice_holds_up_nobody(any_redis_url: 
         assert client.sent == ["a1", "a2"]
 
 
-async def test_a_memory_full_of_large_replies_takes_no_more_until_some_have_left(
+async def test_a_memory_queue_full_of_large_replies_takes_no_more_until_some_are_sent(
     redis_url: str,
 ) -> None:
-    """What has no space is stored and waits; it leaves when there is space, in its order."""
+    """Replies without space wait in Redis and are sent in order when there is space."""
     gate, sent = asyncio.Event(), list[str]()
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         await gate.wait()
         sent.append(reply.response_id)
 
@@ -151,7 +159,7 @@ async def test_a_memory_full_of_large_replies_takes_no_more_until_some_have_left
         assert left == [f"{name}{number}" for number in range(10)]
 
 
-async def test_a_reply_larger_than_the_whole_memory_still_leaves(redis_url: str) -> None:
+async def test_a_reply_larger_than_the_memory_limit_is_still_sent(redis_url: str) -> None:
     client, small = Client(), {"conversation_queue_bytes_max": 1}
     async with instance(redis_url, client.app, conversations=QUICK, limits=small) as bridge:
         await bridge.request("c", "A", "whatsapp")
@@ -161,7 +169,7 @@ async def test_a_reply_larger_than_the_whole_memory_still_leaves(redis_url: str)
         assert client.sent == [f"a{number}" for number in range(5)]
 
 
-async def test_a_task_nobody_can_read_is_cancelled_and_the_next_leaves(redis_url: str) -> None:
+async def test_a_task_that_cannot_be_read_is_cancelled_and_the_next_is_sent(redis_url: str) -> None:
     client = Client()
     async with sample_runtime(redis_url) as runtime:
         it = Harness(runtime, FakeClock())
@@ -177,11 +185,11 @@ async def test_a_task_nobody_can_read_is_cancelled_and_the_next_leaves(redis_url
         assert client.sent == ["b1"]
 
 
-async def test_an_ack_id_nobody_can_store_counts_as_no_ack(redis_url: str) -> None:
+async def test_an_ack_id_that_is_too_long_counts_as_no_ack(redis_url: str) -> None:
     app = Angarium()
 
     @app.reply_sender()
-    async def send(_: Reply) -> str:
+    async def send(_: OutgoingReply) -> str:
         return "x" * 10_000
 
     async with instance(redis_url, app) as bridge:
@@ -195,7 +203,7 @@ async def test_a_sender_that_answers_nonsense_cancels_its_group(redis_url: str) 
     app = Angarium()
 
     @app.reply_sender()
-    async def send(_: Reply) -> object:
+    async def send(_: OutgoingReply) -> object:
         return {"not": "an id"}
 
     async with instance(redis_url, app) as bridge:
@@ -209,17 +217,17 @@ async def test_nonsense_on_the_wake_channel_is_ignored(redis_url: str) -> None:
     async with instance(redis_url, client.app) as bridge:
         for payload in ("", "[]", "{", '{"woken":7}', '{"woken":["nobody"]}', "[" * 5_000):
             channel = bridge.store.wake_channel
-            await bridge._runtime.redis.call("PUBLISH", channel, payload)
+            await bridge.runtime.redis.call("PUBLISH", channel, payload)
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task())
         await client.wait(1)
 
 
 async def test_clocks_that_differ_by_a_minute_change_no_order(redis_url: str) -> None:
-    """Stored times come from Redis; what callers say of theirs is kept and decides nothing."""
+    """Stored times come from Redis; the timestamps of callers decide nothing."""
     first, second = Client(), Client()
     async with instance(redis_url, first.app) as one:
-        prefix = one._runtime.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with instance(redis_url, second.app, prefix=prefix) as other:
             await one.request("c", "G", "whatsapp")
             await other.request("c", "A", "whatsapp", request_timestamp=100_000)
@@ -236,8 +244,8 @@ async def test_clocks_that_differ_by_a_minute_change_no_order(redis_url: str) ->
             assert first.sent == ["g1", "b1"]
 
 
-async def test_what_nobody_can_send_expires_and_is_accounted_for(any_redis_url: str) -> None:
-    """On real time: Redis' own expiry takes the keys, and the journal still tells the end."""
+async def test_a_reply_without_a_sender_expires_with_one_event(any_redis_url: str) -> None:
+    """On the real clock: Redis expires the keys, and the journal still has the end."""
     quick = {
         **QUICK,
         "message_ttl": 300,
@@ -245,12 +253,12 @@ async def test_what_nobody_can_send_expires_and_is_accounted_for(any_redis_url: 
         "awaited_retries_factor": 0.001,
     }
     async with instance(any_redis_url, Angarium(), conversations=quick) as bridge:
-        module = Harness(bridge._runtime, FakeClock())
+        process = Harness(bridge.runtime, FakeClock())
         await bridge.request("c", "U", "whatsapp")
         await bridge.request("c", "A", "whatsapp")
         await bridge.reply("c", "A", "a1", task(sender="nobody"))
         await settled(bridge)
-        events = await module.events()
+        events = await process.events()
         assert events.count(("expired", "a1")) == 1
         assert events.count(("request_expired", "U")) == 1
         assert (await bridge.store.check_reply(info("A", "a1"))).status == "gone"

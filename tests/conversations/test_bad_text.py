@@ -1,4 +1,4 @@
-"""Text of user code that is not valid Unicode: cleaned where people read it, refused in ids.
+"""Text of user code that is not valid Unicode: escaped where people read it, refused in ids.
 
 `os.listdir` makes such text from file names that are not UTF-8, and exceptions repeat it.
 """
@@ -10,21 +10,23 @@ from typing import Any
 
 import pytest
 
+from angarium.conversations.compat import (
+    MessageSyncManager,
+    ResponsesIdByRequestId,
+    SyncMessageOptions,
+)
 from angarium.conversations.errors import Fatal, Recoverable, error_text
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.manager import MessageSyncManager
 from angarium.conversations.model import (
     MessageOptions,
     MinMessageInfo,
-    Reply,
-    ResponsesIdByRequestId,
-    SyncMessageOptions,
+    OutgoingReply,
     TaskItem,
 )
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
-from tests.conversations.kit import DEADLINE_S, info, instance, module, task
+from tests.conversations.harness import DEADLINE_S, harness, info, instance, task
 from tests.kit.eventually import eventually
 
 BAD = "caf\udce9"
@@ -38,7 +40,7 @@ class Unreadable(Exception):
 
 async def reasons(bridge: ConversationsInstance) -> list[str]:
     found = []
-    for entry in await Journal(bridge._runtime).read(0, entries_max=1_000):
+    for entry in await Journal(bridge.runtime).read(0, entries_max=1_000):
         found += [event.detail for event in decode_entry(*entry).events if event.detail]
     return [text for text in found if text != "A"]
 
@@ -54,13 +56,13 @@ async def reasons(bridge: ConversationsInstance) -> list[str]:
         (Fatal(BAD * 100), (CLEAN * 100)[:200]),
     ],
 )
-async def test_what_a_sender_raises_is_stored_clean_and_ends_nothing_else(
+async def test_the_text_of_a_senders_error_is_stored_as_valid_unicode_and_others_go_on(
     redis_url: str, error: BaseException, text: str
 ) -> None:
     app, sent = Angarium(), list[str]()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         if reply.conversation_id == "c":
             raise error
         sent.append(reply.response_id)
@@ -82,7 +84,7 @@ async def test_an_ack_id_that_is_not_valid_counts_as_delivered(redis_url: str) -
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> str:
+    async def send(reply: OutgoingReply) -> str:
         return BAD
 
     async with instance(redis_url, app) as bridge:
@@ -157,7 +159,7 @@ CALLS: dict[str, Call] = {
 async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
     redis_url: str, what: str
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         with pytest.raises(InputInvalid) as refused:
             await CALLS[what](it.manager)
@@ -166,8 +168,8 @@ async def test_an_id_that_is_not_valid_is_refused_and_nothing_else_is(
         assert await it.verdict(info("A", "a1")) == "send"
 
 
-async def test_a_reason_that_is_not_valid_is_stored_clean(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_a_reason_that_is_not_valid_unicode_is_stored_escaped(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         assert await it.manager.set_awaited_by_request_id("c", "A", why=BAD) == 1

@@ -1,4 +1,4 @@
-"""Ids used again, times that are nearly over, what is left behind, and strangers' text."""
+"""Ids used again, replies about to expire, leftovers, large groups and odd text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from yarl import URL
 
 from angarium.cli import conversation as command
-from angarium.conversations import manager as manager_module
-from angarium.conversations.answers import Cancelling, NewReply
+from angarium.conversations import keys, operations
+from angarium.conversations.compat import SyncMessageOptions
 from angarium.conversations.errors import AckUnknown, ReplyUnknown, RequestUnknown
-from angarium.conversations.model import MinMessageInfo, Reply, SyncMessageOptions
-from angarium.conversations.show import show
-from angarium.runtime import keyspace as keys
+from angarium.conversations.model import MinMessageInfo, OutgoingReply
+from angarium.conversations.script_values import CancelOptions, NewReply
+from angarium.conversations.views import view_conversation
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, Overloaded
-from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, module, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.conversations.test_bad_input import settled
-from tests.conversations.test_http import House, house, opening
+from tests.conversations.test_http import ApiClient, opening, running_api
 from tests.kit.eventually import eventually
 
 ODD = ["a\nb", "[/red]", "\x1b[31m", "\x00", "Ü/ß", '"\\', "%2F", "😀"]
@@ -36,12 +36,12 @@ async def order_fields(it: Harness, conversation_id: str = "c") -> set[str]:
     return {field.decode() for field in found}
 
 
-# Ids that are used again
+# Ids used again
 
 
-async def test_the_end_of_a_reply_does_not_take_another_of_the_same_id(any_redis_url: str) -> None:
-    """Response ids that are numbered per request come again when the first's time is over."""
-    async with module(any_redis_url) as it:
+async def test_the_end_of_a_reply_does_not_end_another_of_the_same_id(any_redis_url: str) -> None:
+    """A response id numbered per request is used again when the first reply has expired."""
+    async with harness(any_redis_url) as it:
         await it.request("A")
         first = await it.reply("A", "1")
         assert await it.store.report_sent(first, "ack") == "sent"
@@ -64,7 +64,7 @@ async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         sent.append(reply.conversation_id)
         await gate.wait()
 
@@ -77,8 +77,8 @@ async def test_two_conversations_may_use_the_same_response_id(any_redis_url: str
         gate.set()
 
 
-async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_an_id_is_looked_up_in_its_own_conversation_only(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         await it.store.report_sent(reply, "ack")
@@ -90,11 +90,11 @@ async def test_an_id_is_looked_for_in_its_own_conversation_only(redis_url: str) 
         assert found == reply
 
 
-# What is left behind
+# Leftovers
 
 
-async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) -> None:
-    async with module(any_redis_url, limits={"conversation_requests_max": 3}) as it:
+async def test_requests_without_a_reply_leave_nothing_behind(any_redis_url: str) -> None:
+    async with harness(any_redis_url, limits={"conversation_requests_max": 3}) as it:
         partition = it.store.partition_of("c")
         for number in range(10):
             await it.request(f"r{number}")
@@ -106,10 +106,10 @@ async def test_requests_nobody_answers_leave_nothing_behind(any_redis_url: str) 
         assert await it.count("request_expired") == 9
 
 
-async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
+async def test_a_request_opened_again_does_not_expire_with_its_predecessor(
     redis_url: str,
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(10_000)
         await it.request("A")
@@ -120,12 +120,12 @@ async def test_a_request_that_lives_again_is_not_ended_with_its_former_life(
         assert events.count(("answered", "A")) == 1
 
 
-async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_places_are_removed_with_their_expired_list(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         for number in range(3):
             await it.reply("A", f"a{number}")
-        # Redis ends the list by itself; the conversation lives on by new requests.
+        # Redis expires the list; new requests keep the conversation.
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSES, 0, "c")
         await it.runtime.redis.call("DEL", name)
         it.clock.jump(900_000)
@@ -138,13 +138,13 @@ async def test_places_do_not_outlive_the_list_they_are_places_of(redis_url: str)
         assert [each.request_id for each in (await it.store.snapshot("c", 9)).requests] == ["B"]
 
 
-# Times that are nearly over
+# Replies about to expire
 
 
-async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
+async def test_a_reply_sent_shortly_before_it_expires_can_still_be_acknowledged(
     redis_url: str,
 ) -> None:
-    """On real time, because Redis' own expiry must not take its place too early."""
+    """On the real clock: Redis must not expire its place too early."""
     quick = {"message_ttl": 500, "awaited_message_ttl": 1_000, "sent_message_ttl": 20_000}
     client = Client(ack=True)
     async with instance(redis_url, client.app, conversations=quick) as bridge:
@@ -152,22 +152,23 @@ async def test_a_reply_sent_at_the_end_of_its_time_can_still_be_acknowledged(
         await bridge.reply("c", "A", "a1", task())
         await client.wait(1)
         partition = bridge.store.partition_of("c")
-        name = bridge._runtime.keyspace.name
+        name = bridge.runtime.keyspace.name
         sent = name(keys.CONVERSATION_RESPONSE, partition, "a1")
 
         async def is_sent() -> bool:
-            return bool(await bridge._runtime.redis.call("HGET", sent, "status") == b"SENT")
+            return bool(await bridge.runtime.redis.call("HGET", sent, "status") == b"SENT")
 
         await eventually(is_sent, DEADLINE_S)
         for key in (keys.CONVERSATION_RESPONSES, keys.CONVERSATION_ORDER):
-            left_ms = await bridge._runtime.redis.call("PTTL", name(key, partition, "c"))
+            left_ms = await bridge.runtime.redis.call("PTTL", name(key, partition, "c"))
             assert left_ms > 5_000
-        found = await bridge.manager.get_conversation_message(SyncMessageOptions("a1"))
-        assert found["status"] == "SENT"
+        found = await bridge.store.read_reply("a1", "c")
+        assert found is not None
+        assert found.status == "SENT"
 
 
-async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_the_end_of_a_later_reply_does_not_shorten_a_back_off(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         first, second = await it.reply("A", "a1"), await it.reply("B", "b1")
@@ -178,8 +179,8 @@ async def test_the_end_of_a_later_reply_does_not_cut_a_back_off_short(redis_url:
         assert (await it.store.claim_awaited(0, 10))[1] == [first]
 
 
-async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_the_first_message_has_not_expired(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         it.clock.jump(1_000)
@@ -193,11 +194,11 @@ async def test_the_first_message_is_one_that_lives(redis_url: str) -> None:
 # Groups larger than one call
 
 
-async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
+async def test_a_large_group_is_cancelled_completely_although_its_first_was_delivered_meanwhile(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager_module, "GROUP_PART", 4)
-    async with module(redis_url) as it:
+    monkeypatch.setattr(operations, "CANCEL_BATCH", 4)
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         replies = [await it.reply("A", f"a{number}") for number in range(10)]
@@ -205,7 +206,7 @@ async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
         cancel = it.store.cancel
 
         async def cancel_and_deliver(
-            request: MinMessageInfo, some: list[MinMessageInfo], what: Cancelling, **more: bool
+            request: MinMessageInfo, some: list[MinMessageInfo], what: CancelOptions, **more: bool
         ) -> object:
             done = await cancel(request, some, what, whole_group=more["whole_group"])
             await it.store.finish(replies[0], "unasked")
@@ -223,7 +224,7 @@ async def test_a_large_group_goes_as_a_whole_though_its_first_left_meanwhile(
 
 async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
     large = b'{"messageOptions":{"payload":"' + b"x" * (5 << 20) + b'"}}'
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         for name in ("A", "B", "C"):
             await it.request(name, name)
             await it.store.accept_reply(NewReply(name, name, name, 2, large))
@@ -240,26 +241,28 @@ async def test_large_replies_are_taken_a_few_at_a_time(redis_url: str) -> None:
         assert (await it.store.claim_awaited(0, 10))[1] == due[2:]
 
 
-async def test_looking_at_a_conversation_does_not_read_what_its_replies_say(
+async def test_a_view_of_a_conversation_does_not_read_the_tasks_of_its_replies(
     redis_url: str,
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         name = it.runtime.keyspace.name(keys.CONVERSATION_RESPONSE, 0, "a1")
         await it.runtime.redis.call("HSET", name, "taskItem", "[" * 10_000)
-        (only,) = (await show(it.store, "c")).replies
+        (only,) = (await view_conversation(it.store, "c")).replies
         assert (only.reply.status, only.reason.why) == ("PENDING", "send")
         found = await it.manager.get_conversation_message(SyncMessageOptions("a1"))
         assert "taskItem" not in found
 
 
-# What callers, senders and strangers bring
+# Odd input of callers, senders and clients
 
 
 @pytest.mark.parametrize("wrong", [1.5, float("nan"), -1, 2**60, "1", True])
-async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: object) -> None:
-    async with module(redis_url) as it:
+async def test_a_timestamp_that_is_no_whole_number_is_refused(
+    redis_url: str, wrong: object
+) -> None:
+    async with harness(redis_url) as it:
         with pytest.raises(InputInvalid, match="timestamp"):
             await it.manager.create_conversation_register(
                 "web",
@@ -280,8 +283,8 @@ async def test_a_time_that_is_no_whole_number_is_refused(redis_url: str, wrong: 
             )
 
 
-async def test_one_reply_nobody_can_read_does_not_keep_the_others(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_a_reply_that_cannot_be_read_does_not_block_the_others(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         for name in ("A", "B"):
             await it.request(name, name)
             await it.reply(name, name, name, held=False)
@@ -307,15 +310,15 @@ async def test_a_sender_may_raise_anything(
     app = Angarium()
     sent: list[str] = []
 
-    def send(reply: Reply) -> None:
+    def send(reply: OutgoingReply) -> None:
         if reply.conversation_id == "bad":
             raise kind
         sent.append(reply.response_id)
 
-    async def send_async(reply: Reply) -> None:
+    async def send_async(reply: OutgoingReply) -> None:
         send(reply)
 
-    async def send_thread(reply: Reply) -> None:
+    async def send_thread(reply: OutgoingReply) -> None:
         await asyncio.to_thread(send, reply)
 
     app.reply_sender()({"sync": send, "async": send_async, "thread": send_thread}[way])
@@ -329,12 +332,12 @@ async def test_a_sender_may_raise_anything(
         await eventually(lambda: sent == ["good", "later"], DEADLINE_S)
 
 
-async def test_a_sender_is_told_when_the_reply_was_made(redis_url: str) -> None:
+async def test_a_sender_gets_the_time_at_which_the_reply_was_made(redis_url: str) -> None:
     times: list[int] = []
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         times.append(reply.response_timestamp)
 
     async with instance(redis_url, app) as bridge:
@@ -346,7 +349,7 @@ async def test_a_sender_is_told_when_the_reply_was_made(redis_url: str) -> None:
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_ids_go_through_every_state(redis_url: str, odd: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request(odd, odd)
         await it.request(f"{odd}2", odd)
         sent = await it.reply(odd, odd, odd)
@@ -377,53 +380,56 @@ async def test_a_callback_of_any_id_arrives(redis_url: str, odd: str) -> None:
 
 @pytest.mark.parametrize("odd", [*ODD[1:], "requests", "a/b/c", "/", "a//b", "?x=1#y"])
 async def test_any_conversation_can_be_shown_over_http(redis_url: str, odd: str) -> None:
-    async with house(redis_url) as (api, _):
+    async with running_api(redis_url) as (api, _):
         assert await api.post("requests", opening("A", odd)) == (201, "created")
         status, shown = await get_encoded(api, odd)
         assert (status, shown["conversationId"], shown["requestsTotal"]) == (200, odd, 1)
 
 
 async def test_a_conversation_without_an_id_is_refused_over_http(redis_url: str) -> None:
-    async with house(redis_url) as (api, _):
+    async with running_api(redis_url) as (api, _):
         status, problem = await get_encoded(api, "")
         assert (status, problem["code"]) == (400, "id_refused")
 
 
-async def get_encoded(api: House, conversation_id: str) -> tuple[int, dict[str, object]]:
+async def get_encoded(api: ApiClient, conversation_id: str) -> tuple[int, dict[str, object]]:
     async with aiohttp.ClientSession() as session:
-        url = f"{api._url}/{quote(conversation_id, safe='')}"
+        url = f"{api.url}/{quote(conversation_id, safe='')}"
         async with session.get(URL(url, encoded=True)) as response:
             return response.status, await response.json(content_type=None)
 
 
 @pytest.mark.parametrize("odd", ODD)
-async def test_the_command_prints_one_line_each_and_steers_no_terminal(
-    redis_url: str, odd: str
+async def test_the_command_prints_no_control_characters_of_an_id(
+    redis_url: str, odd: str, no_settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with module(redis_url) as it:
-        await it.request(odd, odd)
-        await it.request("B", odd)
-        await it.reply("B", odd, odd)
-        await it.reply("B", "b2", odd)
-        found = await show(it.store, odd)
-    lines = io.StringIO()
-    with redirect_stdout(lines):
-        command._print_lines(found)
-    assert len(lines.getvalue().splitlines()) == 5
-    table = io.StringIO()
-    with redirect_stdout(table):
-        command._print_table(found)
-    for text in (lines.getvalue(), table.getvalue()):
-        assert "\x1b" not in text
-        assert "\x00" not in text
+    """An id with a line break adds no line either."""
+    async with harness(redis_url) as it:
+        for conversation_id in (odd, "plain"):
+            await it.request(f"{conversation_id}-A", conversation_id)
+            await it.request(f"{conversation_id}-B", conversation_id)
+            await it.reply(f"{conversation_id}-B", f"{conversation_id}-b", conversation_id)
+        monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
+        monkeypatch.setenv("ANGARIUM_PREFIX", it.runtime.settings.prefix)
+        found, plain = [await printed(conversation_id) for conversation_id in (odd, "plain")]
+    assert len(found.splitlines()) == len(plain.splitlines())
+    assert all(char.isprintable() for line in found.splitlines() for char in line)
     if odd.isprintable():
-        assert odd in table.getvalue()
+        assert odd in found
 
 
-async def test_a_full_conversation_takes_requests_again_when_old_ones_are_over(
+async def printed(conversation_id: str) -> str:
+    """The output of `angarium conversation show`."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert await asyncio.to_thread(command.show, conversation_id) == 0
+    return output.getvalue()
+
+
+async def test_a_full_conversation_takes_requests_again_when_old_ones_have_expired(
     redis_url: str,
 ) -> None:
-    async with module(redis_url, limits={"conversation_requests_max": 2}) as it:
+    async with harness(redis_url, limits={"conversation_requests_max": 2}) as it:
         await it.request("A")
         await it.request("B")
         with pytest.raises(Overloaded):

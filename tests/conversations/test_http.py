@@ -1,4 +1,4 @@
-"""The module's HTTP operations: refusals by name, and the page's promises against made-up input."""
+"""The module's HTTP API: error codes, and conformance to its OpenAPI page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from angarium.conversations.http import face
+from angarium.conversations.http import http_api
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
@@ -20,30 +20,30 @@ from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 
 
-class House:
+class ApiClient:
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
         self._session = session
-        self._url = f"http://127.0.0.1:{port}/v1/conversations"
+        self.url = f"http://127.0.0.1:{port}/v1/conversations"
 
     async def post(self, path: str, body: object) -> tuple[int, str]:
         """The status, and the code of a problem or the status that the answer names."""
-        async with self._session.post(f"{self._url}/{path}", json=body) as response:
+        async with self._session.post(f"{self.url}/{path}", json=body) as response:
             answer = await response.json(content_type=None)
             return response.status, answer.get("code") or answer["status"]
 
     async def get(self, path: str) -> tuple[int, Any]:
-        async with self._session.get(f"{self._url}/{path}") as response:
+        async with self._session.get(f"{self.url}/{path}") as response:
             return response.status, await response.json(content_type=None)
 
 
 @asynccontextmanager
-async def house(redis_url: str) -> AsyncIterator[tuple[House, Runtime]]:
+async def running_api(redis_url: str) -> AsyncIterator[tuple[ApiClient, Runtime]]:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
-        api = Api(runtime, [face(runtime, Angarium())])
+        api = Api(runtime, [http_api(runtime, Angarium())])
         await api.start()
         try:
             async with aiohttp.ClientSession() as session:
-                yield House(session, api.ports["http"]), runtime
+                yield ApiClient(session, api.ports["http"]), runtime
         finally:
             await api.stop(10)
 
@@ -59,7 +59,7 @@ def answering(response_id: str, request_id: str = "A", **more: Any) -> dict[str,
 
 
 async def test_every_refusal_has_its_code(redis_url: str) -> None:
-    async with house(redis_url) as (api, _):
+    async with running_api(redis_url) as (api, _):
         assert await api.post("requests", opening()) == (201, "created")
         assert await api.post("requests", opening()) == (200, "duplicate")
         assert await api.post("requests", opening("A", "d")) == (409, "request_taken")
@@ -78,7 +78,7 @@ async def test_every_refusal_has_its_code(redis_url: str) -> None:
 async def test_a_conversation_is_shown_with_the_reason_each_reply_waits(
     redis_url: str, response_id: str
 ) -> None:
-    async with house(redis_url) as (api, _):
+    async with running_api(redis_url) as (api, _):
         for request_id in ("A", "B"):
             await api.post("requests", opening(request_id))
         await api.post("replies", answering(response_id, "B", payload={"text": "hello"}))
@@ -91,7 +91,7 @@ async def test_a_conversation_is_shown_with_the_reason_each_reply_waits(
         assert (status, shown["repliesTotal"]) == (200, 0)
 
 
-def test_the_api_keeps_what_its_page_promises(redis_url: str) -> None:
+def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
     """Requests made up from the page, good and bad, against the real process."""
     env = {"ANGARIUM_REDIS_URL": redis_url, "ANGARIUM_PREFIX": "conversations-page:"}
     with RoleProcess(["serve", "api"], {**env, "ANGARIUM_HTTP__PORT": "0"}) as role:

@@ -1,4 +1,4 @@
-"""The role inside one process: what it sends, in which order, and what it does with failures."""
+"""The role inside one process: order of sending, failures, wake-ups and metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
 from angarium.conversations.instance import build, check
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.figures import Figures, read_processes
-from angarium.runtime.settings import load
-from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
+from angarium.runtime.process_report import ProcessReporter, read_processes
+from angarium.settings import load
+from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.conversations.receiver import receiver
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import Signal, eventually
@@ -23,7 +23,7 @@ from tests.kit.sample import sample_runtime
 QUICK = {"awaited_first_turn": 1_000, "awaited_messages_interval": 50}
 
 
-async def test_replies_leave_in_the_order_of_their_requests(any_redis_url: str) -> None:
+async def test_replies_are_sent_in_the_order_of_their_requests(any_redis_url: str) -> None:
     client = Client()
     async with instance(any_redis_url, client.app) as bridge:
         await bridge.request("c", "A", "whatsapp")
@@ -48,7 +48,9 @@ async def test_the_next_reply_waits_for_the_ack_of_the_one_before(any_redis_url:
         assert client.sent == ["a0", "a1", "a2"]
 
 
-async def test_a_lost_ack_counts_as_sent_when_its_time_is_over(any_redis_url: str) -> None:
+async def test_a_reply_whose_ack_is_lost_counts_as_delivered_after_its_time(
+    any_redis_url: str,
+) -> None:
     client = Client(ack=True)
     quick = {**QUICK, "sent_message_ttl": 100}
     async with instance(any_redis_url, client.app, conversations=quick) as bridge:
@@ -68,11 +70,11 @@ async def test_a_lost_ack_counts_as_sent_when_its_time_is_over(any_redis_url: st
 
 
 async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_url: str) -> None:
-    """Polling is off, so that only the wake-up can do it."""
+    """Polling is off: only the wake-up can do it."""
     first, second = Client(ack=True), Client(ack=True)
     patient = {"interval": 600_000, "check_queue_interval": 600_000}
     async with instance(any_redis_url, first.app, conversations=patient) as one:
-        prefix = one._runtime.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with instance(
             any_redis_url, second.app, prefix=prefix, conversations=patient
         ) as other:
@@ -80,7 +82,7 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
             await one.reply("c", "A", "a1", task())
             await first.wait(1)
             await other.reply("c", "A", "a2", task())
-            await eventually(lambda: other.queue.figures.waits >= 1, DEADLINE_S)
+            await eventually(lambda: other.queue.metrics.waits >= 1, DEADLINE_S)
             assert second.sent == []
             await one.acknowledge("ack-a1")
             await second.wait(1)
@@ -89,19 +91,21 @@ async def test_a_reply_in_one_process_is_woken_by_the_ack_in_another(any_redis_u
 async def test_a_reply_that_no_process_holds_is_taken_by_one(any_redis_url: str) -> None:
     client = Client()
     async with instance(any_redis_url, client.app) as bridge:
-        module = Harness(bridge._runtime, FakeClock())
+        process = Harness(bridge.runtime, FakeClock())
         await bridge.request("c", "A", "whatsapp")
-        await module.reply("A", "a1", held=False)
+        await process.reply("A", "a1", held=False)
         await client.wait(1)
         assert client.sent == ["a1"]
 
 
-async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url: str) -> None:
+async def test_a_fatal_error_cancels_the_group_and_unblocks_the_next_reply(
+    any_redis_url: str,
+) -> None:
     sent: list[str] = []
     app = Angarium()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         if reply.request_id == "A":
             raise Fatal("blocked by the client")
         sent.append(reply.response_id)
@@ -113,9 +117,12 @@ async def test_a_fatal_error_cancels_the_group_and_frees_the_next(any_redis_url:
         await bridge.reply("c", "A", "a1", task())
         await bridge.reply("c", "A", "a2", task())
         await eventually(lambda: sent == ["b1"], DEADLINE_S)
-        module = Harness(bridge._runtime, FakeClock())
-        assert await module.count("cancelled") in (1, 2)  # a2 may come after its request was closed
-        events = await module.events()
+        process = Harness(bridge.runtime, FakeClock())
+        assert await process.count("cancelled") in (
+            1,
+            2,
+        )  # a2 may come after its request was closed
+        events = await process.events()
         assert ("cancelled", "a1") in events
 
 
@@ -127,7 +134,7 @@ async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
     app = Angarium()
 
     @app.reply_sender()
-    def send(reply: Reply) -> None:
+    def send(reply: OutgoingReply) -> None:
         sent.append(f"{reply.response_id}.{reply.awaited_retries}")
         if len(sent) == 1:
             raise error
@@ -141,18 +148,18 @@ async def test_any_other_error_makes_the_group_awaited_and_it_is_tried_again(
         assert sent[:2] == ["a1.0", "a1.1"]
 
 
-async def test_a_sender_that_hangs_holds_up_nobody_else(redis_url: str) -> None:
-    """More hang than may send at once; the replies of other conversations leave all the same."""
+async def test_a_sender_that_hangs_does_not_block_other_conversations(redis_url: str) -> None:
+    """More sends hang than may run at once; other conversations are still sent."""
     sent: list[str] = []
     app = Angarium()
     hanging = asyncio.Event()
 
     @app.reply_sender("hangs")
-    async def hang(_: Reply) -> None:
+    async def hang(_: OutgoingReply) -> None:
         await hanging.wait()
 
     @app.reply_sender()
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         sent.append(reply.response_id)
 
     few = {"concurrent": 2, "concurrent_factor": 1.0}
@@ -174,7 +181,7 @@ async def test_a_sender_that_hangs_too_long_is_given_up_and_the_reply_awaited(
     entered = Signal()
 
     @app.reply_sender()
-    async def hang(_: Reply) -> None:
+    async def hang(_: OutgoingReply) -> None:
         entered.fire()
         await asyncio.Event().wait()
 
@@ -191,7 +198,7 @@ async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
     threads: list[int] = []
 
     @app.reply_sender("sms")
-    def send(_: Reply) -> str:
+    def send(_: OutgoingReply) -> str:
         threads.append(threading.get_ident())
         return "ack"
 
@@ -203,10 +210,10 @@ async def test_a_plain_function_sends_in_a_thread(redis_url: str) -> None:
         assert await bridge.acknowledge("ack") == "delivered"
 
 
-async def test_another_module_can_be_joined_as_a_way_out(redis_url: str) -> None:
+async def test_another_module_can_offer_a_sender(redis_url: str) -> None:
     delivered: list[str] = []
 
-    async def deliver(reply: Reply) -> str | None:
+    async def deliver(reply: OutgoingReply) -> str | None:
         delivered.append(reply.payload)
         return None
 
@@ -226,7 +233,7 @@ async def test_an_ack_may_come_before_the_report_that_it_was_sent(redis_url: str
     async with asyncio.TaskGroup() as group:
 
         @app.reply_sender()
-        async def send(_: Reply) -> str:
+        async def send(_: OutgoingReply) -> str:
             acks.append(group.create_task(bridge.acknowledge("early")))
             await asyncio.sleep(0)
             return "early"
@@ -238,11 +245,11 @@ async def test_an_ack_may_come_before_the_report_that_it_was_sent(redis_url: str
             assert await acks[0] == "delivered"
 
 
-async def test_what_a_stopping_process_holds_goes_to_another_at_once(redis_url: str) -> None:
+async def test_another_process_takes_the_replies_of_a_stopping_one_at_once(redis_url: str) -> None:
     first, second = Client(ack=True), Client(ack=True)
     slow = {"awaited_messages_interval": 600_000, "awaited_first_turn": 1_000}
     async with instance(redis_url, second.app, conversations=slow) as other:
-        prefix = other._runtime.settings.prefix
+        prefix = other.runtime.settings.prefix
         await eventually(lambda: other.agent.turns >= 1, DEADLINE_S)
         async with instance(redis_url, first.app, prefix=prefix, conversations=slow) as one:
             await one.request("c", "A", "whatsapp")
@@ -275,7 +282,7 @@ async def test_callbacks_carry_the_payload_and_their_answers_decide(redis_url: s
         )
 
 
-async def test_a_private_callback_address_is_refused_for_good(redis_url: str) -> None:
+async def test_a_private_callback_address_cancels_the_reply(redis_url: str) -> None:
     async with instance(redis_url, Angarium()) as bridge:
         await bridge.request("c", "A", "web")
         await bridge.reply("c", "A", "a1", task(1, callback_url="http://127.0.0.1:9/"))
@@ -286,47 +293,47 @@ async def test_a_reply_without_a_sender_waits_for_a_process_that_has_it(redis_ur
     elsewhere, sent = Angarium(), list[str]()
 
     @elsewhere.reply_sender("elsewhere")
-    async def send(reply: Reply) -> None:
+    async def send(reply: OutgoingReply) -> None:
         sent.append(f"{reply.response_id} {reply.awaited_retries}")
 
     async with instance(redis_url, Angarium()) as bridge:
         await bridge.request("c", "A", "web")
         accepted = await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
         assert not accepted.held
-        await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
+        await eventually(lambda: bridge.operations.without_sender >= 1, DEADLINE_S)
         assert len(bridge.queue) == 0
-        prefix = bridge._runtime.settings.prefix
+        prefix = bridge.runtime.settings.prefix
         async with instance(redis_url, elsewhere, prefix=prefix) as other:
             await eventually(lambda: sent == ["a1 0"], DEADLINE_S)
-            assert other.store.older_beside is False
+            assert other.store.old_version_runs is False
         assert bridge.awaited == 0
 
 
-async def test_beside_an_older_process_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
-    """0.1.0 reports figures, but no senders, and finds replies by their time only."""
+async def test_while_a_process_of_0_1_0_runs_a_reply_is_due_for_it_at_once(redis_url: str) -> None:
+    """0.1.0 reports metrics but no senders, and finds replies only when they are due."""
     async with sample_runtime(redis_url) as runtime:
         prefix = runtime.settings.prefix
-        await Figures(runtime, "conversations").report({"queue": 0})
-        module = Harness(runtime, FakeClock())
+        await ProcessReporter(runtime, "conversations").report({"queue": 0})
+        process = Harness(runtime, FakeClock())
         async with instance(redis_url, Angarium(), prefix=prefix) as bridge:
-            assert bridge.store.older_beside
+            assert bridge.store.old_version_runs
             await bridge.request("c", "A", "web")
             await bridge.reply("c", "A", "a1", task(1, sender="elsewhere"))
-            await eventually(lambda: bridge.manager.without_sender >= 1, DEADLINE_S)
+            await eventually(lambda: bridge.operations.without_sender >= 1, DEADLINE_S)
 
             async def claimed() -> bool:
-                _, infos = await module.store.claim_awaited(0, 10)
+                _, infos = await process.store.claim_awaited(0, 10)
                 return [each.response_id for each in infos] == ["a1"]
 
             await eventually(claimed, DEADLINE_S)
 
 
-async def test_the_role_reports_its_figures(redis_url: str) -> None:
+async def test_the_role_reports_its_metrics(redis_url: str) -> None:
     client = Client()
     async with instance(redis_url, client.app) as bridge:
         await bridge.request("c", "A", "whatsapp")
-        await bridge._report()
-        (found,) = await read_processes(bridge._runtime)
+        await bridge.report()
+        (found,) = await read_processes(bridge.runtime)
         assert found.role == "conversations"
         assert found.figures["requests"] == 1
 

@@ -1,4 +1,4 @@
-"""The memory queue by itself: groups, order, limits, waiting and giving up."""
+"""The memory queue alone: groups, order, limits, waiting and errors."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ import pytest
 from angarium.conversations.errors import RetriesEnded
 from angarium.conversations.memory_queue import (
     MemoryQueue,
-    QueueLimits,
-    Step,
-    Task,
+    MemoryQueueLimits,
+    QueuedTask,
+    TaskVerdict,
     Validation,
 )
-from tests.conversations.kit import DEADLINE_S
+from tests.conversations.harness import DEADLINE_S
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 
-RUN, WAIT, DROP = Validation(Step.RUN), Validation(Step.WAIT), Validation(Step.DROP)
+RUN, WAIT, DROP = (
+    Validation(TaskVerdict.RUN),
+    Validation(TaskVerdict.WAIT),
+    Validation(TaskVerdict.DROP),
+)
 
 
 @dataclass
-class Bench:
-    """A queue, and tasks that note what happens to them."""
+class QueueHarness:
+    """A queue, and tasks that record what happens to them."""
 
     queue: MemoryQueue
     clock: FakeClock
@@ -39,7 +43,7 @@ class Bench:
 
     def add(self, name: str, group: str = "g", order: int = 0, stay_s: float | None = None) -> bool:
         return self.queue.add(
-            Task(
+            QueuedTask(
                 execution_task=self.execute,
                 validation_task=self.validate,
                 error_task=self.fail,
@@ -52,10 +56,10 @@ class Bench:
             )
         )
 
-    async def validate(self, task: Task) -> Validation:
+    async def validate(self, task: QueuedTask) -> Validation:
         return self.answers.get(task.task_id, RUN)
 
-    async def execute(self, task: Task) -> float | None:
+    async def execute(self, task: QueuedTask) -> float | None:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         if self.gate is not None:
@@ -66,7 +70,7 @@ class Bench:
         self.executed.append(task.task_id)
         return None
 
-    async def fail(self, task: Task, error: Exception) -> None:
+    async def fail(self, task: QueuedTask, error: Exception) -> None:
         self.failed.append((task.task_id, type(error).__name__))
 
     async def until_executed(self, *names: str) -> None:
@@ -77,9 +81,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(limits: QueueLimits | None = None) -> AsyncIterator[Bench]:
+async def queue_harness(limits: MemoryQueueLimits | None = None) -> AsyncIterator[QueueHarness]:
     clock = FakeClock()
-    it = Bench(MemoryQueue(limits or QueueLimits(), clock), clock)
+    it = QueueHarness(MemoryQueue(limits or MemoryQueueLimits(), clock), clock)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(it.queue.run())
         await asyncio.sleep(0)
@@ -89,8 +93,8 @@ async def bench(limits: QueueLimits | None = None) -> AsyncIterator[Bench]:
             running.cancel()
 
 
-async def test_tasks_of_a_group_run_by_their_order_and_not_by_when_they_came() -> None:
-    async with bench() as it:
+async def test_tasks_of_a_group_run_by_their_order_and_not_by_arrival() -> None:
+    async with queue_harness() as it:
         it.answers["b"] = WAIT
         it.add("b", order=2)
         await eventually(lambda: it.queue.parked == 1)
@@ -101,7 +105,7 @@ async def test_tasks_of_a_group_run_by_their_order_and_not_by_when_they_came() -
 
 
 async def test_groups_do_not_wait_for_each_other() -> None:
-    async with bench() as it:
+    async with queue_harness() as it:
         it.answers["stuck"] = WAIT
         it.add("stuck", "one")
         it.add("free", "two")
@@ -112,25 +116,25 @@ async def test_groups_do_not_wait_for_each_other() -> None:
         await it.until_executed("free", "stuck")
 
 
-async def test_a_task_is_there_once() -> None:
-    async with bench() as it:
+async def test_a_task_id_is_in_the_queue_once() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = WAIT
         assert it.add("a")
         assert not it.add("a")
         assert "a" in it.queue
 
 
-async def test_a_wait_that_ends_by_itself_is_looked_at_then() -> None:
-    async with bench() as it:
-        it.answers["a"] = Validation(Step.WAIT, 0.02)
+async def test_a_wait_with_a_known_end_is_validated_again_at_that_time() -> None:
+    async with queue_harness() as it:
+        it.answers["a"] = Validation(TaskVerdict.WAIT, 0.02)
         it.add("a")
-        await eventually(lambda: it.queue.figures.waits >= 2, DEADLINE_S)
+        await eventually(lambda: it.queue.metrics.waits >= 2, DEADLINE_S)
         it.answers["a"] = RUN
         await it.until_executed("a")
 
 
-async def test_polling_finds_what_no_wake_up_told() -> None:
-    async with bench() as it:
+async def test_polling_finds_a_task_whose_wake_up_was_lost() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = WAIT
         it.add("a")
         await eventually(lambda: it.queue.parked == 1)
@@ -139,8 +143,8 @@ async def test_polling_finds_what_no_wake_up_told() -> None:
         await it.until_executed("a")
 
 
-async def test_polling_looks_at_no_more_than_the_execution_queue_takes() -> None:
-    async with bench(QueueLimits(concurrent=2, concurrent_factor=2)) as it:
+async def test_polling_validates_no_more_than_the_execution_queue_takes() -> None:
+    async with queue_harness(MemoryQueueLimits(concurrent=2, concurrent_factor=2)) as it:
         for number in range(10):
             it.answers[f"t{number}"] = WAIT
             it.add(f"t{number}", f"g{number}")
@@ -149,7 +153,7 @@ async def test_polling_looks_at_no_more_than_the_execution_queue_takes() -> None
 
 
 async def test_no_more_run_at_once_than_allowed() -> None:
-    async with bench(QueueLimits(concurrent=3, concurrent_factor=2)) as it:
+    async with queue_harness(MemoryQueueLimits(concurrent=3, concurrent_factor=2)) as it:
         it.gate = asyncio.Event()
         for number in range(10):
             it.add(f"t{number}", f"g{number}")
@@ -161,7 +165,7 @@ async def test_no_more_run_at_once_than_allowed() -> None:
 
 
 async def test_a_dropped_task_makes_way_for_the_next() -> None:
-    async with bench() as it:
+    async with queue_harness() as it:
         it.answers["a"] = DROP
         it.add("a", order=1)
         it.add("b", order=2)
@@ -169,24 +173,24 @@ async def test_a_dropped_task_makes_way_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("checks", [1, 5])
-async def test_a_task_is_checked_only_so_often(checks: int) -> None:
-    async with bench(QueueLimits(max_retries=checks)) as it:
-        it.answers["a"] = Validation(Step.WAIT, 0.0)
+async def test_a_task_is_validated_at_most_max_retries_times(checks: int) -> None:
+    async with queue_harness(MemoryQueueLimits(max_retries=checks)) as it:
+        it.answers["a"] = Validation(TaskVerdict.WAIT, 0.0)
         it.add("a")
         await it.until_failed("a")
         assert it.failed[0][1] == RetriesEnded.__name__
-        assert it.queue.figures.validations == checks
+        assert it.queue.metrics.validations == checks
 
 
-async def test_a_task_stays_only_so_long_also_behind_others() -> None:
-    async with bench() as it:
+async def test_a_task_behind_others_also_ends_after_its_time_in_queue() -> None:
+    async with queue_harness() as it:
         it.answers["a"] = WAIT
         it.add("a", order=1, stay_s=25)
         it.add("b", order=2, stay_s=25)
         await eventually(lambda: it.queue.parked == 1)
         await it.clock.advance(24.9)
         it.queue.poll()
-        await eventually(lambda: it.queue.figures.waits >= 2)
+        await eventually(lambda: it.queue.metrics.waits >= 2)
         assert it.failed == []
         await it.clock.advance(0.2)
         it.queue.poll()
@@ -195,15 +199,15 @@ async def test_a_task_stays_only_so_long_also_behind_others() -> None:
 
 
 async def test_a_task_that_raises_goes_to_its_error_task_and_the_next_runs() -> None:
-    async with bench() as it:
+    async with queue_harness() as it:
         it.add("bad", order=1)
         it.add("good", order=2)
         await it.until_executed("good")
         assert it.failed == [("bad", "ValueError")]
 
 
-async def test_what_is_not_running_can_be_taken_out() -> None:
-    async with bench() as it:
+async def test_tasks_that_are_not_in_execution_can_be_removed() -> None:
+    async with queue_harness() as it:
         it.gate = asyncio.Event()
         it.add("running", "g", order=1)
         await eventually(lambda: it.running == 1)

@@ -18,16 +18,16 @@ class Api:
     """Calls to the role `api` of one process."""
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
-        self._session = session
-        self._base = f"http://127.0.0.1:{port}"
+        self.session = session
+        self.base = f"http://127.0.0.1:{port}"
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
-        url = f"{self._base}/v1/conversations/{path}"
-        async with self._session.post(url, json=body) as response:
+        url = f"{self.base}/v1/conversations/{path}"
+        async with self.session.post(url, json=body) as response:
             return response.status, await response.json(content_type=None)
 
     async def get(self, path: str) -> tuple[int, dict[str, Any]]:
-        async with self._session.get(f"{self._base}{path}") as response:
+        async with self.session.get(f"{self.base}{path}") as response:
             return response.status, await response.json(content_type=None)
 
     async def open(self, request_id: str, conversation_id: str = "c") -> None:
@@ -60,7 +60,7 @@ def environment(redis_url: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def house(env: dict[str, str]) -> AsyncIterator[Api]:
+async def running_api(env: dict[str, str]) -> AsyncIterator[Api]:
     async with (
         RoleProcess(["serve", "api"], env) as api,
         RoleProcess(["serve", "conversations"], env),
@@ -73,7 +73,7 @@ async def test_replies_posted_over_http_reach_their_callbacks_in_order(any_redis
     def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return 202, {"asyncResponseId": f"ack-{body['responseId']}"}
 
-    async with receiver(answer) as client, house(environment(any_redis_url)) as api:
+    async with receiver(answer) as client, running_api(environment(any_redis_url)) as api:
         await api.open("A")
         await api.open("B")
         assert await api.reply("B", "b1", client.url) == 202
@@ -90,7 +90,7 @@ async def test_replies_posted_over_http_reach_their_callbacks_in_order(any_redis
         assert (status, shown["repliesTotal"]) == (200, 0)
 
 
-async def test_the_command_tells_why_each_reply_waits(redis_url: str) -> None:
+async def test_the_command_shows_why_each_reply_waits(redis_url: str) -> None:
     env = environment(redis_url)
     async with RoleProcess(["serve", "api"], env) as role, aiohttp.ClientSession() as session:
         api = Api(session, role.ports["http"])
@@ -101,7 +101,7 @@ async def test_the_command_tells_why_each_reply_waits(redis_url: str) -> None:
             assert command.wait() == 0
             text = "\n".join(command.lines())
         assert "1 replies in flight, 2 requests" in text
-        assert "b1 WAITING waits for request A, which has no reply yet" in text
+        assert "waits for request A, which has no reply yet" in text
         with RoleProcess(["conversation", "show", "c", "--json"], env, ready_lines=0) as command:
             assert command.wait() == 0
             shown = json.loads(command.lines()[-1])

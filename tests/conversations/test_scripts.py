@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from angarium.conversations.answers import Cancelling, NewReply
+from angarium.conversations import keys
 from angarium.conversations.errors import (
     IdRefused,
     ReplyTaken,
@@ -13,9 +13,9 @@ from angarium.conversations.errors import (
     WrongConversation,
 )
 from angarium.conversations.model import CanSend
-from angarium.runtime import keyspace as keys
+from angarium.conversations.script_values import CancelOptions, NewReply
 from angarium.runtime.errors import Overloaded
-from tests.conversations.kit import info, module
+from tests.conversations.harness import harness, info
 from tests.kit.server import ServerProcess
 
 
@@ -27,7 +27,7 @@ def new(request_id: str, response_id: str, conversation_id: str = "c") -> NewRep
 
 
 async def test_a_request_takes_the_next_position_once(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         assert await it.request("A") == 1
         assert await it.request("B") == 2
         again = await it.store.create_request(info("A"), "whatsapp", 9, "")
@@ -36,22 +36,24 @@ async def test_a_request_takes_the_next_position_once(any_redis_url: str) -> Non
 
 
 async def test_a_request_id_of_another_conversation_is_taken(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A", "c")
         with pytest.raises(RequestTaken):
             await it.request("A", "d")
 
 
-async def test_a_conversation_full_of_requests_says_so(redis_url: str) -> None:
-    async with module(redis_url, limits={"conversation_requests_max": 2}) as it:
+async def test_a_conversation_full_of_requests_refuses_the_next(redis_url: str) -> None:
+    async with harness(redis_url, limits={"conversation_requests_max": 2}) as it:
         await it.request("A")
         await it.request("B")
         with pytest.raises(Overloaded, match="conversation_requests_max"):
             await it.request("C")
 
 
-async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_a_request_id_used_again_after_it_expired_goes_to_the_end_of_the_list(
+    redis_url: str,
+) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(9_000)
         await it.request("B")
@@ -69,7 +71,7 @@ async def test_an_id_used_again_after_its_time_goes_to_the_end_of_the_list(redis
 
 
 async def test_replies_get_their_places_by_request_and_then_by_number(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         for request_id, response_id in (("B", "b1"), ("A", "a1"), ("B", "b2"), ("A", "a2")):
@@ -81,7 +83,7 @@ async def test_replies_get_their_places_by_request_and_then_by_number(redis_url:
 async def test_a_reply_is_accepted_once_also_when_it_was_delivered_meanwhile(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert (await it.store.accept_reply(new("A", "a1"))).duplicate
@@ -90,8 +92,8 @@ async def test_a_reply_is_accepted_once_also_when_it_was_delivered_meanwhile(
         assert await it.count("accepted") == 1
 
 
-async def test_a_reply_that_names_the_wrong_things_is_refused(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_a_reply_with_a_wrong_request_or_conversation_is_refused(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.request("D", "d")
@@ -106,15 +108,15 @@ async def test_a_reply_that_names_the_wrong_things_is_refused(redis_url: str) ->
 
 
 async def test_a_reply_to_an_expired_request_is_refused(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         it.clock.jump(10_000)
         with pytest.raises(RequestUnknown):
             await it.store.accept_reply(new("A", "a1"))
 
 
-async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
-    async with module(redis_url, limits={"conversation_replies_max": 2}) as it:
+async def test_a_conversation_full_of_replies_refuses_the_next(redis_url: str) -> None:
+    async with harness(redis_url, limits={"conversation_replies_max": 2}) as it:
         await it.request("A")
         await it.reply("A", "a1")
         await it.reply("A", "a2")
@@ -125,10 +127,10 @@ async def test_a_conversation_full_of_replies_says_so(redis_url: str) -> None:
 # check_replies
 
 
-async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_over(
+async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_expires(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         reply = await it.reply("B", "b1")
@@ -141,7 +143,7 @@ async def test_a_reply_waits_for_an_earlier_request_until_it_is_answered_or_over
 
 
 async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert await it.verdict(first) == "send"
@@ -153,8 +155,8 @@ async def test_a_reply_waits_for_the_one_before_it(any_redis_url: str) -> None:
         assert await it.verdict(first) == "gone"
 
 
-async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+async def test_the_check_removes_an_expired_reply_ahead(any_redis_url: str) -> None:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         sent = await it.reply("A", "a1")
         await it.store.report_sent(sent, "x")
@@ -165,8 +167,8 @@ async def test_a_dead_head_is_removed_inside_the_check(any_redis_url: str) -> No
         assert ("delivered", "a1") in await it.events()
 
 
-async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_an_expired_reply_is_gone_and_has_one_event(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         it.clock.jump(900_000)
@@ -175,10 +177,10 @@ async def test_an_expired_reply_is_gone_and_noted_once(redis_url: str) -> None:
         assert await it.count("expired") == 1
 
 
-async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) -> None:
+async def test_a_reply_that_another_process_holds_is_gone_for_this_one(redis_url: str) -> None:
     async with (
-        module(redis_url) as it,
-        module(redis_url, prefix=it.runtime.settings.prefix) as other,
+        harness(redis_url) as it,
+        harness(redis_url, prefix=it.runtime.settings.prefix) as other,
     ):
         await it.request("A")
         reply = await it.reply("A", "a1")
@@ -190,7 +192,7 @@ async def test_a_reply_that_another_process_holds_is_not_ours(redis_url: str) ->
 
 
 async def test_a_sent_reply_is_found_by_the_id_of_its_ack(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert await it.store.report_sent(reply, "ack1") == "sent"
@@ -205,7 +207,7 @@ async def test_a_sent_reply_is_found_by_the_id_of_its_ack(any_redis_url: str) ->
 
 
 async def test_the_id_of_an_ack_stays_with_the_first_that_waits_for_it(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         for name in "xyz":
             await it.request(name, name)
         first, second, third = [await it.reply(name, name, name) for name in "xyz"]
@@ -227,7 +229,7 @@ async def test_the_id_of_an_ack_stays_with_the_first_that_waits_for_it(redis_url
 
 async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str) -> None:
     """A process died after it reported; nothing of that is another reply's."""
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         name = it.runtime.keyspace.name(keys.ASYNC_REQUEST, 0, "same")
@@ -236,8 +238,8 @@ async def test_a_reply_that_is_sent_again_keeps_the_id_of_its_ack(redis_url: str
         assert await it.store.find_ack("same", None) == reply
 
 
-async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_a_reply_that_was_never_sent_is_cancelled_and_not_delivered(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         status, _ = await it.store.finish(reply, "deleted")
@@ -245,10 +247,10 @@ async def test_what_was_never_sent_is_cancelled_and_not_delivered(redis_url: str
         assert await it.count("delivered") == 0
 
 
-async def test_nothing_of_a_finished_conversation_stands_in_the_way(
+async def test_a_finished_conversation_leaves_only_the_request_and_the_order_key(
     redis_server: ServerProcess,
 ) -> None:
-    async with module(redis_server.url) as it:
+    async with harness(redis_server.url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         await it.store.report_sent(reply, "x")
@@ -262,7 +264,7 @@ async def test_nothing_of_a_finished_conversation_stands_in_the_way(
 
 
 async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1", held=False)
         partition = it.store.partition_of("c")
@@ -274,10 +276,10 @@ async def test_a_new_reply_is_offered_once(any_redis_url: str) -> None:
         assert [each.status for each in await it.store.take([reply])] == ["lost"]
 
 
-async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
+async def test_a_claim_goes_to_one_process_and_the_reply_is_due_again_when_it_expires(
     any_redis_url: str,
 ) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         partition = it.store.partition_of("c")
@@ -295,8 +297,8 @@ async def test_a_claim_goes_to_one_and_comes_back_when_its_time_is_over(
         assert outcome.taken.reply.awaited_retries == 1
 
 
-async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_taking_ends_expired_replies_and_leaves_sent_ones(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
         assert [each.status for each in await it.store.take([info("A", "never")], "1")] == ["gone"]
@@ -317,10 +319,10 @@ async def test_taking_ends_what_is_over_and_leaves_what_was_sent(redis_url: str)
         assert await it.store.in_flight(0) == (0, 0, 0)
 
 
-async def test_a_reply_far_behind_stays_out_of_memory_until_it_is_nearly_its_turn(
+async def test_a_reply_far_behind_is_not_taken_until_it_is_nearly_its_turn(
     redis_url: str,
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         replies = [await it.reply("A", f"a{n}", held=False) for n in range(70)]
         outcomes = await it.store.take(await it.store.pop_new(0, 100))
@@ -337,7 +339,7 @@ async def test_a_reply_far_behind_stays_out_of_memory_until_it_is_nearly_its_tur
 
 
 async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         partition = it.store.partition_of("c")
@@ -357,10 +359,12 @@ async def test_an_awaited_reply_is_due_after_its_back_off(any_redis_url: str) ->
         assert (await it.store.claim_awaited(partition, 1))[1] == [reply]
 
 
-async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis_url: str) -> None:
+async def test_a_reply_that_is_sent_or_held_by_another_process_is_not_set_awaited(
+    redis_url: str,
+) -> None:
     async with (
-        module(redis_url) as it,
-        module(redis_url, prefix=it.runtime.settings.prefix) as other,
+        harness(redis_url) as it,
+        harness(redis_url, prefix=it.runtime.settings.prefix) as other,
     ):
         await it.request("A")
         first, second = await it.reply("A", "a1"), await it.reply("A", "a2")
@@ -372,8 +376,8 @@ async def test_a_reply_of_another_process_or_a_sent_one_is_not_set_awaited(redis
         assert await other.store.await_replies([second], 0, 0, "") == ["awaited"]
 
 
-async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_a_reply_is_postponed_and_retired(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         await it.request("A")
         reply = await it.reply("A", "a1")
         assert await it.store.postpone(reply, 50_000, 0) == "postponed"
@@ -392,8 +396,10 @@ async def test_a_reply_is_put_off_and_can_be_told_to_end(redis_url: str) -> None
 # cancel_replies, list_siblings
 
 
-async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+async def test_a_group_is_cancelled_completely_and_the_next_reply_is_unblocked(
+    any_redis_url: str,
+) -> None:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.reply("A", "a1")
@@ -401,7 +407,7 @@ async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) 
         other = await it.reply("B", "b1")
         group = await it.store.siblings(info("A"), last_first=True)
         assert [each.response_id for each in group] == ["a2", "a1"]
-        done = await it.store.cancel(info("A"), group, Cancelling(why="no"), whole_group=True)
+        done = await it.store.cancel(info("A"), group, CancelOptions(why="no"), whole_group=True)
         assert done == (2, other)
         assert await it.verdict(other) == "send"
         with pytest.raises(RequestUnknown):
@@ -410,36 +416,36 @@ async def test_a_group_leaves_as_a_whole_and_frees_the_next(any_redis_url: str) 
 
 
 async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         group = await it.store.siblings(info("A"), last_first=True)
         await it.reply("A", "a2")
-        assert await it.store.cancel(info("A"), group, Cancelling(), whole_group=True) is None
+        assert await it.store.cancel(info("A"), group, CancelOptions(), whole_group=True) is None
         assert await it.count("cancelled") == 0
         assert await it.manager.cancel_group(group[0], "no") == 2
 
 
 async def test_only_some_of_a_group_can_be_cancelled(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.reply("A", "a1")
         await it.reply("A", "a2", held=False)
-        only_waiting = Cancelling(close=False, status="WAITING")
+        only_waiting = CancelOptions(close=False, status="WAITING")
         group = await it.store.siblings(info("A"), last_first=True)
         done = await it.store.cancel(info("A"), group, only_waiting, whole_group=False)
         assert done == (1, None)
-        others = Cancelling(close=False, except_origin="whatsapp")
+        others = CancelOptions(close=False, except_origin="whatsapp")
         assert await it.store.cancel(info("A"), group, others, whole_group=False) == (0, None)
 
 
 async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         await it.request("A")
         await it.request("B")
         waiting = await it.reply("B", "b1")
         assert await it.verdict(waiting) == "wait_request"
-        done = await it.store.cancel(info("A"), [], Cancelling(), whole_group=True)
+        done = await it.store.cancel(info("A"), [], CancelOptions(), whole_group=True)
         assert done == (0, waiting)
         assert await it.verdict(waiting) == "send"
         assert await it.count("request_removed") == 1
@@ -448,8 +454,8 @@ async def test_a_request_without_replies_can_be_closed(redis_url: str) -> None:
 # expire_requests, read_messages, describe_conversation
 
 
-async def test_a_request_nobody_answered_is_noted_once(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+async def test_a_request_that_expires_without_a_reply_has_one_event(any_redis_url: str) -> None:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         await it.request("B")
         await it.reply("B", "b1")
@@ -464,7 +470,7 @@ async def test_a_request_nobody_answered_is_noted_once(any_redis_url: str) -> No
 
 
 async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
-    async with module(any_redis_url) as it:
+    async with harness(any_redis_url) as it:
         await it.request("A")
         request = await it.store.read_request("A", None)
         assert request is not None
@@ -488,13 +494,13 @@ async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:
 async def test_an_id_that_spells_another_key_is_refused(
     redis_url: str, conversation_id: str
 ) -> None:
-    async with module(redis_url) as it:
+    async with harness(redis_url) as it:
         with pytest.raises(IdRefused):
             await it.request("A", conversation_id)
 
 
-async def test_foreign_entries_in_our_keys_are_passed_over(redis_url: str) -> None:
-    async with module(redis_url) as it:
+async def test_entries_of_other_programs_in_our_keys_are_skipped(redis_url: str) -> None:
+    async with harness(redis_url) as it:
         name = it.runtime.keyspace.name(keys.PENDING_MESSAGES)
         await it.runtime.redis.call("ZADD", name, 1, "nonsense")
         assert (await it.store.claim_awaited(0, 10))[1] == []

@@ -1,4 +1,4 @@
-"""Replies whose sender a process lacks: every script that meets them, called through the store."""
+"""Replies whose sender a process lacks: each script that handles them, called by the store."""
 
 from __future__ import annotations
 
@@ -6,66 +6,68 @@ from typing import Any
 
 import pytest
 
-from angarium.conversations.answers import NewReply, TakeOutcome
+from angarium.conversations import keys
+from angarium.conversations.compat import SyncMessageOptions
 from angarium.conversations.model import (
     MessageOptions,
     MinMessageInfo,
-    SyncMessageOptions,
     TaskItem,
+    acceptable_senders,
     encode_task,
-    need_of,
-    senders_of,
+    required_sender_of,
 )
-from angarium.conversations.order import Need
+from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import WAITING
-from angarium.runtime import keyspace as keys
-from tests.conversations.kit import Harness, info, modules
+from angarium.conversations.wait_reasons import SenderWait
+from tests.conversations.harness import Harness, harnesses, info
 from tests.kit.sample import sample_runtime
 
 FAX = "n:fax"
 FIRST_LOOK_MS = 30_000  # max_pending_ttl
 
 
-async def status(module: Harness, which: MinMessageInfo) -> tuple[str, int | None]:
-    message = await module.store.read_reply(which.response_id, which.conversation_id)
+async def status(process: Harness, which: MinMessageInfo) -> tuple[str, int | None]:
+    message = await process.store.read_reply(which.response_id, which.conversation_id)
     assert message is not None
     return message.status, message.awaited_retries
 
 
-async def offered(module: Harness) -> list[MinMessageInfo]:
-    partitions = module.store.partitions
-    return [each for p in partitions for each in await module.store.pop_waiting(p, 100)]
+async def offered(process: Harness) -> list[MinMessageInfo]:
+    partitions = process.store.partitions
+    return [each for p in partitions for each in await process.store.pop_waiting(p, 100)]
 
 
-async def take_new(module: Harness) -> list[TakeOutcome]:
+async def take_new(process: Harness) -> list[TakeResult]:
     found = []
-    for partition in module.store.partitions:
-        infos = await module.store.pop_new(partition, 100)
-        found += await module.store.take(infos)
+    for partition in process.store.partitions:
+        infos = await process.store.pop_new(partition, 100)
+        found += await process.store.take(infos)
     return found
 
 
-async def claim(module: Harness) -> list[TakeOutcome]:
+async def claim(process: Harness) -> list[TakeResult]:
     found = []
-    for partition in module.store.partitions:
-        claimed, infos = await module.store.claim_awaited(partition, 100)
-        found += await module.store.take(infos, claimed)
+    for partition in process.store.partitions:
+        claimed, infos = await process.store.claim_awaited(partition, 100)
+        found += await process.store.take(infos, claimed)
     return found
 
 
-def statuses(outcomes: list[TakeOutcome]) -> list[str]:
+def statuses(outcomes: list[TakeResult]) -> list[str]:
     return [each.status for each in outcomes]
 
 
-async def needs(module: Harness) -> list[Need]:
-    return [each for p in module.store.partitions for each in (await module.store.needs(p))[1]]
+async def needs(process: Harness) -> list[SenderWait]:
+    return [
+        each for p in process.store.partitions for each in (await process.store.sender_waits(p))[1]
+    ]
 
 
-async def waiting(module: Harness, *, need: str = FAX) -> MinMessageInfo:
-    """A reply that nobody here can send, found by this process."""
-    await module.request("A")
-    reply = await module.reply("A", "a1", held=False, need=need)
-    assert statuses(await take_new(module)) == ["no_sender"]
+async def waiting(process: Harness, *, required_sender: str = FAX) -> MinMessageInfo:
+    """A reply that this process found and can't send."""
+    await process.request("A")
+    reply = await process.reply("A", "a1", held=False, required_sender=required_sender)
+    assert statuses(await take_new(process)) == ["no_sender"]
     return reply
 
 
@@ -85,12 +87,12 @@ async def waiting(module: Harness, *, need: str = FAX) -> MinMessageInfo:
         (None, FAX, True),
     ],
 )
-async def test_a_process_holds_only_what_it_can_send(
+async def test_a_process_holds_only_replies_it_can_send(
     redis_url: str, senders: list[str] | None, need: str, held: bool
 ) -> None:
-    async with modules(redis_url, senders) as (it,):
+    async with harnesses(redis_url, senders) as (it,):
         await it.request("A")
-        new = NewReply("c", "A", "a1", 2, b"{}", held=True, need=need)
+        new = NewReply("c", "A", "a1", 2, b"{}", held=True, required_sender=need)
         assert (await it.store.accept_reply(new)).held is held
         assert (await status(it, info("A", "a1")))[0] == ("PENDING" if held else "WAITING")
 
@@ -101,13 +103,13 @@ async def test_a_process_holds_only_what_it_can_send(
 async def test_a_reply_whose_sender_is_missing_keeps_its_state_place_and_retries(
     any_redis_url: str,
 ) -> None:
-    async with modules(any_redis_url, ["http"], ["fax"]) as (foreign, own):
+    async with harnesses(any_redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await status(foreign, reply) == ("WAITING", 0)
         assert await foreign.count("taken") == await foreign.count("awaited") == 0
         assert await foreign.verdict(reply) == "send"
         (need,) = await needs(foreign)
-        assert need == Need(("fax",), 1, foreign.clock.now_ms())
+        assert need == SenderWait(("fax",), 1, foreign.clock.now_ms())
         assert await offered(foreign) == []
         found = await offered(own)
         assert found == [reply]
@@ -121,16 +123,16 @@ async def test_a_reply_that_names_no_sender_goes_to_that_of_its_origin_or_to_def
     redis_url: str,
 ) -> None:
     for names in (["default"], ["whatsapp"]):
-        async with modules(redis_url, ["http"], names) as (foreign, own):
-            reply = await waiting(foreign, need="")
+        async with harnesses(redis_url, ["http"], names) as (foreign, own):
+            reply = await waiting(foreign, required_sender="")
             (need,) = await needs(foreign)
             assert need.senders == ("whatsapp", "default")
             assert await offered(own) == [reply]
             assert statuses(await own.store.take([reply], WAITING)) == ["taken"]
 
 
-async def test_who_names_no_senders_is_offered_everything(any_redis_url: str) -> None:
-    async with modules(any_redis_url, ["http"], None) as (foreign, manager):
+async def test_a_process_without_sender_names_gets_every_reply(any_redis_url: str) -> None:
+    async with harnesses(any_redis_url, ["http"], None) as (foreign, manager):
         await waiting(foreign)
         await foreign.request("B", "d")
         await foreign.reply("B", "b1", "d", held=False)
@@ -140,15 +142,15 @@ async def test_who_names_no_senders_is_offered_everything(any_redis_url: str) ->
 
 
 async def test_a_waiting_reply_is_taken_once(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, first, second):
+    async with harnesses(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, first, second):
         reply = await waiting(foreign)
         assert statuses(await first.store.take([reply], WAITING)) == ["taken"]
         assert statuses(await second.store.take([reply], WAITING)) == ["lost"]
         assert await offered(second) == []
 
 
-async def test_one_that_was_offered_and_not_taken_is_due_again(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, dead, own):
+async def test_a_reply_that_was_popped_and_not_taken_is_due_again(redis_url: str) -> None:
+    async with harnesses(redis_url, ["http"], ["fax"], ["fax"]) as (foreign, dead, own):
         await waiting(foreign)
         assert len(await offered(dead)) == 1
         assert await offered(own) == []
@@ -156,8 +158,8 @@ async def test_one_that_was_offered_and_not_taken_is_due_again(redis_url: str) -
         assert statuses(await claim(own)) == ["taken"]
 
 
-async def test_it_is_looked_at_seldom_and_never_counted_as_tried(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["fax"]) as (foreign, own):
+async def test_a_reply_without_a_sender_is_checked_seldom_and_gets_no_retry(redis_url: str) -> None:
+    async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         looks = 0
         for _ in range(899):
@@ -172,10 +174,10 @@ async def test_it_is_looked_at_seldom_and_never_counted_as_tried(redis_url: str)
         assert outcome.taken.reply.awaited_retries == 0
 
 
-async def test_what_a_dead_process_held_waits_for_its_sender(redis_url: str) -> None:
-    async with modules(redis_url, ["fax"], ["http"], ["fax"]) as (dead, foreign, own):
+async def test_a_reply_of_a_dead_process_waits_for_its_sender(redis_url: str) -> None:
+    async with harnesses(redis_url, ["fax"], ["http"], ["fax"]) as (dead, foreign, own):
         await dead.request("A")
-        reply = await dead.reply("A", "a1", need=FAX)
+        reply = await dead.reply("A", "a1", required_sender=FAX)
         foreign.clock.jump(FIRST_LOOK_MS)
         assert statuses(await claim(foreign)) == ["no_sender"]
         assert await status(foreign, reply) == ("AWAITED", 0)
@@ -187,12 +189,14 @@ async def test_what_a_dead_process_held_waits_for_its_sender(redis_url: str) -> 
         assert (await dead.store.check_reply(reply, only_mine=True)).status == "gone"
 
 
-async def test_it_expires_in_its_time_and_the_next_one_goes(any_redis_url: str) -> None:
-    async with modules(any_redis_url, ["http"]) as (it,):
+async def test_a_reply_without_a_sender_expires_and_the_next_can_be_sent(
+    any_redis_url: str,
+) -> None:
+    async with harnesses(any_redis_url, ["http"]) as (it,):
         await waiting(it)
         it.clock.jump(800_000)
         await it.request("B")
-        following = await it.reply("B", "b1", need="n:http")
+        following = await it.reply("B", "b1", required_sender="n:http")
         assert await it.verdict(following) == "wait_response"
         it.clock.jump(100_000)
         assert "expired" in statuses(await claim(it))
@@ -201,20 +205,20 @@ async def test_it_expires_in_its_time_and_the_next_one_goes(any_redis_url: str) 
         assert await needs(it) == []
 
 
-async def test_one_that_is_far_behind_waits_for_its_turn_first(redis_url: str) -> None:
-    async with modules(redis_url, ["http"]) as (it,):
+async def test_a_reply_far_behind_does_not_wait_for_its_sender_yet(redis_url: str) -> None:
+    async with harnesses(redis_url, ["http"]) as (it,):
         await it.request("A")
         for number in range(64):
-            await it.reply("A", f"a{number}", need="n:http")
-        await it.reply("A", "last", held=False, need=FAX)
+            await it.reply("A", f"a{number}", required_sender="n:http")
+        await it.reply("A", "last", held=False, required_sender=FAX)
         assert statuses(await take_new(it)) == ["awaited"]
         assert await needs(it) == []
 
 
-async def test_the_need_of_a_reply_that_an_older_process_accepted_is_in_its_task(
+async def test_the_required_sender_of_a_reply_that_0_1_0_accepted_is_read_from_its_task(
     redis_url: str,
 ) -> None:
-    async with modules(redis_url, ["http"], ["fax"]) as (foreign, own):
+    async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         await foreign.request("A")
         options = {
             "a1": MessageOptions(1, sender="fax"),
@@ -230,23 +234,23 @@ async def test_the_need_of_a_reply_that_an_older_process_accepted_is_in_its_task
         assert {need.senders for need in await needs(own)} == {("fax",), ("whatsapp", "default")}
 
 
-async def test_beside_older_processes_it_stays_due_for_them(redis_url: str) -> None:
-    """0.1.0 finds replies by their time only, and takes all that are due."""
-    async with modules(redis_url, ["http"], None) as (foreign, older):
-        foreign.store.older_beside = True
+async def test_while_a_process_of_0_1_0_runs_a_reply_stays_due_for_it(redis_url: str) -> None:
+    """0.1.0 finds replies only when they are due, and takes all of them."""
+    async with harnesses(redis_url, ["http"], None) as (foreign, older):
+        foreign.store.old_version_runs = True
         reply = await waiting(foreign)
         assert statuses(await claim(foreign)) == ["no_sender"]
         assert await claim(older) == []
         older.clock.jump(1_000)
         assert statuses(await claim(older)) == ["taken"]
-        # It left the index of the new ones only when they look: nobody else may take it.
+        # It is still in the wait set, but no other process may take it.
         assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
 
 
-async def test_an_odd_name_of_a_sender_waits_like_any_other(redis_url: str) -> None:
+async def test_a_reply_waits_for_a_sender_with_an_odd_name(redis_url: str) -> None:
     odd = "fax 100%\n\t«é» %20@-*"
-    async with modules(redis_url, ["http"], [odd]) as (foreign, own):
-        await waiting(foreign, need=f"n:{odd}")
+    async with harnesses(redis_url, ["http"], [odd]) as (foreign, own):
+        await waiting(foreign, required_sender=f"n:{odd}")
         (need,) = await needs(foreign)
         assert need.senders == (odd,)
         shown = (await foreign.store.snapshot("c", 10)).replies[0]
@@ -255,13 +259,15 @@ async def test_an_odd_name_of_a_sender_waits_like_any_other(redis_url: str) -> N
         assert await needs(own) == []
 
 
-# The others
+# Other scripts
 
 
-async def test_a_reply_behind_it_waits_though_its_own_process_holds_it(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["fax"]) as (web, fax):
+async def test_a_reply_behind_one_without_a_sender_waits_although_a_process_holds_it(
+    redis_url: str,
+) -> None:
+    async with harnesses(redis_url, ["http"], ["fax"]) as (web, fax):
         await waiting(web)
-        behind = await web.reply("A", "a2", need="n:http")
+        behind = await web.reply("A", "a2", required_sender="n:http")
         assert (await web.store.check_reply(behind)).first_response_id == "a1"
         (first,) = await offered(fax)
         await fax.store.take([first], WAITING)
@@ -270,8 +276,8 @@ async def test_a_reply_behind_it_waits_though_its_own_process_holds_it(redis_url
         assert await web.verdict(behind) == "send"
 
 
-async def test_cancelling_its_group_ends_it(any_redis_url: str) -> None:
-    async with modules(any_redis_url, ["http"], ["fax"]) as (foreign, own):
+async def test_cancelling_the_group_ends_a_reply_without_a_sender(any_redis_url: str) -> None:
+    async with harnesses(any_redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await foreign.manager.cancel_group(reply, "fatal") == 1
         assert await needs(foreign) == []
@@ -279,8 +285,10 @@ async def test_cancelling_its_group_ends_it(any_redis_url: str) -> None:
         assert await foreign.count("cancelled") == 1
 
 
-async def test_a_failure_of_its_group_makes_it_awaited_and_it_waits_on(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["fax"]) as (foreign, own):
+async def test_a_failed_group_sets_a_waiting_reply_awaited_and_it_still_waits_for_its_sender(
+    redis_url: str,
+) -> None:
+    async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await foreign.manager.set_awaited_by_request_id("c", "A", why="timeout") == 1
         assert await status(foreign, reply) == ("AWAITED", 0)
@@ -292,18 +300,18 @@ async def test_a_failure_of_its_group_makes_it_awaited_and_it_waits_on(redis_url
         assert outcome.taken.reply.awaited_retries == 0
 
 
-async def test_deleting_it_ends_it(redis_url: str) -> None:
-    async with modules(redis_url, ["http"]) as (it,):
+async def test_deleting_ends_a_reply_without_a_sender(redis_url: str) -> None:
+    async with harnesses(redis_url, ["http"]) as (it,):
         await waiting(it)
         options = SyncMessageOptions(response_id="a1", conversation_id="c")
         assert await it.manager.delete_conversation_message(options) == "cancelled"
         assert await needs(it) == []
 
 
-async def test_a_paused_process_that_sent_it_is_believed(redis_url: str) -> None:
-    async with modules(redis_url, ["fax"], ["http"]) as (paused, foreign):
+async def test_the_send_of_a_paused_process_is_recorded(redis_url: str) -> None:
+    async with harnesses(redis_url, ["fax"], ["http"]) as (paused, foreign):
         await paused.request("A")
-        reply = await paused.reply("A", "a1", need=FAX)
+        reply = await paused.reply("A", "a1", required_sender=FAX)
         foreign.clock.jump(FIRST_LOOK_MS)
         await claim(foreign)
         assert await paused.store.report_sent(reply, "ack") == "sent"
@@ -311,8 +319,8 @@ async def test_a_paused_process_that_sent_it_is_believed(redis_url: str) -> None
         assert statuses(await foreign.store.take([reply], WAITING)) == ["lost"]
 
 
-async def test_an_end_that_was_set_ends_it(redis_url: str) -> None:
-    async with modules(redis_url, ["http"]) as (it,):
+async def test_a_retired_reply_without_a_sender_ends(redis_url: str) -> None:
+    async with harnesses(redis_url, ["http"]) as (it,):
         reply = await waiting(it)
         assert await it.store.retire(reply, 2_000) == "retiring"
         it.clock.jump(2_000)
@@ -320,20 +328,22 @@ async def test_an_end_that_was_set_ends_it(redis_url: str) -> None:
         assert await needs(it) == []
 
 
-async def test_postponing_it_changes_only_when_it_is_looked_at(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["fax"]) as (foreign, own):
+async def test_postponing_a_reply_without_a_sender_changes_only_its_next_check(
+    redis_url: str,
+) -> None:
+    async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         reply = await waiting(foreign)
         assert await foreign.store.postpone(reply, 0, 0) == "postponed"
         assert statuses(await claim(foreign)) == ["no_sender"]
         assert len(await offered(own)) == 1
 
 
-# list_needs, pop_waiting
+# list_sender_waits, pop_waiting
 
 
-async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: str) -> None:
-    """Redis forgets a conversation as a whole: what only points to it must not stay."""
-    async with modules(redis_url, ["http"]) as (it,):
+async def test_sender_waits_of_an_expired_conversation_are_removed_in_time(redis_url: str) -> None:
+    """Redis expires the keys of a conversation; the wait set must not keep its replies."""
+    async with harnesses(redis_url, ["http"]) as (it,):
         await waiting(it)
         names = [
             it.runtime.keyspace.name(key, 0, part)
@@ -347,19 +357,19 @@ async def test_needs_that_ended_without_a_word_are_forgotten_in_time(redis_url: 
         it.clock.jump(900_001)
         assert await needs(it) == []
         await it.request("B", "d")
-        await it.reply("B", "b1", "d", held=False, need="n:telex")
+        await it.reply("B", "b1", "d", held=False, required_sender="n:telex")
         await take_new(it)
         stem = it.runtime.keyspace.name(keys.WAITING_SENDER, 0, "n")
         found = await it.runtime.redis.call("ZRANGE", stem, 0, -1, key=stem)
         assert found == [b"n:telex"]
 
 
-async def test_a_process_with_a_shorter_time_to_live_forgets_nothing_that_lives(
+async def test_a_process_with_a_shorter_ttl_removes_no_reply_that_still_lives(
     redis_url: str,
 ) -> None:
-    """Settings differ while a deployment rolls."""
+    """Settings differ during a rolling deployment."""
     short: dict[str, Any] = {"conversations": {"awaited_message_ttl": 40_000}}
-    async with modules(redis_url, ["http"]) as (it,):
+    async with harnesses(redis_url, ["http"]) as (it,):
         await waiting(it)
         prefix = it.runtime.settings.prefix
         async with sample_runtime(redis_url, clock=it.clock, prefix=prefix, **short) as runtime:
@@ -371,12 +381,12 @@ async def test_a_process_with_a_shorter_time_to_live_forgets_nothing_that_lives(
         assert statuses(await fax.store.take(await offered(fax), WAITING)) == ["taken"]
 
 
-async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
-    async with modules(redis_url, ["http"], ["default", "fax"]) as (foreign, own):
+async def test_no_more_replies_are_popped_than_asked_for(redis_url: str) -> None:
+    async with harnesses(redis_url, ["http"], ["default", "fax"]) as (foreign, own):
         await foreign.request("A")
         for number in range(6):
             need = ("n:fax", "", "n:default")[number % 3]
-            await foreign.reply("A", f"a{number}", held=False, need=need)
+            await foreign.reply("A", f"a{number}", held=False, required_sender=need)
         await take_new(foreign)
         found = []
         while some := await own.store.pop_waiting(0, 4):
@@ -385,12 +395,14 @@ async def test_no_more_are_offered_than_asked_for(redis_url: str) -> None:
         assert {each.response_id for each in found} == {f"a{number}" for number in range(6)}
 
 
-async def test_what_is_too_large_for_one_call_waits_for_the_next(redis_url: str) -> None:
+async def test_replies_too_large_for_one_call_wait_for_the_next(redis_url: str) -> None:
     large = encode_task(TaskItem(MessageOptions("x" * 2**20)))
-    async with modules(redis_url, ["http"], ["fax"]) as (foreign, own):
+    async with harnesses(redis_url, ["http"], ["fax"]) as (foreign, own):
         await foreign.request("A")
         for number in range(10):
-            await foreign.store.accept_reply(NewReply("c", "A", f"a{number}", 2, large, need=FAX))
+            await foreign.store.accept_reply(
+                NewReply("c", "A", f"a{number}", 2, large, required_sender=FAX)
+            )
         assert statuses(await take_new(foreign)) == ["no_sender"] * 10
         first = await own.store.take(await offered(own), WAITING)
         assert statuses(first) == ["taken"] * 8 + ["later"] * 2
@@ -398,38 +410,41 @@ async def test_what_is_too_large_for_one_call_waits_for_the_next(redis_url: str)
         assert await needs(own) == []
 
 
-def test_a_need_names_the_senders_that_will_do() -> None:
-    assert need_of(MessageOptions(sender="fax", callback_url="https://example.com")) == "n:fax"
-    assert need_of(MessageOptions(callback_url="https://example.com")) == "n:http"
-    assert need_of(MessageOptions()) == ""
-    assert senders_of("n:a:b") == ("a:b",)
-    assert senders_of("o:web") == ("web", "default")
-    assert senders_of("o:default") == ("default",)
+def test_a_required_sender_names_the_acceptable_senders() -> None:
+    assert (
+        required_sender_of(MessageOptions(sender="fax", callback_url="https://example.com"))
+        == "n:fax"
+    )
+    assert required_sender_of(MessageOptions(callback_url="https://example.com")) == "n:http"
+    assert required_sender_of(MessageOptions()) == ""
+    assert acceptable_senders("n:a:b") == ("a:b",)
+    assert acceptable_senders("o:web") == ("web", "default")
+    assert acceptable_senders("o:default") == ("default",)
 
 
-# The processes' own report
+# The registry of senders
 
 
 async def test_the_senders_of_a_process_count_for_as_long_as_it_reports(
     any_redis_url: str,
 ) -> None:
-    async with modules(any_redis_url, None, None) as (first, second):
+    async with harnesses(any_redis_url, None, None) as (first, second):
         await first.store.senders.register(["http", "fax"])
         await second.store.senders.register(["http"])
-        assert await first.store.senders.live() == {"http": 2, "fax": 1}
+        assert await first.store.senders.running() == {"http": 2, "fax": 1}
         first.clock.jump(9_000)
         await second.store.senders.register(["http"])
         first.clock.jump(2_000)
-        assert await second.store.senders.live() == {"http": 1}
+        assert await second.store.senders.running() == {"http": 1}
         await second.store.senders.withdraw()
-        assert await second.store.senders.live() == {}
+        assert await second.store.senders.running() == {}
 
 
 # Waiting behind others (F25)
 
 
 async def test_only_a_failed_try_makes_the_next_one_a_retry(redis_url: str) -> None:
-    async with modules(redis_url, None) as (it,):
+    async with harnesses(redis_url, None) as (it,):
         await it.request("A")
         reply = await it.reply("A", "a1")
         for _ in range(3):
@@ -445,8 +460,8 @@ async def test_only_a_failed_try_makes_the_next_one_a_retry(redis_url: str) -> N
         assert await status(it, reply) == ("PENDING", 1)
 
 
-async def test_having_been_far_behind_is_no_retry(redis_url: str) -> None:
-    async with modules(redis_url, None) as (it,):
+async def test_a_wait_far_behind_is_no_retry(redis_url: str) -> None:
+    async with harnesses(redis_url, None) as (it,):
         await it.request("A")
         ahead = [await it.reply("A", f"a{number}") for number in range(64)]
         last = await it.reply("A", "last", held=False)
@@ -457,9 +472,9 @@ async def test_having_been_far_behind_is_no_retry(redis_url: str) -> None:
         assert await status(it, last) == ("PENDING", 0)
 
 
-async def test_what_a_dead_process_held_counts_as_a_retry(redis_url: str) -> None:
-    """It may have been tried: nobody knows."""
-    async with modules(redis_url, None, None) as (dead, it):
+async def test_taking_a_reply_of_a_dead_process_counts_as_a_retry(redis_url: str) -> None:
+    """The dead process may have tried it."""
+    async with harnesses(redis_url, None, None) as (dead, it):
         await dead.request("A")
         reply = await dead.reply("A", "a1")
         it.clock.jump(FIRST_LOOK_MS)

@@ -7,9 +7,9 @@ from typing import Any
 
 from angarium import Angarium
 from angarium.conversations.errors import Recoverable
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.items import Message
+from angarium.routing.items import InboundMessage
 from angarium.transactions import Outcome, Step
 
 app = Angarium()
@@ -45,7 +45,7 @@ async def ship(step: Step) -> Outcome:
 
 
 @app.reply_sender("chat")
-async def chat(reply: Reply) -> str | None:
+async def chat(reply: OutgoingReply) -> str | None:
     """A payload may ask for an acknowledgement by an id, or for a failure."""
     payload = reply.payload or {}
     if payload.get("fail"):
@@ -57,7 +57,7 @@ refused: set[str] = set()
 
 
 @app.inbox()
-async def handle(message: Message) -> None:
+async def handle(message: InboundMessage) -> None:
     if b"refused" in message.payload and message.id not in refused:
         refused.add(message.id)
         raise ItemInvalid("no wallet for this key")

@@ -19,11 +19,11 @@ import aiohttp
 from angarium.pickup.client import PickupClient
 from angarium.routing.outbound_store import OutboundStore
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 
 APP = "tests.dashboard.app:app"
 MARKUP = "<img/src=x/onerror=window.hurt=1>"

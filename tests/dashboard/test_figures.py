@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from angarium.conversations.order import Need
+from angarium.conversations.wait_reasons import SenderWait
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.figures import ProcessFigures
+from angarium.runtime.process_report import ProcessReport
 from angarium.server.dashboard.attention import notices
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.rates import Rates
-from angarium.transactions.store.reading import AwaitedStep
+from angarium.transactions.store.queries import AwaitedStep
 
 FACTS: dict[str, dict[str, int]] = {
     "dispatch": {"waiting": 0, "without_leader": 0, "consumers": 1, "dead": 0},
@@ -22,8 +22,8 @@ FACTS: dict[str, dict[str, int]] = {
 ROLES = {"node", "webhooks", "conversations"}
 
 
-def node(actor: str, at_ms: int, **figures: float) -> ProcessFigures:
-    return ProcessFigures("node", actor, "host", 1, dict(figures), at_ms)
+def node(actor: str, at_ms: int, **figures: float) -> ProcessReport:
+    return ProcessReport("node", actor, "host", 1, dict(figures), at_ms)
 
 
 def test_a_rate_is_what_a_process_counted_between_two_of_its_reports() -> None:
@@ -47,7 +47,7 @@ def test_a_process_that_counts_from_zero_again_has_no_negative_rate() -> None:
 def test_ends_of_every_kind_are_one_rate_and_words_are_no_figures() -> None:
     rates = Rates()
     rates.update([node("a", 1_000, ended_success=0, ended_failed=0)], 0, 1_000)
-    report = ProcessFigures(
+    report = ProcessReport(
         "node", "a", "host", 1, {"ended_success": 6.0, "ended_failed": 2.0, "taken": "many"}, 3_000
     )
     found = rates.update([report], 0, 3_000)
@@ -120,7 +120,7 @@ def test_a_mark_is_read_as_it_was_given_and_nothing_else_is() -> None:
 
 
 def test_replies_that_wait_for_a_sender_are_trouble() -> None:
-    needs = [Need(("web", "default"), 3, 1)]
+    needs = [SenderWait(("web", "default"), 3, 1)]
     (found,) = notices(FACTS, ROLES, 0, needs=needs)
     assert (found.module, found.level) == ("conversations", "trouble")
     assert found.text == "3 replies waiting for a process with sender 'web' or 'default'"

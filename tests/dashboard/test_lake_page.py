@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
 from tests.dashboard.browser import browser, opened
 from tests.dashboard.building import Building, building, furnish, run

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from angarium.runtime.figures import Figures
+from angarium.runtime.process_report import ProcessReporter
 from tests.kit.eventually import wait_until
 from tests.kit.sample import sample_runtime
 
@@ -31,7 +31,7 @@ def environment(redis_url: str, prefix: str) -> dict[str, str]:
 
 async def test_top_prints_once_for_pipes_and_programs(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
-        await Figures(runtime, "gateway").report({"sessions": 3})
+        await ProcessReporter(runtime, "gateway").report({"sessions": 3})
         env = environment(redis_url, runtime.settings.prefix)
 
         def top(*options: str) -> str:

@@ -9,17 +9,18 @@ from typing import Any
 
 import aiohttp
 
-from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.model import MessageOptions, TaskItem
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
-from angarium.routing.listening import rules_of
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
-from angarium.transactions.archive import Archive
-from angarium.transactions.model import Start, Status
+from angarium.transactions.archive import TransactionArchive
+from angarium.transactions.model import TransactionStart, TransactionStatus
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.store import PipelineStore, TransactionStore
 from tests.kit.eventually import eventually
@@ -64,7 +65,7 @@ async def test_keys_are_walked_through_with_their_owners(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
-        store = RoutingStore(runtime, rules_of(runtime.settings), runtime.settings.limits)
+        store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
         await store.touch("one")
         names = {f"key {number}" for number in range(60)}
         for name in names:
@@ -78,7 +79,7 @@ async def test_conversations_with_something_waiting_are_walked_through(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
-        settings = runtime.settings.conversations
+        settings = runtime.settings.group(ConversationsSettings)
         manager = MessageSyncManager(ConversationStore(runtime), settings)
         for number in range(20):
             id = f"c{number}"
@@ -101,10 +102,10 @@ async def test_queues_and_sessions_are_walked_through(any_redis_url: str, tmp_pa
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
         store = PickupStore(runtime)
         for partition in store.partitions:
-            await store.renew_gateway(partition)
+            await store.sessions.renew_gateway(partition)
         for number in range(15):
             await store.add(f"default:away{number}", f"m{number}", "did:example:anna", b"{}")
-            await store.open_session(f"shop:here{number}", "s", "k")
+            await store.sessions.open(f"shop:here{number}", "s", "k")
         queues = await walk(ask, "/v1/pickup/queues", "queues", limit=4)
         assert {row["connection_id"] for row in queues} == {f"away{n}" for n in range(15)}
         assert {(row["pending"], row["live"]) for row in queues} == {(1, False)}
@@ -147,7 +148,9 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
         await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
         await PipelineStore(runtime).put(pipeline_of({"name": "two", "steps": [{"type": "x"}]}))
         started = [
-            (await store.start(Start("two" if n % 3 else "one", owner="ann"))).transaction_id
+            (
+                await store.start(TransactionStart("two" if n % 3 else "one", owner="ann"))
+            ).transaction_id
             for n in range(30)
         ]
         path = "/v1/transaction-list"
@@ -157,7 +160,7 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
         assert {row["id"] for row in ones} == set(started[::3])
         for id in started:
             await store.cancel(id)
-        archive = Archive(runtime.settings.database_url)
+        archive = TransactionArchive(runtime.settings.database_url)
         old = [await store.find(id) for id in started[:9]]
         renamed = [_renamed(each, f"old-{n}") for n, each in enumerate(old) if each is not None]
         await archive.store(renamed)
@@ -172,7 +175,9 @@ async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
 def _renamed(transaction: Any, id: str) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(transaction, id=id, completed_ms=1_000, status=Status.CANCELLED)
+    return msgspec.structs.replace(
+        transaction, id=id, completed_ms=1_000, status=TransactionStatus.CANCELLED
+    )
 
 
 async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
@@ -182,7 +187,7 @@ async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
         store = TransactionStore(runtime)
         await PipelineStore(runtime).put(pipeline_of({"name": "one", "steps": [{"type": "x"}]}))
         for _ in range(7):
-            start = Start("one", webhook="https://example.org/hook")
+            start = TransactionStart("one", webhook="https://example.org/hook")
             await store.cancel((await store.start(start)).transaction_id)
         found = await walk(ask, "/v1/transaction-webhooks", "webhooks", limit=2)
         assert len({row["transaction_id"] for row in found}) == 7

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from angarium.runtime.settings import load
 from angarium.server.app import ROLES
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 

@@ -1,4 +1,4 @@
-"""An application for tests: a worker that returns what it got, or misbehaves when told to."""
+"""An application for tests: a worker that returns its message, or sleeps or fails on request."""
 
 from __future__ import annotations
 

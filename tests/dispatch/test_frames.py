@@ -1,4 +1,4 @@
-"""Frames: exact bytes, any cut, and nothing but documented errors out of any bytes."""
+"""Frames: exact bytes, any split of the bytes, and only documented errors for any bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(pieces: list[bytes], bytes_max: int = BYTES_MAX) -> tuple[FrameReader, 
 
 
 def read_slowly(data: bytes, bytes_max: int) -> tuple[list[Frame], type[FrameInvalid] | None]:
-    """The same from the definition, one frame at a time, without a thought for speed."""
+    """A slow reader that follows the definition, one frame at a time."""
     frames: list[Frame] = []
     while data:
         if data[0] != 1:
@@ -96,7 +96,7 @@ def test_messages_and_acknowledgements_are_encoded_as_the_protocol_says() -> Non
 
 
 @given(frames=FRAMES, cuts=st.lists(st.integers(0, 10_000), max_size=40))
-def test_any_cut_gives_the_same_frames(frames: list[Frame], cuts: list[int]) -> None:
+def test_any_split_of_the_bytes_gives_the_same_frames(frames: list[Frame], cuts: list[int]) -> None:
     reader, found = read(pieces_of(packed(frames), cuts))
     assert found == frames
     assert reader.error is None
@@ -104,7 +104,7 @@ def test_any_cut_gives_the_same_frames(frames: list[Frame], cuts: list[int]) -> 
 
 
 @given(frames=FRAMES.filter(bool), missing=st.integers(1, HEADER_BYTES + BYTES_MAX))
-def test_a_cut_off_end_is_seen_as_incomplete(frames: list[Frame], missing: int) -> None:
+def test_a_cut_frame_is_reported_as_incomplete(frames: list[Frame], missing: int) -> None:
     data = packed(frames)
     last = HEADER_BYTES + len(frames[-1][1])
     kept = data[: len(data) - min(missing, last - 1)]
@@ -115,7 +115,9 @@ def test_a_cut_off_end_is_seen_as_incomplete(frames: list[Frame], missing: int) 
 
 
 @given(frames=FRAMES, length=st.integers(BYTES_MAX + 1, 2**32 - 1))
-def test_a_frame_too_large_is_refused_at_its_header(frames: list[Frame], length: int) -> None:
+def test_a_frame_that_is_too_large_is_refused_at_its_header(
+    frames: list[Frame], length: int
+) -> None:
     reader, found = read([packed(frames) + struct.pack("!BBI", 1, 0, length)])
     assert found == frames
     assert isinstance(reader.error, FrameTooLarge)
@@ -124,7 +126,7 @@ def test_a_frame_too_large_is_refused_at_its_header(frames: list[Frame], length:
     assert reader.feed(encode(Command.HEARTBEAT)) == []
 
 
-def test_a_frame_of_exactly_the_limit_is_taken() -> None:
+def test_a_frame_of_exactly_the_limit_is_accepted() -> None:
     reader, found = read([encode(Command.HELLO, b"x" * BYTES_MAX)])
     assert found == [(Command.HELLO, b"x" * BYTES_MAX)]
     assert reader.error is None
@@ -146,14 +148,14 @@ def test_an_unknown_command_is_refused(command: int, frames: list[Frame], rest: 
 
 
 @given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 10_000), max_size=20))
-def test_garbage_in_any_cut_is_read_by_the_definition(data: bytes, cuts: list[int]) -> None:
+def test_any_split_of_garbage_is_read_as_the_format_defines(data: bytes, cuts: list[int]) -> None:
     reader, found = read(pieces_of(data, cuts))
     frames, problem = read_slowly(data, BYTES_MAX)
     assert found == frames
     assert type(reader.error) is (problem or type(None))
 
 
-def test_random_damage_to_good_frames_is_read_by_the_definition() -> None:
+def test_randomly_damaged_frames_are_read_as_the_format_defines() -> None:
     seeded = random.Random(11)
     for _ in range(3_000):
         frames = [
@@ -179,9 +181,9 @@ def test_random_damage_to_good_frames_is_read_by_the_definition() -> None:
         assert type(reader.error) is (problem or type(None)), bytes(data)
 
 
-def test_a_large_frame_in_small_pieces_is_put_together_once() -> None:
-    """Cost must grow with the bytes, not with their square: a million pieces of one byte each
-    would otherwise move half a terabyte."""
+def test_a_large_frame_in_small_parts_is_joined_once() -> None:
+    """The cost grows with the bytes, not with their square: a million parts of one byte each
+    would otherwise copy half a terabyte."""
     size = 1024 * 1024
     data = encode(Command.PROCESS_MESSAGE, bytes(size))
     reader = FrameReader(size)

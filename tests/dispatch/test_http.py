@@ -1,4 +1,4 @@
-"""The module over HTTP: what is taken in, what is shown, and what is refused."""
+"""HTTP operations of dispatch: intake, status, dead letters, and refusals."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import digest
-from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, face
-from angarium.dispatch.identity import new_ids, partition_of_id
+from angarium.dispatch.gauges import DispatchGauges
+from angarium.dispatch.http import LIST_MAX, SHOWN_BYTES_MAX, http_api
+from angarium.dispatch.message_ids import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
-from angarium.dispatch.watch import DispatchWatch
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
-from tests.dispatch.hall import hall
+from tests.dispatch.harness import dispatch_services
 from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_runtime
 
@@ -36,14 +36,14 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
     status: int
     type: str
     body: Any
 
 
-class Desk:
-    """An API role with this module's face, and what stands behind it."""
+class ApiHarness:
+    """An API role with the HTTP API of dispatch, and its store."""
 
     def __init__(self, runtime: Runtime, http: aiohttp.ClientSession, url: str) -> None:
         self.runtime = runtime
@@ -57,20 +57,22 @@ class Desk:
         path: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         async with self._http.request(
             method, self._url + path, data=body, headers=headers
         ) as response:
             data = await response.read()
             kind = response.headers.get("content-type", "")
-            return Answer(response.status, kind, json.loads(data) if "json" in kind else data)
+            return ApiResponse(response.status, kind, json.loads(data) if "json" in kind else data)
 
-    async def post(self, body: bytes | object, headers: Mapping[str, str] | None = None) -> Answer:
+    async def post(
+        self, body: bytes | object, headers: Mapping[str, str] | None = None
+    ) -> ApiResponse:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.ask("POST", MESSAGES, data, headers)
 
     async def inbox(self) -> dict[str, bytes]:
-        """Message id → payload of all that waits in the durable intake."""
+        """Message id → payload of all messages in the durable intake."""
         found = {}
         for partition in range(self.store.partitions):
             name = self.runtime.keyspace.name(keys.MESSAGES_INBOX, partition)
@@ -82,7 +84,7 @@ class Desk:
         return found
 
     async def die(self, payload: bytes, reason: str, partition: int = 0) -> str:
-        """A message that a worker refused for the last time; its id."""
+        """Make a message a dead letter by rejecting it; its id."""
         lease = Lease(self.runtime, self.store.lease_keys(partition), 60_000)
         assert await lease.acquire()
         (message_id,) = new_ids(1, partition, self.store.partitions)
@@ -94,37 +96,37 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(redis_url: str, **overrides: Any) -> AsyncIterator[Desk]:
+async def api_harness(redis_url: str, **overrides: Any) -> AsyncIterator[ApiHarness]:
     overrides.setdefault("dispatch", {"deliveries_max": 1})
     async with sample_runtime(redis_url, http={"port": 0}, **overrides) as runtime:
-        api = Api(runtime, [face(runtime, Angarium())])
+        api = Api(runtime, [http_api(runtime, Angarium())])
         await api.start()
         async with aiohttp.ClientSession() as http:
-            yield Desk(runtime, http, f"http://127.0.0.1:{api.ports['http']}")
+            yield ApiHarness(runtime, http, f"http://127.0.0.1:{api.ports['http']}")
         await api.stop(30)
 
 
-# Taking in
+# Intake
 
 
-async def test_a_message_is_in_the_intake_byte_by_byte_as_it_was_sent(any_redis_url: str) -> None:
+async def test_the_intake_keeps_the_bytes_of_the_payload(any_redis_url: str) -> None:
     payload = '{"b": 1.00,  "a":[ "é" , null], "a": 2}'.encode()
-    async with desk(any_redis_url) as ours:
+    async with api_harness(any_redis_url) as ours:
         answer = await ours.post(b' { "payload" : ' + payload + b" } ")
         assert (answer.status, answer.body["duplicate"]) == (202, False)
         assert await ours.inbox() == {answer.body["message_id"]: payload}
 
 
-async def test_a_payload_is_any_json(redis_url: str) -> None:
+async def test_a_payload_may_be_any_json_value(redis_url: str) -> None:
     values = ["null", "0", '"text"', "[]", "true", "1e400"]
-    async with desk(redis_url) as ours:
+    async with api_harness(redis_url) as ours:
         for value in values:
             assert (await ours.post(f'{{"payload":{value}}}'.encode())).status == 202
         assert [each.decode() for each in (await ours.inbox()).values()] == values
 
 
-async def test_a_list_of_messages_is_answered_one_by_one_in_its_order(any_redis_url: str) -> None:
-    async with desk(any_redis_url) as ours:
+async def test_a_list_of_messages_gets_replies_in_its_order(any_redis_url: str) -> None:
+    async with api_harness(any_redis_url) as ours:
         batch = [{"payload": n} for n in range(1_200)]
         answer = await ours.post(batch)
         assert answer.status == 202
@@ -135,10 +137,10 @@ async def test_a_list_of_messages_is_answered_one_by_one_in_its_order(any_redis_
         assert (await ours.post([])).body == []
 
 
-async def test_a_key_brings_in_one_message_however_often_and_wherever_it_is_sent(
+async def test_an_idempotency_key_adds_one_message_however_often_it_is_sent(
     any_redis_url: str,
 ) -> None:
-    async with desk(any_redis_url) as ours:
+    async with api_harness(any_redis_url) as ours:
         first = (await ours.post({"payload": 1, "idempotency_key": "k"})).body
         assert not first["duplicate"]
         again = {"message_id": first["message_id"], "duplicate": True}
@@ -176,9 +178,9 @@ REFUSED: list[tuple[bytes, dict[str, str], int, str]] = [
 ]
 
 
-async def test_what_can_not_be_taken_is_refused_and_brings_in_nothing(redis_url: str) -> None:
+async def test_an_invalid_request_is_refused_and_adds_nothing(redis_url: str) -> None:
     limits = {"frame_bytes_max": 1_000, "intake_messages_max": 10, "http_body_bytes_max": 250_000}
-    async with desk(redis_url, limits=limits) as ours:
+    async with api_harness(redis_url, limits=limits) as ours:
         for body, headers, status, code in REFUSED:
             answer = await ours.post(body, headers)
             assert (answer.status, answer.type) == (status, "application/problem+json"), body[:80]
@@ -186,25 +188,25 @@ async def test_what_can_not_be_taken_is_refused_and_brings_in_nothing(redis_url:
         assert await ours.inbox() == {}
 
 
-async def test_an_intake_that_is_full_takes_all_of_a_list_or_nothing(redis_url: str) -> None:
-    async with desk(redis_url, limits={"batch_waiting_items_max": 5}) as ours:
+async def test_a_full_intake_takes_a_whole_list_or_nothing(redis_url: str) -> None:
+    async with api_harness(redis_url, limits={"batch_waiting_items_max": 5}) as ours:
         answer = await ours.post([{"payload": n} for n in range(6)])
         assert (answer.status, answer.body["code"]) == (503, "overloaded")
         assert await ours.inbox() == {}
         assert (await ours.post([{"payload": n} for n in range(5)])).status == 202
 
 
-async def test_what_was_posted_reaches_a_worker(redis_url: str) -> None:
-    async with hall(redis_url, ack_timeout_ms=30_000) as ours:
+async def test_a_posted_message_reaches_a_worker(redis_url: str) -> None:
+    async with dispatch_services(redis_url, ack_timeout_ms=30_000) as ours:
         await ours.add_dispatcher()
         await ours.add_worker()
-        api = Api(ours.runtime, [face(ours.runtime, Angarium())])
+        api = Api(ours.runtime, [http_api(ours.runtime, Angarium())])
         await api.start()
         url = f"http://127.0.0.1:{api.ports['http']}"
         async with aiohttp.ClientSession() as http:
             async with http.post(url + MESSAGES, json=[{"payload": {"n": 1}}]) as response:
                 ((posted),) = await response.json()
-            (result,) = await ours.processed(1)
+            (result,) = await ours.wait_for_results(1)
             assert (result["message_id"], result["n"]) == (posted["message_id"], "1")
             async with http.get(f"{url}/v1/dispatch") as response:
                 shown = await response.json()
@@ -215,13 +217,13 @@ async def test_what_was_posted_reaches_a_worker(redis_url: str) -> None:
         await api.stop(30)
 
 
-# Showing
+# Status and gauges
 
 
-async def test_the_status_has_a_line_for_each_partition_also_when_nobody_is_there(
+async def test_the_status_lists_each_partition_even_without_dispatchers(
     any_redis_url: str,
 ) -> None:
-    async with desk(any_redis_url) as ours:
+    async with api_harness(any_redis_url) as ours:
         await ours.post([{"payload": n} for n in range(20)])
         answer = await ours.ask("GET", "/v1/dispatch")
         assert (answer.status, answer.body["consumers"], answer.body["dispatchers"]) == (
@@ -235,13 +237,13 @@ async def test_the_status_has_a_line_for_each_partition_also_when_nobody_is_ther
         assert {each["leader"] for each in partitions} == {None}
 
 
-async def test_prometheus_is_told_what_waits_and_what_died(redis_url: str) -> None:
-    async with desk(redis_url) as ours:
+async def test_the_gauges_show_waiting_and_dead_messages(redis_url: str) -> None:
+    async with api_harness(redis_url) as ours:
         await ours.post([{"payload": n} for n in range(3)])
         await ours.die(b"1", "no")
 
-        watch = face(ours.runtime, Angarium()).service
-        assert isinstance(watch, DispatchWatch)
+        watch = http_api(ours.runtime, Angarium()).service
+        assert isinstance(watch, DispatchGauges)
         assert await watch.run_once() == 0
         page = (await ours.ask("GET", "/metrics")).body.decode().splitlines()
         assert {
@@ -253,7 +255,7 @@ async def test_prometheus_is_told_what_waits_and_what_died(redis_url: str) -> No
         } <= set(page)
 
 
-async def test_a_look_that_fails_leaves_a_gap(
+async def test_a_failed_pass_removes_the_gauges(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prometheus_client import REGISTRY
@@ -267,7 +269,7 @@ async def test_a_look_that_fails_leaves_a_gap(
 
     async with sample_runtime(redis_url) as runtime:
         store = DispatchStore(runtime)
-        watch = DispatchWatch(runtime, store)
+        watch = DispatchGauges(runtime, store)
         assert await watch.run_once() == 0
         assert pending() == 0
         monkeypatch.setattr(store, "status", fail)
@@ -280,7 +282,7 @@ async def test_a_look_that_fails_leaves_a_gap(
 
 
 async def test_dead_letters_are_listed_page_by_page_over_all_partitions(any_redis_url: str) -> None:
-    async with desk(any_redis_url) as ours:
+    async with api_harness(any_redis_url) as ours:
         last = ours.store.partitions - 1
         died = [await ours.die(b"%d" % n, f"reason {n}") for n in range(3)]
         died += [await ours.die(b"%d" % n, f"reason {n}", last) for n in range(3, 5)]
@@ -299,20 +301,20 @@ async def test_dead_letters_are_listed_page_by_page_over_all_partitions(any_redi
         assert (await ours.ask("GET", DEAD)).body == {"letters": found, "next": None}
 
 
-async def test_a_page_that_can_not_be_is_refused(redis_url: str) -> None:
+async def test_an_invalid_page_request_is_refused(redis_url: str) -> None:
     queries = [
         "limit=0", f"limit={LIST_MAX + 1}", "limit=x", "limit=", "limit=-1", "limit=0000000005009",
         "after=", "after=x", "after=9:1-1", "after=0:1", "after=0:99999999999999999999-0",
         "after=0:1-1%0a",
     ]  # fmt: skip
-    async with desk(redis_url) as ours:
+    async with api_harness(redis_url) as ours:
         for query in queries:
             answer = await ours.ask("GET", f"{DEAD}?{query}")
             assert (answer.status, answer.body["code"]) == (400, "input_invalid"), query
 
 
-async def test_a_list_cuts_long_payloads_and_a_letter_shows_all(redis_url: str) -> None:
-    async with desk(redis_url) as ours:
+async def test_a_list_cuts_long_payloads_and_a_single_dead_letter_shows_all(redis_url: str) -> None:
+    async with api_harness(redis_url) as ours:
         long = '"' + "é" * SHOWN_BYTES_MAX + '"'
         message_id = await ours.die(long.encode(), "too long for a list")
         (listed,) = (await ours.ask("GET", DEAD)).body["letters"]
@@ -324,8 +326,8 @@ async def test_a_list_cuts_long_payloads_and_a_letter_shows_all(redis_url: str) 
         assert (whole["payload"], whole["payload_cut"]) == (long, False)
 
 
-async def test_a_payload_that_is_no_text_is_shown_in_base64(redis_url: str) -> None:
-    async with desk(redis_url) as ours:
+async def test_a_payload_that_is_not_utf8_is_shown_in_base64(redis_url: str) -> None:
+    async with api_harness(redis_url) as ours:
         message_id = await ours.die(b"\xff\x00{", "no JSON")
         letter = (await ours.ask("GET", f"{DEAD}/{message_id}")).body
         assert letter["payload_encoding"] == "base64"
@@ -333,7 +335,7 @@ async def test_a_payload_that_is_no_text_is_shown_in_base64(redis_url: str) -> N
 
 
 async def test_a_dead_letter_is_retried_once(any_redis_url: str) -> None:
-    async with desk(any_redis_url) as ours:
+    async with api_harness(any_redis_url) as ours:
         partition = ours.store.partitions - 1
         message_id = await ours.die(b"1", "no", partition)
         path = f"{DEAD}/{message_id}/retry"
@@ -349,7 +351,7 @@ async def test_a_dead_letter_is_retried_once(any_redis_url: str) -> None:
 
 
 async def test_a_dead_letter_is_dropped_once(any_redis_url: str) -> None:
-    async with desk(any_redis_url) as ours:
+    async with api_harness(any_redis_url) as ours:
         message_id = await ours.die(b"1", "no")
         assert (await ours.ask("DELETE", f"{DEAD}/{message_id}")).status == 204
         status = await ours.store.status(0)
@@ -357,8 +359,8 @@ async def test_a_dead_letter_is_dropped_once(any_redis_url: str) -> None:
         assert (await ours.ask("DELETE", f"{DEAD}/{message_id}")).status == 404
 
 
-async def test_a_letter_without_its_payload_can_only_be_dropped(redis_url: str) -> None:
-    async with desk(redis_url) as ours:
+async def test_a_dead_letter_without_its_payload_can_only_be_dropped(redis_url: str) -> None:
+    async with api_harness(redis_url) as ours:
         name = ours.runtime.keyspace.name(keys.MESSAGES_DEAD)
         fields = ("message_id", UNKNOWN, "deliveries", 1, "reasons", "the payload is gone")
         await ours.runtime.redis.call("XADD", name, "*", *fields, key=name)
@@ -370,7 +372,7 @@ async def test_a_letter_without_its_payload_can_only_be_dropped(redis_url: str) 
 
 
 async def test_a_message_that_is_not_dead_is_not_found(redis_url: str) -> None:
-    async with desk(redis_url) as ours:
+    async with api_harness(redis_url) as ours:
         for message_id in (UNKNOWN, "x", "%ff", "ä" * 40):
             for method, path in (
                 ("GET", f"{DEAD}/{message_id}"),
@@ -381,11 +383,11 @@ async def test_a_message_that_is_not_dead_is_not_found(redis_url: str) -> None:
                 assert (answer.status, answer.body["code"]) == (404, "dead_letter_unknown")
 
 
-# The page
+# OpenAPI
 
 
-def test_the_api_keeps_what_its_page_promises(redis_url: str) -> None:
-    """Requests made up from the page, good and bad, against the real process."""
+def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
+    """Valid and invalid requests that are generated from the OpenAPI page, against a process."""
     env = {"ANGARIUM_REDIS_URL": redis_url, "ANGARIUM_PREFIX": "dispatch-page:"}
     with RoleProcess(["serve", "api"], {**env, "ANGARIUM_HTTP__PORT": "0"}) as role:
         url = f"http://127.0.0.1:{role.ports['http']}"
@@ -398,7 +400,7 @@ def test_the_api_keeps_what_its_page_promises(redis_url: str) -> None:
             @settings(max_examples=10, suppress_health_check=list(HealthCheck))
             @given(case=operation.as_strategy())
             def hold(case: Any) -> None:
-                # A header for one message beside a list of them is more than a page can forbid.
+                # OpenAPI can't express that the header is not allowed with a list.
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()

@@ -1,16 +1,16 @@
-"""Who is there: consumers and dispatchers, in order, and only those that live."""
+"""The lists of live consumers and dispatchers."""
 
 from __future__ import annotations
 
+from angarium.dispatch import keys
 from angarium.dispatch.store import MEMBER_TTL_MS
-from angarium.runtime import keyspace as keys
-from tests.dispatch.kit import module
+from tests.dispatch.harness import store_harness
 from tests.kit.clock import FakeClock
 
 
 async def test_members_are_listed_in_the_order_in_which_they_joined(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with module(any_redis_url, clock=clock) as ours:
+    async with store_harness(any_redis_url, clock=clock) as ours:
         store = ours.store
         assert await store.consumers() == []
         assert await store.join_consumers("b:1") == ["b:1"]
@@ -24,9 +24,9 @@ async def test_members_are_listed_in_the_order_in_which_they_joined(any_redis_ur
         assert await store.join_consumers("b:1") == ["a:1", "b:1"]
 
 
-async def test_who_is_silent_for_too_long_is_taken_out(any_redis_url: str) -> None:
+async def test_a_member_that_does_not_renew_its_entry_is_removed(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with module(any_redis_url, clock=clock) as ours:
+    async with store_harness(any_redis_url, clock=clock) as ours:
         store = ours.store
         await store.join_dispatchers("d1")
         await clock.advance(1)
@@ -41,8 +41,8 @@ async def test_who_is_silent_for_too_long_is_taken_out(any_redis_url: str) -> No
         assert await store.dispatchers() == []
 
 
-async def test_a_member_whose_list_was_deleted_comes_back(any_redis_url: str) -> None:
-    async with module(any_redis_url) as ours:
+async def test_a_member_joins_again_after_its_list_was_deleted(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url) as ours:
         store = ours.store
         await store.join_consumers("a:1")
         name = ours.runtime.keyspace.name(keys.CONSUMER_IDS, 0)

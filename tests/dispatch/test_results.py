@@ -1,4 +1,4 @@
-"""A worker's result as fields of a stream entry: what stands there, and what is refused."""
+"""Conversion of a worker's result into stream fields, and refused results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.dispatch.results import RESULT_FIELDS_MAX, fields_of
+from angarium.dispatch.results import RESULT_FIELDS_MAX, stream_fields
 
 SURROGATE = chr(0xD800)
 
@@ -25,11 +25,11 @@ class PricedStruct(msgspec.Struct):
 
 
 def read(result: Any) -> dict[bytes, Any]:
-    fields, _ = fields_of(result)
+    fields, _ = stream_fields(result)
     return dict(zip(fields[::2], fields[1::2], strict=True))  # type: ignore[arg-type]
 
 
-def test_text_numbers_and_bytes_stand_as_they_are_and_the_rest_as_json() -> None:
+def test_text_integers_and_bytes_are_stored_unchanged_and_other_values_as_json() -> None:
     result = {"text": "zwölf", "number": -7, "raw": b"\xff", "yes": True, "none": None, "half": 0.5}
     assert read(result) == {
         b"text": "zwölf".encode(),
@@ -43,16 +43,16 @@ def test_text_numbers_and_bytes_stand_as_they_are_and_the_rest_as_json() -> None
     assert read({}) == {}
 
 
-def test_nothing_is_a_result_without_fields() -> None:
-    assert fields_of(None) == fields_of({}) == ([], 0)
+def test_none_is_a_result_without_fields() -> None:
+    assert stream_fields(None) == stream_fields({}) == ([], 0)
 
 
-def test_a_refusal_says_what_was_returned_and_what_may_be() -> None:
+def test_an_error_names_the_returned_type_and_the_allowed_ones() -> None:
     with pytest.raises(TypeError, match=r"returns a dict, or None .* this one returned Priced$"):
-        fields_of(Priced(3))
+        stream_fields(Priced(3))
 
 
-def test_the_names_of_our_own_fields_are_moved_aside() -> None:
+def test_a_result_field_with_a_reserved_name_is_renamed() -> None:
     assert read({"message_id": 1, "consumer_id": 2, "id": 3}) == {
         b"result_message_id": b"1",
         b"result_consumer_id": b"2",
@@ -81,10 +81,10 @@ def test_the_names_of_our_own_fields_are_moved_aside() -> None:
         {f"f{n}": n for n in range(RESULT_FIELDS_MAX + 1)},
     ],
 )
-def test_what_can_not_be_stored_is_refused_before_it_meets_others(result: Any) -> None:
-    """In a batch with other results it would take them down with it."""
+def test_an_invalid_result_is_refused_before_it_joins_a_batch(result: Any) -> None:
+    """In a batch it would make the other results fail too."""
     with pytest.raises((TypeError, ValueError)):
-        fields_of(result)
+        stream_fields(result)
 
 
 @given(
@@ -97,9 +97,9 @@ def test_what_can_not_be_stored_is_refused_before_it_meets_others(result: Any) -
         max_size=8,
     )
 )
-def test_every_field_is_something_that_redis_takes(result: dict[str, Any]) -> None:
+def test_every_field_is_a_value_that_redis_accepts(result: dict[str, Any]) -> None:
     try:
-        fields, size = fields_of(result)
+        fields, size = stream_fields(result)
     except (TypeError, ValueError):
         return
     assert len(fields) == 2 * len(result)

@@ -1,4 +1,4 @@
-"""The durable intake on a real server: enqueued once, taken in order, whoever added it."""
+"""The durable intake on a real server: enqueued once, accepted in order, from any client."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import Counter
 
 import pytest
 
-from angarium.dispatch.identity import is_message_id, new_ids, partition_of_id
+from angarium.dispatch.message_ids import is_message_id, new_ids, partition_of_id
 from angarium.dispatch.store import ENQUEUE, DispatchStore
 from angarium.runtime.errors import LimitExceeded
-from tests.dispatch.kit import ACK_TIMEOUT_MS, Harness, module
+from tests.dispatch.harness import ACK_TIMEOUT_MS, StoreHarness, store_harness
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
 
 
-async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis_url: str) -> None:
+async def test_enqueued_messages_become_pending_in_order_with_their_ids(any_redis_url: str) -> None:
     clock = FakeClock()
-    async with module(any_redis_url, clock=clock) as ours:
+    async with store_harness(any_redis_url, clock=clock) as ours:
         key = key_of(ours)
         enqueued = [await ours.store.enqueue(b"%d" % n, f"{key}{n}") for n in range(3)]
         mine = [
@@ -24,45 +24,45 @@ async def test_what_was_enqueued_becomes_pending_in_order_under_its_id(any_redis
             for n, each in enumerate(enqueued)
             if ours.runtime.keyspace.partition_of(f"{key}{n}") == ours.partition
         ]
-        assert await ours.take_inbox(sent=1) == mine
-        held = await ours.held()
+        assert await ours.accept_inbox(sent=1) == mine
+        held = await ours.state()
         assert held.pending == {
             message_id: clock.now_ms() - (ACK_TIMEOUT_MS if n else 0)
             for n, (message_id, _) in enumerate(mine)
         }
         assert held.inbox == []
         assert held.payloads == dict(mine)
-        assert await ours.noted(mine[0][0]) == ["enqueued", "accepted"]
-        assert await ours.take_inbox() == []
+        assert await ours.events_of(mine[0][0]) == ["enqueued", "accepted"]
+        assert await ours.accept_inbox() == []
 
 
-def key_of(ours: Harness) -> str:
-    """The beginning of idempotency keys of which at least the first falls into the partition."""
+def key_of(ours: StoreHarness) -> str:
+    """The prefix of idempotency keys; at least the first key belongs to the partition."""
     places = ours.runtime.keyspace
     return next(f"k{n}-" for n in range(100) if places.partition_of(f"k{n}-0") == ours.partition)
 
 
-async def test_an_idempotency_key_brings_in_one_message(any_redis_url: str) -> None:
-    async with module(any_redis_url) as ours:
+async def test_an_idempotency_key_adds_one_message(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url) as ours:
         key = key_of(ours) + "0"
         first = await ours.store.enqueue(b"1", key)
         again = await ours.store.enqueue(b"other bytes", key)
         assert not first.duplicate
         assert again == (first.message_id, True)
-        ((message_id, payload),) = await ours.take_inbox()
+        ((message_id, payload),) = await ours.accept_inbox()
         assert (message_id.decode(), payload) == (first.message_id, b"1")
         await ours.complete(message_id)
         assert await ours.store.enqueue(b"1", key) == (first.message_id, True)
-        assert await ours.take_inbox() == []
-        assert await ours.noted(message_id) == ["enqueued", "accepted", "completed"]
+        assert await ours.accept_inbox() == []
+        assert await ours.events_of(message_id) == ["enqueued", "accepted", "completed"]
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-async def test_an_intake_whose_reply_was_lost_is_not_doubled(
+async def test_an_enqueue_with_a_lost_reply_adds_one_message(
     any_redis_url: str, keyed: bool
 ) -> None:
-    """The call goes out again with the same bytes, also after the message was taken."""
-    async with module(any_redis_url) as ours:
+    """The call is repeated with the same bytes, also after the message was accepted."""
+    async with store_harness(any_redis_url) as ours:
         assert ENQUEUE.repeatable
         calls: list[tuple[object, ...]] = []
         run = ours.runtime.run
@@ -73,19 +73,19 @@ async def test_an_intake_whose_reply_was_lost_is_not_doubled(
             calls.append((partition, first, await run(script, partition, *rest)))  # type: ignore[arg-type]
             ours.partition = partition
             ours.term = await ours.take_over()
-            await ours.take_inbox()
+            await ours.accept_inbox()
             return await run(script, partition, *rest)  # type: ignore[arg-type]
 
         ours.runtime.run = run_twice  # type: ignore[method-assign, assignment]
         enqueued = await ours.store.enqueue(b"x", "key" if keyed else None)
         assert not enqueued.duplicate, "it is the one that brought it in"
         assert [first for _, first, _ in calls] == [second for _, _, second in calls]
-        assert await ours.take_inbox() == []
-        assert list((await ours.held()).pending) == [enqueued.message_id.encode()]
-        assert await ours.noted(enqueued.message_id.encode()) == ["enqueued", "accepted"]
+        assert await ours.accept_inbox() == []
+        assert list((await ours.state()).pending) == [enqueued.message_id.encode()]
+        assert await ours.events_of(enqueued.message_id.encode()) == ["enqueued", "accepted"]
 
 
-async def test_messages_without_a_key_are_never_the_same(any_redis_url: str) -> None:
+async def test_messages_without_a_key_are_always_separate(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
         store = DispatchStore(runtime)
         enqueued = [await store.enqueue(b"same") for _ in range(20)]
@@ -98,7 +98,7 @@ async def test_messages_without_a_key_are_never_the_same(any_redis_url: str) -> 
             assert inboxes[partition] > 0
 
 
-async def test_an_intake_beyond_the_limits_is_refused(any_redis_url: str) -> None:
+async def test_an_enqueue_beyond_the_limits_is_refused(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url, limits={"frame_bytes_max": 137}) as runtime:
         store = DispatchStore(runtime)
         await store.enqueue(b"x" * 100)
@@ -108,15 +108,15 @@ async def test_an_intake_beyond_the_limits_is_refused(any_redis_url: str) -> Non
             await store.enqueue(b"x", "ä" * 257)
 
 
-async def test_anybody_may_add_to_the_inbox_with_fields_of_any_name(any_redis_url: str) -> None:
-    async with module(any_redis_url) as ours:
+async def test_any_client_may_add_to_the_inbox_with_any_field_name(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url) as ours:
         (own,) = new_ids(1, ours.partition, ours.store.partitions)
         await ours.add_to_inbox("payload", b"1")
         await ours.add_to_inbox("data", b"2\xff", "more", "ignored")
         await ours.add_to_inbox("kind", "order", "payload", b"3")
         await ours.add_to_inbox("message_id", own, "json", b"4")
         await ours.add_to_inbox("message_id", "mine", "payload", b"5", "", "")
-        taken = await ours.take_inbox()
+        taken = await ours.accept_inbox()
         assert [payload for _, payload in taken] == [b"1", b"2\xff", b"3", b"4", b"5"]
         ids = [message_id for message_id, _ in taken]
         assert ids[3] == own
@@ -124,14 +124,14 @@ async def test_anybody_may_add_to_the_inbox_with_fields_of_any_name(any_redis_ur
         for message_id in ids:
             assert is_message_id(message_id)
             assert partition_of_id(message_id, ours.store.partitions) == ours.partition
-            assert await ours.noted(message_id) == ["accepted"]
+            assert await ours.events_of(message_id) == ["accepted"]
         assert {each.key for each in await ours.events()} == {"inbox"}
         assert await ours.complete(*ids) == [True] * 5
 
 
-async def test_an_id_that_workers_could_not_answer_for_is_replaced(any_redis_url: str) -> None:
-    """A worker refuses a frame without a UUID4, and finds the partition by the id's end."""
-    async with module(any_redis_url) as ours:
+async def test_an_invalid_or_foreign_id_is_replaced(any_redis_url: str) -> None:
+    """A worker refuses a frame without a UUID4, and the end of the id determines the partition."""
+    async with store_harness(any_redis_url) as ours:
         parts = ours.store.partitions
         (good,) = new_ids(1, ours.partition, parts)
         strange = [
@@ -148,7 +148,7 @@ async def test_an_id_that_workers_could_not_answer_for_is_replaced(any_redis_url
         for each in strange:
             assert not is_message_id(each) or each != good
             await ours.add_to_inbox("message_id", each, "payload", b"x")
-        taken = await ours.take_inbox(count=20)
+        taken = await ours.accept_inbox(count=20)
         ids = [message_id for message_id, _ in taken]
         assert len(set(ids)) == len(strange)
         assert not set(ids) & set(strange)
@@ -161,41 +161,41 @@ async def test_an_id_that_workers_could_not_answer_for_is_replaced(any_redis_url
 
 
 async def test_an_id_that_is_pending_already_is_replaced(any_redis_url: str) -> None:
-    async with module(any_redis_url) as ours:
+    async with store_harness(any_redis_url) as ours:
         (pending,) = await ours.accepted(b"first")
         await ours.add_to_inbox("message_id", pending, "payload", b"second")
-        ((other, payload),) = await ours.take_inbox()
+        ((other, payload),) = await ours.accept_inbox()
         assert (other != pending, payload) == (True, b"second")
-        assert (await ours.held()).payloads == {pending: b"first", other: b"second"}
+        assert (await ours.state()).payloads == {pending: b"first", other: b"second"}
 
 
-async def test_a_full_partition_leaves_the_inbox_where_it_is(any_redis_url: str) -> None:
-    async with module(any_redis_url, dispatch={"pending_messages_max": 2}) as ours:
+async def test_a_full_partition_leaves_the_inbox_unchanged(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url, dispatch={"pending_messages_max": 2}) as ours:
         await ours.accepted(b"0")
         for n in range(3):
             await ours.add_to_inbox("payload", b"%d" % n)
-        ((message_id, payload),) = await ours.take_inbox()
+        ((message_id, payload),) = await ours.accept_inbox()
         assert payload == b"0"
-        assert await ours.take_inbox() == []
-        assert len((await ours.held()).inbox) == 2
+        assert await ours.accept_inbox() == []
+        assert len((await ours.state()).inbox) == 2
         await ours.complete(message_id)
-        assert [payload for _, payload in await ours.take_inbox()] == [b"1"]
+        assert [payload for _, payload in await ours.accept_inbox()] == [b"1"]
 
 
-async def test_an_inbox_entry_that_no_frame_can_carry_is_dead(any_redis_url: str) -> None:
-    async with module(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
+async def test_an_inbox_entry_too_large_for_a_frame_is_dead(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url, limits={"frame_bytes_max": 137}) as ours:
         await ours.add_to_inbox("payload", b"x" * 101)
         await ours.add_to_inbox("payload", b"y")
-        taken = await ours.take_inbox()
+        taken = await ours.accept_inbox()
         (small,) = [message_id for message_id, payload in taken if payload == b"y"]
-        held = await ours.held()
+        held = await ours.state()
         assert list(held.pending) == list(held.payloads) == [small]
         assert [each[b"payload"] for each in held.dead] == [b"x" * 101]
-        assert await ours.noted_all() == Counter({"accepted": 2, "dead": 1})
+        assert await ours.event_counts() == Counter({"accepted": 2, "dead": 1})
 
 
-async def test_somebody_waits_for_the_inbox(any_redis_url: str) -> None:
-    async with module(any_redis_url) as ours:
+async def test_a_wait_for_the_inbox_ends_with_the_first_entry(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url) as ours:
         assert not await ours.store.wait_for_inbox(ours.partition, 1)
         await ours.add_to_inbox("payload", "x")
         assert await ours.store.wait_for_inbox(ours.partition, 10_000)

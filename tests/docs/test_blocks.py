@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.docs.blocks import PAGES, SHELL, Block, blocks, of_page
 from tests.docs.shell import Reader
 from tests.kit.roles import ROOT
@@ -23,7 +23,7 @@ from tests.kit.server import ServerProcess
 SKIPPED = {
     "README.md": "tests/docs/test_commands.py runs the first five minutes; make is what runs it",
     "docs/index.md": "make, which runs the tests",
-    "docs/demo.md": "tests/story plays it",
+    "docs/demo.md": "tests/demo runs it",
     "docs/lake/index.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
     "docs/lake/cookbook.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
     "docs/faults.md": "runs of several minutes, which `make faults` and tests/faults are for",
@@ -141,7 +141,7 @@ async def test_the_page_of_the_api(server: ServerProcess, tmp_path: Path) -> Non
         await reader.type("angarium serve worker --app module:app")
         await reader.type("angarium serve dispatcher")
         await reader.python(script + calls)
-        listed = await reader.type("angarium tx list --status queued --json")
+        listed = await reader.type("angarium transactions list --status queued --json")
         assert "support" in listed
 
 
@@ -219,7 +219,7 @@ async def test_the_page_of_routing(server: ServerProcess, tmp_path: Path) -> Non
         await typed(reader, serve)
         await reader.python(
             "import urllib.request\n"
-            "from tests.routing.kit import envelope\n"
+            "from tests.routing.harness import envelope\n"
             "urllib.request.urlopen('http://127.0.0.1:8071/', data=envelope('key-1')).read()\n"
         )
         printed = await typed(reader, operate, KEY="key-1")

@@ -18,7 +18,7 @@ import typer
 
 from angarium.cli.main import application
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
 

@@ -1,7 +1,8 @@
 """Two roles in one process, as far as they use the database: a gateway, an archiver and an API.
 
 The writers store when they are asked to; the API's handles on the same file only read. A second
-process looks as `angarium pickup show` and `angarium tx show` do: it opens, counts and closes.
+process looks as `angarium pickup show` and `angarium transactions show` do: it opens, counts,
+closes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from angarium.pickup.archive import Archive as PickupArchive
-from angarium.pickup.model import Message
-from angarium.transactions.archive import Archive as TransactionArchive
-from angarium.transactions.model import Status, Transaction
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.model import StoredMessage
+from angarium.transactions.archive import TransactionArchive
+from angarium.transactions.model import Transaction, TransactionStatus
 
 PREFIX = "f62:"
 QUEUE = "default:c1"
@@ -39,7 +40,7 @@ def run_looker(url: str, pipe: Connection) -> None:
 
 
 async def _look(url: str) -> Counts:
-    pickup = await PickupArchive.open(url, PREFIX)
+    pickup = await MessageArchive.open(url, PREFIX)
     transactions = TransactionArchive(url)
     try:
         return await _count(pickup, transactions)
@@ -48,19 +49,19 @@ async def _look(url: str) -> Counts:
         await transactions.close()
 
 
-async def _count(pickup: PickupArchive, transactions: TransactionArchive) -> Counts:
-    ids = await pickup.ids(QUEUE, "", ROWS_MAX, 0)
-    found = await transactions.listed(Status.SUCCESS, ROWS_MAX)
+async def _count(pickup: MessageArchive, transactions: TransactionArchive) -> Counts:
+    rows = await pickup.page(QUEUE, "", 0, ROWS_MAX)
+    found = await transactions.page(TransactionStatus.SUCCESS, ROWS_MAX)
     assert len({each.id for each in found}) == len(found)
-    return Counts(len(ids), len(found))
+    return Counts(len(rows), len(found))
 
 
 async def _roles(url: str, pipe: Connection) -> None:
-    gateway = await PickupArchive.open(url, PREFIX)
+    gateway = await MessageArchive.open(url, PREFIX)
     archiver = TransactionArchive(url)
     await archiver.open()
     # The API opens the file when it is asked first, while the others are at work.
-    api: tuple[PickupArchive, TransactionArchive] | None = None
+    api: tuple[MessageArchive, TransactionArchive] | None = None
     while True:
         command, first, count = await asyncio.to_thread(pipe.recv)
         if command == "store":
@@ -70,19 +71,19 @@ async def _roles(url: str, pipe: Connection) -> None:
             pipe.send(None)
         else:
             if api is None:
-                api = await PickupArchive.open(url, PREFIX), TransactionArchive(url)
+                api = await MessageArchive.open(url, PREFIX), TransactionArchive(url)
             pipe.send(await _count(*api))
 
 
-def _message(number: int) -> Message:
-    return Message(f"message-{number}", number + 1, 1, "did:example:anna", b"{}")
+def _message(number: int) -> StoredMessage:
+    return StoredMessage(f"message-{number}", number + 1, 1, "did:example:anna", b"{}")
 
 
 def _transaction(number: int) -> Transaction:
     nothing = msgspec.Raw(b"null")
     return Transaction(
         id=f"transaction-{number}",
-        status=Status.SUCCESS,
+        status=TransactionStatus.SUCCESS,
         owner="anna",
         pipeline="pay",
         version=1,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import angarium.lake
 from angarium.lake.sources.archive_store import options_of
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import angarium.lake
 from angarium.lake.tables import Lake, LakeTable
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 
 TASKS = 4
 WRITER = "numbers"

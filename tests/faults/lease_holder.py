@@ -14,7 +14,7 @@ import uvloop
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.sample import SampleStore
 
 LEASE_MS = 300

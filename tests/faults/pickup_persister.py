@@ -1,4 +1,4 @@
-"""A persister as a process of its own, which can be told to die in the middle of a move."""
+"""A persister in a process of its own, which dies at a chosen step of a move."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 
 import uvloop
 
-from angarium.pickup.archive import Archive
-from angarium.pickup.model import Message
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.model import StoredMessage
 from angarium.pickup.persister import Persister
 from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 LEASE_MS = 500
 
 
-async def die(_: Mapping[str, Sequence[Message]]) -> None:
+async def die(_: Mapping[str, Sequence[StoredMessage]]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -30,7 +30,7 @@ async def main(step: str) -> None:
     settings = load()
     async with Runtime.open(settings) as runtime:
         store = PickupStore(runtime)
-        archive = await Archive.open(settings.database_url, settings.prefix)
+        archive = await MessageArchive.open(settings.database_url, settings.prefix)
         persister = Persister(store, archive, 0, LEASE_MS)
         if step:
             setattr(persister, step, die)

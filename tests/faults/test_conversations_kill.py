@@ -1,8 +1,7 @@
-"""Replies over four processes that are killed and paused, with ACKs lost: order is kept.
+"""Replies over four processes that are killed and paused, with lost ACKs: order is kept.
 
-Every conversation opens four requests. The first is a gate: it is answered last, so that all ten
-replies stand in their places before one of them may leave, whatever the order in which they came
-in. Then there is exactly one order in which they may arrive.
+Every conversation opens four requests. The first one is answered last: until then all ten replies
+wait, in whatever order they were accepted. So there is exactly one order in which they may arrive.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from angarium.conversations.answers import NewReply
 from angarium.conversations.model import MinMessageInfo
+from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import LONG, rounds
@@ -32,7 +31,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 # The long run can be cut into parts, for machines that are shared.
 CONVERSATIONS = int(os.environ.get("CONVERSATIONS", rounds(100, 100_000)))
 INSTANCES = rounds(3, 4)
-FLYING = rounds(8, 100)  # conversations that are being posted at the same time
+CONCURRENT_POSTS = rounds(8, 100)  # conversations posted at the same time
 IN_FLIGHT_MAX = 4_000  # replies; more are posted when some have left
 PENDING_S, TTL_S = (4.0 if LONG else 2.0), 300.0
 SETTINGS = {
@@ -59,7 +58,7 @@ import runpy, time
 read, read_ns = time.time, time.time_ns
 time.time = lambda: read() + {0}
 time.time_ns = lambda: read_ns() + {0} * 10**9
-runpy.run_module("tests.faults.conversation_instance", run_name="__main__")
+runpy.run_module("tests.faults.conversations_process", run_name="__main__")
 """
 
 
@@ -96,7 +95,7 @@ class Conversation:
         history.sent(response, self.id)
 
 
-class Fleet:
+class InstanceProcesses:
     """Processes of the role, replaced as they die; each has a history of its own.
 
     Every second one has a wall clock that is a minute ahead of the others'.
@@ -107,7 +106,7 @@ class Fleet:
         self._folder = folder
         self._serial = 0
         self.running: list[tuple[str, RoleProcess]] = []
-        self.hurt: set[str] = set()
+        self.faulted: set[str] = set()
         self.faults: list[str] = []
 
     async def start(self) -> None:
@@ -120,9 +119,9 @@ class Fleet:
         await role.__aenter__()
         self.running.append((name, role))
 
-    async def hurt_one(self, draw: random.Random) -> None:
+    async def inject_fault(self, draw: random.Random) -> None:
         name, role = self.running.pop(draw.randrange(len(self.running)))
-        self.hurt.add(name)
+        self.faulted.add(name)
         if len(self.faults) % 2 == 0:
             self.faults.append("kill -9")
             role.kill()
@@ -145,15 +144,15 @@ class Fleet:
         return sorted(self._folder.glob("i*.jsonl"))
 
 
-async def _hurt_until(fleet: Fleet, over: asyncio.Event) -> None:
+async def _inject_faults(processes: InstanceProcesses, over: asyncio.Event) -> None:
     draw = random.Random(7)
     while not over.is_set():
         await asyncio.sleep(draw.uniform(*FAULT_EVERY_S))
         if not over.is_set():
-            await fleet.hurt_one(draw)
+            await processes.inject_fault(draw)
 
 
-async def _load(runtime: Runtime, history: History, fleet: Fleet) -> int:
+async def _load(runtime: Runtime, history: History, processes: InstanceProcesses) -> int:
     """Until there were enough conversations and enough faults; how many conversations."""
     store, draw = ConversationStore(runtime), random.Random(11)
     numbers = itertools.count()
@@ -161,14 +160,14 @@ async def _load(runtime: Runtime, history: History, fleet: Fleet) -> int:
 
     async def post_some() -> None:
         nonlocal posted
-        while posted < CONVERSATIONS or len(fleet.faults) < FAULTS:
+        while posted < CONVERSATIONS or len(processes.faults) < FAULTS:
             # A client does not ask on for ever while nobody answers.
             await eventually(lambda: _few_in_flight(store), 120)
             await Conversation(next(numbers)).post(store, history, draw)
             posted += 1
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(FLYING):
+        for _ in range(CONCURRENT_POSTS):
             group.create_task(post_some())
     return posted
 
@@ -198,7 +197,7 @@ async def _drained(runtime: Runtime) -> None:
         least = await in_flight()
 
 
-async def _run(redis_url: str, folder: Path) -> tuple[Fleet, History, int]:
+async def _run(redis_url: str, folder: Path) -> tuple[InstanceProcesses, History, int]:
     history = History()
     async with sample_runtime(redis_url, conversations=SETTINGS) as runtime:
         settings = runtime.settings
@@ -208,19 +207,19 @@ async def _run(redis_url: str, folder: Path) -> tuple[Fleet, History, int]:
             "ANGARIUM_PARTITIONS": str(settings.partitions),
             **{f"ANGARIUM_CONVERSATIONS__{name.upper()}": str(v) for name, v in SETTINGS.items()},
         }
-        fleet = Fleet(env, folder)
+        processes = InstanceProcesses(env, folder)
         over = asyncio.Event()
         try:
-            await asyncio.gather(*(fleet.start() for _ in range(INSTANCES)))
+            await asyncio.gather(*(processes.start() for _ in range(INSTANCES)))
             async with asyncio.TaskGroup() as group:
-                hurting = group.create_task(_hurt_until(fleet, over))
-                posted = await _load(runtime, history, fleet)
+                injecting = group.create_task(_inject_faults(processes, over))
+                posted = await _load(runtime, history, processes)
                 over.set()
-                await hurting
+                await injecting
                 await _drained(runtime)
         finally:
-            fleet.close()
-    return fleet, history, posted
+            processes.close()
+    return processes, history, posted
 
 
 def _longest_wait_s(history: History) -> float:
@@ -241,14 +240,14 @@ async def test_killed_and_paused_processes_change_no_order(
     server: ServerProcess = request.getfixturevalue(
         "redis_server" if shape == "single" else "cluster"
     )
-    fleet, history, posted = await _run(server.url, tmp_path)
+    processes, history, posted = await _run(server.url, tmp_path)
     where: defaultdict[str, list[str]] = defaultdict(list)
-    for path in fleet.paths:
+    for path in processes.paths:
         received = History.read(path)
         history.extend(received.records())
         for record in received.records():
             where[record.id].append(path.stem)
-    for fault in fleet.faults:
+    for fault in processes.faults:
         history.fault(fault)
     verdict = history.check()
     longest_s = _longest_wait_s(history)
@@ -258,7 +257,9 @@ async def test_killed_and_paused_processes_change_no_order(
     assert verdict.lost.count == 0
     assert verdict.unexpected.count == 0
     assert longest_s < TTL_S
-    assert len(fleet.faults) >= FAULTS
+    assert len(processes.faults) >= FAULTS
     for response, places in where.items():
         if len(places) > 1:
-            assert fleet.hurt & set(places), f"{response} was doubled without a fault: {places}"
+            assert processes.faulted & set(places), (
+                f"{response} was doubled without a fault: {places}"
+            )

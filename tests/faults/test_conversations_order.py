@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from angarium.conversations.instance import ConversationsInstance
-from angarium.conversations.model import Reply
+from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
-from tests.conversations.kit import DEADLINE_S, Client, Harness, instance, task
+from tests.conversations.harness import DEADLINE_S, Client, Harness, instance, task
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -37,12 +37,14 @@ async def pair(
 ) -> AsyncIterator[tuple[ConversationsInstance, ConversationsInstance]]:
     quick = {**QUICK, **more}
     async with instance(redis_url, app, conversations=quick) as one:
-        prefix = one._runtime.settings.prefix
+        prefix = one.runtime.settings.prefix
         async with instance(redis_url, app, prefix=prefix, conversations=quick) as other:
             yield one, other
 
 
-async def test_replies_of_one_moment_leave_in_the_order_they_were_made(any_redis_url: str) -> None:
+async def test_replies_of_one_moment_are_sent_in_the_order_they_were_made(
+    any_redis_url: str,
+) -> None:
     client = Client()
     async with pair(any_redis_url, client.app, message_ttl=600_000) as both:
         await both[0].request("c", "G", "whatsapp")
@@ -59,7 +61,7 @@ async def test_replies_of_one_moment_leave_in_the_order_they_were_made(any_redis
 
 
 @pytest.mark.parametrize("gate", [True, False])
-async def test_replies_a_millisecond_and_eleven_seconds_apart_leave_in_order(
+async def test_replies_a_millisecond_and_eleven_seconds_apart_are_sent_in_order(
     any_redis_url: str, gate: bool
 ) -> None:
     """By Redis' own clock. Behind a gate they all wait; without one each leaves when it is made."""
@@ -87,7 +89,7 @@ async def past(bridge: ConversationsInstance, ms: int) -> None:
     """Until so much of Redis' time is over."""
 
     async def now_ms() -> int:
-        seconds, micros = await bridge._runtime.redis.call("TIME", key="c")
+        seconds, micros = await bridge.runtime.redis.call("TIME", key="c")
         return int(seconds) * 1000 + int(micros) // 1000
 
     until_ms = await now_ms() + ms
@@ -108,7 +110,7 @@ class Probe:
         self._numbers = itertools.count()
         self.app.reply_sender()(self.send)
 
-    async def send(self, reply: Reply) -> None:
+    async def send(self, reply: OutgoingReply) -> None:
         if reply.origin == "probe":
             self._left.set()
         else:
@@ -125,23 +127,23 @@ class Probe:
         return (time.monotonic() - began) * 1000
 
 
-def told(times_ms: list[float]) -> str:
+def summary(times_ms: list[float]) -> str:
     ordered = sorted(times_ms)
     p99 = ordered[int(len(ordered) * 0.99)]
     return f"{len(ordered)} asked, median {statistics.median(ordered):.1f} ms, p99 {p99:.1f} ms"
 
 
-async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: str) -> None:
+async def test_a_long_conversation_keeps_its_order_and_does_not_slow_others(redis_url: str) -> None:
     probe = Probe()
     async with pair(redis_url, probe.app, message_ttl=600_000) as both:
         one, other = both
-        module = Harness(one._runtime, FakeClock())
+        process = Harness(one.runtime, FakeClock())
         alone = [await probe.ask(one) for _ in range(200)]
         await one.request("long", "G", "whatsapp")
         await one.request("long", "L", "whatsapp")
         for start in range(0, LONG_CONVERSATION, 500):
             await asyncio.gather(
-                *(module.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
+                *(process.reply("L", f"l{start + n}", "long", held=False) for n in range(500))
             )
         # Everything of the long one waits for its gate, and memories hold only its beginning.
         await eventually(lambda: len(one.queue) + len(other.queue) > 0, DEADLINE_S)
@@ -158,7 +160,7 @@ async def test_a_long_conversation_keeps_its_order_and_slows_nobody(redis_url: s
     assert probe.sent == ["g", *(f"l{n}" for n in range(LONG_CONVERSATION))]
     print(
         f"\n{LONG_CONVERSATION} replies of one conversation left in order in {took_s:.1f} s"
-        f"\nothers, without it: {told(alone)}"
-        f"\nothers, while it waits: {told(waiting)}"
-        f"\nothers, while it leaves: {told(leaving)}"
+        f"\nothers, without it: {summary(alone)}"
+        f"\nothers, while it waits: {summary(waiting)}"
+        f"\nothers, while it leaves: {summary(leaving)}"
     )

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from angarium.conversations.manager import MessageSyncManager
+from angarium.conversations.compat import MessageSyncManager
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
-from tests.conversations.kit import task
+from tests.conversations.harness import task
 from tests.conversations.receiver import receiver
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
@@ -44,7 +45,9 @@ async def test_the_role_sends_again_after_every_restart_of_redis() -> None:
                 "ANGARIUM_DURABILITY": "local",
                 "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
             }
-            manager = MessageSyncManager(ConversationStore(runtime), runtime.settings.conversations)
+            manager = MessageSyncManager(
+                ConversationStore(runtime), runtime.settings.group(ConversationsSettings)
+            )
             async with RoleProcess(["serve", "conversations"], env) as role:
                 for number in range(rounds(2, 20)):
                     name = f"c{number}"

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.dispatch.fleet import Fleet, fleet, publish_steadily
+from tests.dispatch.processes import DispatchProcesses, dispatch_processes, publish_steadily
 from tests.faults.profile import rounds
 from tests.kit.cluster import ClusterProcess
 from tests.kit.eventually import eventually
@@ -16,7 +16,7 @@ from tests.kit.roles import RoleProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
-# Every tenth message is the same as all other tenth ones: alike is not the same.
+# Every tenth message has the same payload: equal payloads are separate messages.
 ALIKE = b'{"n":"alike"}'
 
 
@@ -28,11 +28,13 @@ def expected_of(payloads: list[bytes]) -> Counter[str]:
     return Counter("alike" if each == ALIKE else each[6:-2].decode() for each in payloads)
 
 
-async def next_leader(fleet: Fleet, old: RoleProcess, partition: int = 0) -> RoleProcess:
+async def next_leader(
+    processes: DispatchProcesses, old: RoleProcess, partition: int = 0
+) -> RoleProcess:
     found: list[RoleProcess] = []
 
     async def another_leads() -> bool:
-        leader = await fleet.leader_of(partition)
+        leader = await processes.leader_of(partition)
         if leader is not None and leader is not old:
             found.append(leader)
         return bool(found)
@@ -42,27 +44,31 @@ async def next_leader(fleet: Fleet, old: RoleProcess, partition: int = 0) -> Rol
 
 
 async def hurt(
-    fleet: Fleet, leaders: int, workers: int, pauses: int, log: list[tuple[str, int]]
+    processes: DispatchProcesses,
+    leaders: int,
+    workers: int,
+    pauses: int,
+    log: list[tuple[str, int]],
 ) -> None:
-    """The faults, one after another while messages flow, each healed before the next."""
+    """Inject one fault after another under load; wait for recovery before the next."""
     seeded = random.Random(7)
     kinds = ["leader"] * leaders + ["worker"] * workers + ["pause"] * pauses
     seeded.shuffle(kinds)
     for kind in kinds:
         await asyncio.sleep(0.3)
-        leader = await fleet.led()
-        log.append((kind, await fleet.now_ms()))
+        leader = await processes.wait_for_leaders()
+        log.append((kind, await processes.now_ms()))
         if kind == "leader":
             leader.kill()
-            await fleet.add_dispatcher()
-            await next_leader(fleet, leader)
+            await processes.add_dispatcher()
+            await next_leader(processes, leader)
         elif kind == "worker":
-            victim = seeded.choice([each for each in fleet.workers if each.alive])
+            victim = seeded.choice([each for each in processes.workers if each.alive])
             victim.kill()
-            await fleet.add_worker()
+            await processes.add_worker()
         else:
             leader.pause()
-            await next_leader(fleet, leader)
+            await next_leader(processes, leader)
             leader.resume()
 
 
@@ -70,18 +76,18 @@ async def check_run(redis_url: str, dispatchers: int, lock_ms: int) -> None:
     count = rounds(12_000, 200_000)
     payloads = payloads_of(count)
     log: list[tuple[str, int]] = []
-    async with fleet(redis_url, dispatch={"lock_ms": lock_ms}) as ours:
+    async with dispatch_processes(redis_url, dispatch={"lock_ms": lock_ms}) as ours:
         for _ in range(dispatchers):
             await ours.add_dispatcher()
         for _ in range(3):
             await ours.add_worker()
-        await ours.led()
+        await ours.wait_for_leaders()
         rate = rounds(1_500, 4_000)
         async with asyncio.TaskGroup() as group:
             group.create_task(publish_steadily(ours, payloads, rate))
             group.create_task(hurt(ours, rounds(2, 3), rounds(2, 5), 1, log))
-        await ours.settled(count)
-        arrived = await ours.arrived()
+        await ours.wait_settled(count)
+        arrived = await ours.results()
         dead = sum([(await ours.store.status(p)).dead for p in range(ours.store.partitions)])
         lost, doubled = (
             expected_of(payloads) - arrived.counts,

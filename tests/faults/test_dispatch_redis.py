@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from angarium.runtime.errors import AngariumError
-from tests.dispatch.fleet import Fleet, fleet
+from tests.dispatch.processes import DispatchProcesses, dispatch_processes
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
@@ -16,8 +16,8 @@ from tests.kit.server import ServerProcess
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 
-async def enqueue(ours: Fleet, over: asyncio.Event) -> Counter[str]:
-    """Until told to stop; each is sent with a key of its own until it is known to be taken."""
+async def enqueue(ours: DispatchProcesses, over: asyncio.Event) -> Counter[str]:
+    """Enqueue until `over`. Each message is repeated with its own key until Redis confirms it."""
     taken: Counter[str] = Counter()
     number = 0
     while not over.is_set():
@@ -31,10 +31,10 @@ async def enqueue(ours: Fleet, over: asyncio.Event) -> Counter[str]:
     return taken
 
 
-async def test_a_killed_redis_loses_and_doubles_nothing_that_was_taken() -> None:
+async def test_a_killed_redis_loses_and_doubles_nothing_that_was_enqueued() -> None:
     times = rounds(3, 20)
     with ServerProcess(aof=True, fsync="always") as server:
-        async with fleet(server.url, durability="local") as ours:
+        async with dispatch_processes(server.url, durability="local") as ours:
             await ours.add_dispatcher()
             await ours.add_dispatcher()
             await ours.add_worker()
@@ -49,8 +49,8 @@ async def test_a_killed_redis_loses_and_doubles_nothing_that_was_taken() -> None
                 await moves(ours)
                 over.set()
             expected = sum((task.result() for task in load), Counter[str]())
-            await ours.settled(expected.total())
-            arrived = await ours.arrived()
+            await ours.wait_settled(expected.total())
+            arrived = await ours.results()
             lost, doubled = expected - arrived.counts, arrived.counts - expected
             print(
                 f"{expected.total()} taken, Redis killed {times} times: lost {lost.total()}, "
@@ -61,8 +61,8 @@ async def test_a_killed_redis_loses_and_doubles_nothing_that_was_taken() -> None
             assert all(role.alive for role in (*ours.dispatchers, *ours.workers))
 
 
-async def moves(ours: Fleet) -> None:
-    """Wait until results keep coming."""
+async def moves(ours: DispatchProcesses) -> None:
+    """Wait until more results arrive."""
 
     async def count() -> int:
         return (await ours.store.status(0)).processed

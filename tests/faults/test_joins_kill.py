@@ -21,7 +21,7 @@ from angarium.client import Client
 from angarium.pickup.client import Delivery, PickupClient
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess

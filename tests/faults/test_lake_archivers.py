@@ -18,9 +18,9 @@ import pytest
 from angarium.lake.filed import transactions_of
 from angarium.lake.query import ask
 from angarium.lake.tables import Lake
-from angarium.transactions.archive import Archive
+from angarium.transactions.archive import TransactionArchive
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import Status
+from angarium.transactions.model import TransactionStatus
 from tests.faults.lake_processes import Driver
 from tests.faults.profile import LONG
 from tests.faults.test_lake_tables import LOCKS, lake_run
@@ -55,7 +55,7 @@ class Both:
         self.ids: set[str] = set()
 
     async def left(self) -> int:
-        return int((await self._here.reading.watch(["default"], 1)).to_archive)
+        return int((await self._here.queries.health_report(["default"], 1)).to_archive)
 
     async def archived(self, share: float) -> None:
         """More transactions have ended, and this share of them is gone from Redis."""
@@ -107,9 +107,9 @@ async def check(here: Harness, both: Both) -> None:
     settings = here.runtime.settings
     assert await both.left() == 0
     lake = Counter(row[0] for row in ask(Lake.of(settings), "select id from transactions").rows)
-    archive = Archive(settings.database_url)
+    archive = TransactionArchive(settings.database_url)
     try:
-        found = await archive.listed(Status.SUCCESS, 100_000)
+        found = await archive.page(TransactionStatus.SUCCESS, 100_000)
     finally:
         await archive.close()
     stored = Counter(each.id for each in found)
@@ -118,10 +118,10 @@ async def check(here: Harness, both: Both) -> None:
     events = Counter(each.event for each in await here.events())
     assert events["archived"] == len(both.ids)
     # Each is found by its id, wherever it went.
-    asking = Transactions(here.runtime, elsewhere=transactions_of(settings))
+    asking = Transactions(here.runtime, lake_lookup=transactions_of(settings))
     try:
         for some in (lake, stored):
-            assert (await asking.get(next(iter(some)))).status is Status.SUCCESS
+            assert (await asking.get(next(iter(some)))).status is TransactionStatus.SUCCESS
     finally:
         await asking.close()
     print(f"\n{len(both.ids)} transactions: {len(lake)} in the lake, {len(stored)} in the database,"

@@ -25,7 +25,7 @@ from angarium.lake.query import ask
 from angarium.lake.schemas import TABLES
 from angarium.lake.tables import Lake
 from angarium.runtime.journal import Journal
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from tests.faults.lake_processes import Cluster, Driver, cluster_environment, kill_when_there
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually

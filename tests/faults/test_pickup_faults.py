@@ -20,19 +20,20 @@ from pathlib import Path
 
 import pytest
 
-from angarium.pickup.archive import Archive
+from angarium.pickup.archive import MessageArchive
 from angarium.pickup.client import Delivery, PickupClient
-from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.ports import free_port
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
+from tests.pickup.harness import take
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 DID = "did:example:anna"
@@ -58,7 +59,7 @@ def url_of(role: RoleProcess) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two gateways of one keyspace, for tests that leave them as they were."""
+    """Two gateways of one keyspace, for tests that do not change them."""
 
     env: dict[str, str]
     one: RoleProcess
@@ -76,7 +77,7 @@ def pair(redis_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) 
 
 
 class Recipients:
-    """Live sessions that acknowledge; each message is told to the history when it is new."""
+    """Live sessions that acknowledge, and record each new message in the history."""
 
     def __init__(self, history: History, names: list[str]) -> None:
         self.history = history
@@ -84,7 +85,7 @@ class Recipients:
         self.seen: dict[str, str] = {}
         self.acknowledged: set[str] = set()
         self.came_back: list[str] = []
-        # The history's own check reads all of it: too slow to be asked again and again.
+        # The check of the history reads all of it, so it is not called often.
         self.received: set[str] = set()
         self.outstanding: set[str] = set()
         self._to_acknowledge: asyncio.Queue[tuple[str, list[str]]] = asyncio.Queue()
@@ -132,7 +133,7 @@ class Load:
             try:
                 await self.client.add_message(name, [DID], number)
             except (AngariumError, TimeoutError):
-                # Not acknowledged: it may be there or not.
+                # Without an answer the message may be stored or not.
                 await asyncio.sleep(0.05)
                 continue
             self.history.sent(operation, name)
@@ -185,7 +186,7 @@ async def hurt(
 def report(recipients: Recipients, history: History) -> None:
     verdict = history.check()
     print(f"\n{verdict}\nacknowledged {len(recipients.acknowledged):,}")
-    # Before its acknowledgement arrived, a message may be sent again; after it, never.
+    # A message may be sent again before its acknowledgement arrives, never after it.
     assert recipients.came_back == []
     assert verdict.ok, str(verdict)
 
@@ -236,44 +237,44 @@ async def test_redis_killed_again_and_again_loses_nothing_at_local(tmp_path: Pat
             report(recipients, history)
 
 
-async def test_a_persister_killed_in_mid_move_neither_loses_nor_doubles_nor_revives(
+async def test_a_persister_killed_during_a_move_loses_duplicates_and_restores_nothing(
     redis_server: ServerProcess, tmp_path: Path
 ) -> None:
     env = environment(redis_server.url, tmp_path, ANGARIUM_PICKUP__THRESHOLD_TIMESTAMP="1")
     ids: list[str] = []
     removed: set[str] = set()
-    async with queue_of(env) as (store, mailbox):
+    async with queue_of(env) as (store, queues):
         for turn in range(rounds(2, 20)):
-            step = ("on_marked", "on_stored")[turn % 2]
+            step = ("on_move_begun", "on_rows_stored")[turn % 2]
             added = [f"m{turn:03d}x{number:03d}" for number in range(100)]
             await asyncio.gather(*(store.add(QUEUE, each, DID, b"1") for each in added))
             ids += added
             dying = RoleProcess(["-m", "tests.faults.pickup_persister", step], env)
             async with dying as process:
                 assert await asyncio.to_thread(process.wait, PATIENCE_S) == -signal.SIGKILL
-            # Some are acknowledged while their move is torn in half.
+            # Some are acknowledged while their move is interrupted.
             some = random.Random(turn).sample(sorted(set(ids) - removed), 40)
-            assert await mailbox.remove(QUEUE, some) == 40
+            assert await queues.remove(QUEUE, some) == 40
             removed |= set(some)
-            assert await mailbox.count(QUEUE, "") == len(ids) - len(removed)
-            assert await mailbox.count(QUEUE, DID) == len(ids) - len(removed)
+            assert await queues.count(QUEUE, "") == len(ids) - len(removed)
+            assert await queues.count(QUEUE, DID) == len(ids) - len(removed)
         async with RoleProcess(["-m", "tests.faults.pickup_persister"], env):
 
             async def all_moved() -> bool:
-                figures = await store.show(QUEUE)
+                figures = await store.queue_status(QUEUE)
                 return figures is not None and figures.archived == len(ids) - len(removed)
 
             await eventually(all_moved, PATIENCE_S)
         found: list[str] = []
-        while taken := await mailbox.take(QUEUE, "", 97, 1_000_000):
+        while taken := await take(queues, QUEUE, "", 97, 1_000_000):
             found += [each.id for each in taken]
         print(f"\n{len(ids)} added, {len(removed)} acknowledged, {len(found)} left, in order")
         assert found == [each for each in ids if each not in removed]
 
 
 @asynccontextmanager
-async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, Mailbox]]:
-    """A reader of the queue that never moves anything itself; the first chart is made for it."""
+async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, PickupQueues]]:
+    """A reader of the queue without a persister; it completes the archive counts itself."""
     settings = load(
         redis_url=env["ANGARIUM_REDIS_URL"],
         prefix=env["ANGARIUM_PREFIX"],
@@ -281,15 +282,15 @@ async def queue_of(env: dict[str, str]) -> AsyncIterator[tuple[PickupStore, Mail
     )
     async with Runtime.open(settings) as runtime:
         store = PickupStore(runtime)
-        archive = await Archive.open(settings.database_url, settings.prefix)
+        archive = await MessageArchive.open(settings.database_url, settings.prefix)
         try:
-            await store.chart(0, [], last=True)
-            yield store, Mailbox(store, archive)
+            await store.moves.write_counts(0, [], last=True)
+            yield store, PickupQueues(store, archive)
         finally:
             await archive.close()
 
 
-async def test_a_gateway_that_was_paused_past_its_lease_keeps_only_what_is_still_its_own(
+async def test_a_gateway_paused_past_its_lease_keeps_only_sessions_that_nobody_replaced(
     pair: Pair,
 ) -> None:
     paused, awake = pair.one, pair.two
@@ -311,7 +312,7 @@ async def _pause_once(
     await old.add_live_session(kept, "s1")
     os.kill(paused_pid, signal.SIGSTOP)
     try:
-        await eventually(lambda: _is_away(new, moved), PATIENCE_S)
+        await eventually(lambda: _is_offline(new, moved), PATIENCE_S)
         await new.add_live_session(moved, "s2")
         first = await new.add_message(moved, [DID], 1)
         waiting = await new.add_message(kept, [DID], 1)
@@ -320,7 +321,7 @@ async def _pause_once(
         os.kill(paused_pid, signal.SIGCONT)
     await eventually(lambda: waiting in paused_got.ids, PATIENCE_S)
     assert await new.get_live_session(kept)
-    # Added where the session once was, it goes where it is now.
+    # A message added at the old gateway goes to the session at the new one.
     second = await old.add_message(moved, [DID], 2)
     await eventually(lambda: second in awake_got.ids, PATIENCE_S)
     assert not {first, second} & set(paused_got.ids)
@@ -331,7 +332,7 @@ async def _pause_once(
 
 
 class Got:
-    """What a client was brought."""
+    """Collects the ids that a client received."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -340,19 +341,19 @@ class Got:
         self.ids += [message.id for message in delivery.messages]
 
 
-async def _is_away(client: PickupClient, name: str) -> bool:
+async def _is_offline(client: PickupClient, name: str) -> bool:
     return not await client.get_live_session(name)
 
 
 async def test_recipients_who_come_and_go_get_everything_in_order(pair: Pair) -> None:
     recipients, duration_s = rounds(100, 1_000), rounds(3, 60)
-    await Wandering([url_of(pair.one), url_of(pair.two)], recipients, duration_s).run()
+    await RoamingRecipients([url_of(pair.one), url_of(pair.two)], recipients, duration_s).run()
 
 
-class Wanderer:
-    """A recipient with a socket of its own, which is cut at random and comes back elsewhere."""
+class RoamingRecipient:
+    """A recipient whose socket is aborted at random and who then connects to any gateway."""
 
-    def __init__(self, name: str, all_of_them: Wandering) -> None:
+    def __init__(self, name: str, all_of_them: RoamingRecipients) -> None:
         self.name = name
         self.numbers: list[int] = []
         self._all = all_of_them
@@ -380,9 +381,8 @@ class Wanderer:
                 await self._until_cut(rng.expovariate(1 / stay_s))
                 acknowledging.cancel()
                 if not self._all.done.is_set():
-                    # Cut, not closed: nobody says goodbye.
-                    assert client._transport is not None
-                    client._transport.underlying_transport.abort()
+                    # Aborted: there is no close frame.
+                    client.reconnect()
                     self._all.cuts += 1
 
     async def _until_cut(self, seconds: float) -> None:
@@ -400,10 +400,10 @@ class Wanderer:
             try:
                 await client.remove_messages(self.name, ids)
             except (AngariumError, TimeoutError):
-                return  # it was cut, and they come again
+                return  # the socket was aborted, so they come again
 
 
-class Wandering:
+class RoamingRecipients:
     def __init__(self, urls: list[str], count: int, duration_s: float) -> None:
         self.urls = urls
         self.duration_s = duration_s
@@ -413,16 +413,16 @@ class Wandering:
         self.cuts = self.sent = self.received = 0
         self.ready: set[str] = set()
         self.over, self.done = asyncio.Event(), asyncio.Event()
-        self._wanderers = [Wanderer(f"r{number}", self) for number in range(count)]
+        self._recipients = [RoamingRecipient(f"r{number}", self) for number in range(count)]
 
     async def run(self) -> None:
-        count = len(self._wanderers)
+        count = len(self._recipients)
         async with (
             PickupClient(self.urls[0]) as one,
             PickupClient(self.urls[1]) as two,
             asyncio.TaskGroup() as tasks,
         ):
-            for each in self._wanderers:
+            for each in self._recipients:
                 tasks.create_task(each.live(self.urls, stay_s=self.duration_s / 3))
             await eventually(lambda: len(self.ready) == count, PATIENCE_S)
             ends = time.monotonic() + self.duration_s
@@ -435,7 +435,7 @@ class Wandering:
             await eventually(lambda: self.received >= self.sent, PATIENCE_S)
 
             async def all_acknowledged() -> bool:
-                figures = [one.get_available_message_count(each.name) for each in self._wanderers]
+                figures = [one.get_available_message_count(each.name) for each in self._recipients]
                 return sum(await asyncio.gather(*figures)) == 0
 
             await eventually(all_acknowledged, PATIENCE_S)
@@ -446,7 +446,7 @@ class Wandering:
         number = 0
         while time.monotonic() < ends:
             number += 1
-            for each in self._wanderers[start::8]:
+            for each in self._recipients[start::8]:
                 self.sent_at[each.name, number] = time.monotonic()
                 self.history.attempted(f"{each.name}-{number}", each.name)
                 await writers[number % 2].add_message(each.name, [DID], number)
@@ -458,11 +458,11 @@ class Wandering:
         verdict = self.history.check()
         cuts = statistics.quantiles(self.latency_ms, n=100)
         print(
-            f"\n{verdict}\n{len(self._wanderers):,} recipients, {self.cuts:,} sockets cut\n"
+            f"\n{verdict}\n{len(self._recipients):,} recipients, {self.cuts:,} sockets cut\n"
             f"added → received: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms"
         )
         assert verdict.ok, str(verdict)
         assert self.cuts > 0
-        for each in self._wanderers:
+        for each in self._recipients:
             assert each.numbers == sorted(each.numbers), each.name
         assert LONG or verdict.operations > 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds

@@ -17,7 +17,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope, events, routing
+from tests.routing.harness import envelope, events, routing
 from tests.routing.test_roles import APP, environment
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -92,7 +92,9 @@ async def _check_moves(runtime: Runtime) -> int:
     return len(moves)
 
 
-async def test_none_is_lost_and_order_holds_while_instances_die_and_sleep(tmp_path: Path) -> None:
+async def test_no_message_is_lost_and_order_holds_while_instances_die_and_pause(
+    tmp_path: Path,
+) -> None:
     with ServerProcess() as server:
         async with routing(server.url) as (runtime, _), AsyncExitStack() as stack:
             stale = {"ANGARIUM_ROUTING__STALE_AFTER_MS": str(STALE_MS)}

@@ -15,7 +15,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope, routing
+from tests.routing.harness import envelope, routing
 from tests.routing.test_roles import APP, environment, received, sink
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -44,7 +44,7 @@ class Sending:
                 self.accepted.add(text)
 
 
-async def test_every_role_goes_on_after_redis_was_killed(tmp_path: Path) -> None:
+async def test_every_role_resumes_after_redis_was_killed(tmp_path: Path) -> None:
     with ServerProcess(aof=True, fsync="always") as server:
         patient = {"unavailable_timeout_ms": 30_000}
         async with routing(server.url, durability="local", redis=patient) as (runtime, _):

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from angarium.transactions.archive import Archive
-from angarium.transactions.model import Status
+from angarium.transactions.archive import TransactionArchive
+from angarium.transactions.model import TransactionStatus
 from tests.faults.profile import rounds
 from tests.kit.eventually import eventually
 from tests.kit.postgres import PostgresProcess
@@ -69,7 +69,7 @@ async def test_two_archivers_kills_and_a_refusing_database(redis_server: ServerP
                         await asyncio.to_thread(database.restart)
 
                 async def empty() -> bool:
-                    return (await here.reading.watch(["default"], 1)).to_archive == 0
+                    return (await here.queries.health_report(["default"], 1)).to_archive == 0
 
                 await eventually(empty, 120)
             await _check(here)
@@ -77,8 +77,8 @@ async def test_two_archivers_kills_and_a_refusing_database(redis_server: ServerP
 
 async def _check(here: Harness) -> None:
     total = TRANSACTIONS // KILLS * KILLS + 500
-    archive = Archive(here.runtime.settings.database_url)
-    rows = await archive.listed(Status.SUCCESS, 2 * total)
+    archive = TransactionArchive(here.runtime.settings.database_url)
+    rows = await archive.page(TransactionStatus.SUCCESS, 2 * total)
     await archive.close()
     events = Counter(each.event for each in await here.events())
     print(f"\n{len(rows)} of {total} transactions archived, {KILLS} archivers killed")

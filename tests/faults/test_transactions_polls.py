@@ -11,16 +11,16 @@ import pytest
 
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
+from tests.transactions.api_client import ApiClient, api_client
 from tests.transactions.harness import harness
-from tests.transactions.web import Asker, asker
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 ROUNDS = rounds(20, 300)
 
 
-async def _polled(ask: Asker, path: str) -> tuple[float, float, Any]:
+async def _polled(http: ApiClient, path: str) -> tuple[float, float, Any]:
     began_s = time.monotonic()
-    _, body = await ask.ask("GET", path)
+    _, body = await http.request("GET", path)
     return began_s, time.monotonic(), body
 
 
@@ -39,20 +39,20 @@ async def test_three_pollers_on_two_processes_before_during_and_after_the_end(
         async with (
             RoleProcess(["serve", "api"], env) as first,
             RoleProcess(["serve", "api"], env) as second,
-            asker(first.ports["http"]) as one,
-            asker(second.ports["http"]) as two,
+            api_client(first.ports["http"]) as one,
+            api_client(second.ports["http"]) as two,
         ):
             for number in range(ROUNDS):
                 id = await here.start()
                 path = f"/datp/1.0/tx/status/{id}?reply=longpoll"
-                polls = [asyncio.ensure_future(_polled(ask, path)) for ask in (one, two, two)]
+                polls = [asyncio.ensure_future(_polled(http, path)) for http in (one, two, two)]
                 await asyncio.sleep(0.002 * (number % 10))  # another interleaving each time
                 (taken,) = await here.take()
                 ending = asyncio.ensure_future(here.store.complete(taken, "success", b"1", ""))
-                polls += [asyncio.ensure_future(_polled(ask, path)) for ask in (one, one, two)]
+                polls += [asyncio.ensure_future(_polled(http, path)) for http in (one, one, two)]
                 assert await ending == "completed"
                 ended_s = time.monotonic()
-                polls += [asyncio.ensure_future(_polled(ask, path)) for ask in (one, two, two)]
+                polls += [asyncio.ensure_future(_polled(http, path)) for http in (one, two, two)]
                 async with asyncio.timeout(60):
                     for began_s, answered_s, body in await asyncio.gather(*polls):
                         assert body["metadata"]["status"] == "success"

@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from angarium.pickup.store import PickupStore, QueueFigures
+from angarium.pickup.store import PickupQueueStatus, PickupStore
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.roles import RoleProcess
 
 DID = "did:example:anna"
@@ -38,24 +38,24 @@ def url_of(role: RoleProcess) -> str:
 
 @asynccontextmanager
 async def opened_store(env: dict[str, str]) -> AsyncIterator[PickupStore]:
-    """The keyspace of the gateway, seen from the test's own process."""
+    """The store of the gateway's keyspace, in the process of the test."""
     settings = load(redis_url=env["ANGARIUM_REDIS_URL"], prefix=env["ANGARIUM_PREFIX"])
     async with Runtime.open(settings) as runtime:
         yield PickupStore(runtime)
 
 
-async def figures_of(store: PickupStore, connection: str) -> QueueFigures:
-    found = await store.show(f"default:{connection}")
+async def status_of_queue(store: PickupStore, connection: str) -> PickupQueueStatus:
+    found = await store.queue_status(f"default:{connection}")
     assert found is not None
     return found
 
 
 class Wire:
-    """One socket. `told` holds what the gateway sent without being asked."""
+    """One socket. `notifications` collects the notifications of the gateway."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
-        self.told: list[Any] = []
+        self.notifications: list[Any] = []
         self._numbers = itertools.count(1)
 
     async def hear(self) -> Any:
@@ -76,7 +76,7 @@ class Wire:
             heard = await self.hear()
             if isinstance(heard, dict) and heard.get("id") == number and "method" not in heard:
                 return heard
-            self.told.append(heard)
+            self.notifications.append(heard)
 
     async def add(self, connection: str, payload: Any) -> str:
         params = {"connectionId": connection, "recipientDids": [DID], "payload": payload}

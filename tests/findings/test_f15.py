@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.findings.transactions_site import DEADLINE_S, Site, done_by, outcomes, site
+from tests.findings.transactions_deployment import (
+    DEADLINE_S,
+    Deployment,
+    deployment,
+    done_by,
+    outcomes,
+)
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.transactions.web import Asker, asker
+from tests.transactions.api_client import ApiClient, api_client
 
 pytestmark = pytest.mark.timeout(300)
 MANY = 1_000
@@ -21,7 +27,7 @@ MANY = 1_000
 async def test_old_and_new_code_side_by_side_fail_nothing_for_lack_of_a_step(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         assert await here.define("payment", "charge", "notify") == 1
         assert await here.define("payment", "charge", "announce") == 2
         async with here.node("old") as old, here.node("new") as new:
@@ -35,7 +41,7 @@ async def test_old_and_new_code_side_by_side_fail_nothing_for_lack_of_a_step(
 
 async def test_a_rolling_deployment_fails_nothing(redis_url: str, tmp_path: Path) -> None:
     """New code comes, old code goes, transactions of both versions are started all the time."""
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         await here.define("payment", "charge", "notify")
         ids: list[str] = []
         async with here.node("old") as first, here.node("old") as second:
@@ -53,29 +59,26 @@ async def test_a_rolling_deployment_fails_nothing(redis_url: str, tmp_path: Path
                     assert outcomes(found) == {"success": len(ids)}
 
 
-async def _shown(ask: Asker, here: Site, id: str) -> None:
+async def _shown(http: ApiClient, here: Deployment, id: str) -> None:
     """Everywhere where somebody would look."""
 
     async def in_metrics() -> bool:
-        async with ask._session.get(f"{ask.url}/metrics") as response:
-            line = (
-                'angarium_transactions_awaiting_step{node_group="default",step_type="notify"} 3.0'
-            )
-            return line in await response.text()
+        line = 'angarium_transactions_awaiting_step{node_group="default",step_type="notify"} 3.0'
+        return line in await http.metrics()
 
     await eventually(in_metrics, DEADLINE_S)
-    _, state = await ask.ask("GET", f"/v1/transactions/{id}")
+    _, state = await http.request("GET", f"/v1/transactions/{id}")
     assert (state["status"], state["waits_for_step"]) == ("queued", "notify")
-    _, listed = await ask.ask("GET", "/v1/transactions?status=queued")
+    _, listed = await http.request("GET", "/v1/transactions?status=queued")
     assert [each["waits_for_step"] for each in listed["transactions"]] == ["notify"] * 3
-    _, watch = await ask.ask("GET", "/v1/transaction-watch")
+    _, watch = await http.request("GET", "/v1/transaction-watch")
     (step,) = watch["awaited_steps"]
     assert (step["node_group"], step["step_type"], step["transactions"]) == ("default", "notify", 3)
-    _, page = await ask.ask("GET", "/v1/transaction-list?status=queued")
+    _, page = await http.request("GET", "/v1/transaction-list?status=queued")
     assert [each["waits_for_step"] for each in page["transactions"]] == ["notify"] * 3
 
     async def noticed() -> bool:
-        _, overview = await ask.ask("GET", "/v1/dashboard")
+        _, overview = await http.request("GET", "/v1/dashboard")
         assert overview["modules"][2]["facts"]["queued"] == 3
         wanted = "3 transactions waiting for a node with step 'notify' (default)"
         return wanted in [each["text"] for each in overview["notices"]]
@@ -86,46 +89,46 @@ async def _shown(ask: Asker, here: Site, id: str) -> None:
         assert any("notify" in line and "3" in line for line in command.lines()), command.lines()
 
 
-async def test_what_nobody_can_do_waits_is_shown_and_goes_on_when_a_node_comes(
+async def test_a_transaction_without_a_capable_node_waits_is_shown_and_continues_later(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here, here.role("api") as api:
+    async with deployment(redis_url, tmp_path) as here, here.role("api") as api:
         await here.define("payment", "charge", "notify")
-        async with here.node("new"), asker(api.ports["http"]) as ask:
+        async with here.node("new"), api_client(api.ports["http"]) as http:
             ids = await here.start("payment", 3)
 
             async def all_wait() -> bool:
-                return len((await here.client.watch(1)).awaited_steps) == 1 and all(
+                return len((await here.client.health_report(1)).awaited_steps) == 1 and all(
                     [(await here.client.get(id)).waits_for_step for id in ids]
                 )
 
             await eventually(all_wait, DEADLINE_S)
-            await _shown(ask, here, ids[0])
+            await _shown(http, here, ids[0])
             async with here.node("old") as old:
                 found = await here.ended(ids)
                 assert outcomes(found) == {"success": 3}
                 assert {done_by(each)[1] for each in found} == {("notify", old.pid)}
-            assert (await here.client.watch(1)).awaited_steps == []
+            assert (await here.client.health_report(1)).awaited_steps == []
 
 
-async def test_events_tell_that_a_transaction_waits_for_a_step(
+async def test_the_event_stream_shows_that_a_transaction_waits_for_a_step(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here, here.role("api") as api:
+    async with deployment(redis_url, tmp_path) as here, here.role("api") as api:
         await here.define("payment", "notify")
         (id,) = await here.start("payment")
         heard: list[tuple[str, Any]] = []
 
-        async def follow(ask: Asker) -> None:
+        async def follow(http: ApiClient) -> None:
             event = ""
-            async for line in ask.lines(f"/v1/transactions/{id}/events"):
+            async for line in http.lines(f"/v1/transactions/{id}/events"):
                 if line.startswith("event: "):
                     event = line.removeprefix("event: ")
                 elif line.startswith("data: "):
                     heard.append((event, json.loads(line.removeprefix("data: "))))
 
-        async with asker(api.ports["http"]) as ask, asyncio.TaskGroup() as tasks:
-            tasks.create_task(follow(ask))
+        async with api_client(api.ports["http"]) as http, asyncio.TaskGroup() as tasks:
+            tasks.create_task(follow(http))
             await eventually(lambda: heard, DEADLINE_S)
             async with here.node("new"):
                 await eventually(lambda: heard[-1][0] == "step_awaited", DEADLINE_S)
@@ -135,10 +138,10 @@ async def test_events_tell_that_a_transaction_waits_for_a_step(
         assert heard[-1][0] == "completed"
 
 
-async def test_what_waits_for_a_step_can_be_cancelled_and_times_out(
+async def test_a_waiting_transaction_can_be_cancelled_and_times_out(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         await here.define("payment", "notify")
         await here.define("quick", "notify", timeout_ms=1_500)
         async with here.node("new"):
@@ -154,9 +157,9 @@ async def test_what_waits_for_a_step_can_be_cancelled_and_times_out(
             assert (late.status, late.note) == (
                 "timeout", "no node with step 'notify' took it in time",
             )  # fmt: skip
-            assert (await here.client.watch(1)).awaited_steps == []
+            assert (await here.client.health_report(1)).awaited_steps == []
 
 
-async def test_a_node_without_any_step_says_so(redis_url: str, tmp_path: Path) -> None:
-    async with site(redis_url, tmp_path) as here, here.node("without_steps") as node:
+async def test_a_node_without_steps_logs_a_warning(redis_url: str, tmp_path: Path) -> None:
+    async with deployment(redis_url, tmp_path) as here, here.node("without_steps") as node:
         await eventually(lambda: any("node_without_steps" in each for each in node.stderr()))

@@ -1,4 +1,4 @@
-"""F16: only an answer that was written to a living connection counts as told."""
+"""F16: only an answer that was written to a living connection counts as notification."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from angarium.transactions.model import Status, Transaction
-from tests.findings.transactions_site import DEADLINE_S, Site, site
+from angarium.transactions.model import Transaction, TransactionStatus
+from tests.findings.transactions_deployment import DEADLINE_S, Deployment, deployment
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.transactions.web import asker
+from tests.transactions.api_client import api_client
 
 pytestmark = pytest.mark.timeout(300)
 POLLS = 20
@@ -28,17 +28,17 @@ REQUESTS = ["start", "status", "external", "v1"]
 
 
 class Receiver:
-    """Takes every webhook, and remembers which transactions it was told of."""
+    """Accepts every webhook, and counts them by transaction."""
 
     def __init__(self) -> None:
-        self.told: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self.bodies: list[Any] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         self.bodies.append(body)
-        self.told[body["metadata"]["txId"]] += 1
+        self.received[body["metadata"]["txId"]] += 1
         return web.Response()
 
 
@@ -61,7 +61,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 class Caller:
     """Long polls on bare sockets, as a client that may hang up makes them."""
 
-    def __init__(self, here: Site, api: RoleProcess, hook: str) -> None:
+    def __init__(self, here: Deployment, api: RoleProcess, hook: str) -> None:
         self._here = here
         self._port = api.ports["http"]
         self._hook = hook
@@ -80,8 +80,8 @@ class Caller:
             start["metadata"]["reply"] = "longpoll"
             self.send("PUT", path, start)
             return
-        async with asker(self._port) as ask:
-            _, started = await ask.ask("PUT", path, start)
+        async with api_client(self._port) as http:
+            _, started = await http.request("PUT", path, start)
         id = started["metadata"]["txId"]
         paths = {
             "status": f"/datp/1.0/tx/status/{id}?reply=longpoll",
@@ -104,11 +104,10 @@ class Caller:
     async def all_wait(self) -> None:
         """Until the API says that all of them wait for an end."""
         line = f'angarium_transactions{{state="polls"}} {float(len(self._sockets))}'
-        async with asker(self._port) as ask:
+        async with api_client(self._port) as http:
 
             async def waiting() -> bool:
-                async with ask._session.get(f"{ask.url}/metrics") as response:
-                    return line in await response.text()
+                return line in await http.metrics()
 
             await eventually(waiting, DEADLINE_S)
 
@@ -125,7 +124,7 @@ class Caller:
 
 
 @contextlib.contextmanager
-def caller(here: Site, api: RoleProcess, hook: str) -> Iterator[Caller]:
+def caller(here: Deployment, api: RoleProcess, hook: str) -> Iterator[Caller]:
     found = Caller(here, api, hook)
     try:
         yield found
@@ -133,21 +132,21 @@ def caller(here: Site, api: RoleProcess, hook: str) -> Iterator[Caller]:
         found.hang_up()
 
 
-async def _asleep(here: Site, count: int) -> list[str]:
+async def _asleep(here: Deployment, count: int) -> list[str]:
     """Ids of the transactions, when all of them wait for their switch."""
 
     async def all_sleep() -> list[Transaction] | None:
-        found = await here.client.listed(Status.SLEEPING, count + 1)
+        found = await here.client.list_by_status(TransactionStatus.SLEEPING, count + 1)
         return found if len(found) == count else None
 
     return [each.id for each in await eventually(all_sleep, DEADLINE_S) or ()]
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-async def test_a_client_that_hung_up_is_told_by_webhook(
+async def test_a_client_that_disconnected_is_notified_by_webhook(
     redis_url: str, tmp_path: Path, kind: str
 ) -> None:
-    async with site(redis_url, tmp_path) as here, receiver() as hooks:
+    async with deployment(redis_url, tmp_path) as here, receiver() as hooks:
         await here.define("payment", "wait_for_bank")
         async with here.role("api") as api, here.role("webhooks"), here.node("old"):
             with caller(here, api, hooks.url) as clients:
@@ -160,16 +159,16 @@ async def test_a_client_that_hung_up_is_told_by_webhook(
             await asyncio.gather(*(here.client.set_switch(id, "go", "1") for id in ids))
             found = await here.ended(ids)
             assert {each.status for each in found} == {"success"}
-            await eventually(lambda: set(hooks.told) == set(ids), 30)
+            await eventually(lambda: set(hooks.received) == set(ids), 30)
             for each in await here.ended(ids):
                 assert each.notified_ms is None
 
 
-async def test_a_client_that_reads_its_answer_is_not_told_again(
+async def test_a_client_that_reads_its_response_is_not_notified_again(
     redis_url: str, tmp_path: Path
 ) -> None:
     """Without the role that sends webhooks, so that only the answer can take it off the list."""
-    async with site(redis_url, tmp_path) as here, receiver() as hooks:
+    async with deployment(redis_url, tmp_path) as here, receiver() as hooks:
         await here.define("payment", "wait_for_bank")
         async with here.role("api") as api, here.node("old"):
             with caller(here, api, hooks.url) as clients:
@@ -188,23 +187,21 @@ async def test_a_client_that_reads_its_answer_is_not_told_again(
                 assert found is not None
                 milliseconds = f"{(found.notified_ms or 0) % 1000:03d}Z"
                 assert body["metadata"]["notifiedTime"].endswith(milliseconds)
-                assert (await here.client.watch(1)).webhooks == 0
+                assert (await here.client.health_report(1)).webhooks == 0
 
 
-async def test_a_poll_without_a_body_tells_nobody(redis_url: str, tmp_path: Path) -> None:
+async def test_a_head_request_notifies_nobody(redis_url: str, tmp_path: Path) -> None:
     """HEAD: the state is looked at, and not sent."""
-    async with site(redis_url, tmp_path) as here, receiver() as hooks:
+    async with deployment(redis_url, tmp_path) as here, receiver() as hooks:
         await here.define("payment", "charge")
         async with here.role("api") as api, here.node("old"):
             with caller(here, api, hooks.url) as clients:
-                async with asker(api.ports["http"]) as ask:
+                async with api_client(api.ports["http"]) as http:
                     start = {"metadata": clients.metadata, "data": {}}
-                    _, started = await ask.ask("PUT", "/datp/1.0/tx/start/payment", start)
+                    _, started = await http.request("PUT", "/datp/1.0/tx/start/payment", start)
                     id = started["metadata"]["txId"]
                     await here.ended([id])
-                    path = f"{ask.url}/v1/transactions/{id}?wait_s=1"
-                    async with ask._session.head(path) as response:
-                        assert response.status == 200
-                    await ask.ask("GET", f"/v1/transactions/{id}")
+                    assert await http.head(f"/v1/transactions/{id}?wait_s=1") == 200
+                    await http.request("GET", f"/v1/transactions/{id}")
             assert (await here.client.get(id)).notified_ms is None
-            assert (await here.client.watch(1)).webhooks == 1
+            assert (await here.client.health_report(1)).webhooks == 1

@@ -10,13 +10,13 @@ from tests.findings.pickup_wire import (
     DID,
     connected,
     environment,
-    figures_of,
     opened_store,
+    status_of_queue,
     url_of,
 )
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
-from tests.pickup.rig import Inbox
+from tests.pickup.harness import Inbox
 
 # With its quotes, exactly the limit of a message.
 BIG = "x" * (512 * 1024 - 2)
@@ -36,7 +36,7 @@ async def test_archived_messages_of_any_legal_size_are_delivered_live_in_order_o
         ids = [await sender.add("c1", each) for each in ARCHIVED]
 
         async def archived() -> bool:
-            return (await figures_of(store, "c1")).archived == len(ARCHIVED)
+            return (await status_of_queue(store, "c1")).archived == len(ARCHIVED)
 
         await eventually(archived, 30)
         ids += [await sender.add("c1", each) for each in NEWER]
@@ -69,7 +69,7 @@ async def test_an_archived_message_over_the_limit_of_one_answer_is_taken_too(
         ids = [await wire.add("c1", each) for each in ("a" * 5_000, "b", "c" * 5_000)]
 
         async def archived() -> bool:
-            return (await figures_of(store, "c1")).archived == len(ids)
+            return (await status_of_queue(store, "c1")).archived == len(ids)
 
         await eventually(archived, 30)
         ids += [await wire.add("c1", "d" * 5_000), await wire.add("c1", "e")]

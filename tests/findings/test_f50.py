@@ -16,7 +16,7 @@ import aiohttp
 
 from angarium.runtime.journal import Event, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.conversations.test_roles import Api, environment
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
@@ -216,10 +216,10 @@ async def test_the_overview_and_the_metrics_name_the_sender_that_is_waited_for(
 ) -> None:
     async with site(redis_url) as (it, env):
         await it.ask("c", 2, sender="fax")
-        base = it.api._base
+        base = it.api.base
 
         async def counted() -> bool:
-            async with it.api._session.get(f"{base}/metrics") as response:
+            async with it.api.session.get(f"{base}/metrics") as response:
                 text = await response.text()
             lines = [line for line in text.splitlines() if "without_sender{" in line]
             return bool(lines) and all(line.endswith(" 2.0") for line in lines)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.findings.transactions_site import APPLICATIONS, DEADLINE_S, done_by, outcomes, site
+from tests.findings.transactions_deployment import (
+    APPLICATIONS,
+    DEADLINE_S,
+    deployment,
+    done_by,
+    outcomes,
+)
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 
@@ -15,10 +21,10 @@ pytestmark = pytest.mark.timeout(300)
 MANY = 1_000
 
 
-async def test_two_applications_in_one_group_each_do_their_own(
+async def test_two_applications_in_one_group_run_only_their_own_steps(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         await here.define("order", "reserve", "pack")
         await here.define("transfer", "debit", "credit")
         async with here.node("shop") as shop, here.node("bank") as bank:
@@ -36,7 +42,7 @@ async def test_two_applications_in_one_group_each_do_their_own(
 async def test_the_steps_of_one_pipeline_may_be_spread_over_two_applications(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         await here.define("purchase", "reserve", "debit", "pack", "credit")
         async with here.node("shop") as shop, here.node("bank") as bank:
             found = await here.ended(await here.start("purchase", MANY))
@@ -48,10 +54,10 @@ async def test_the_steps_of_one_pipeline_may_be_spread_over_two_applications(
                 ]  # fmt: skip
 
 
-async def test_a_foreign_node_alone_leaves_what_it_lacks_to_others(
+async def test_a_node_leaves_transactions_whose_step_it_lacks_to_others(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         await here.define("transfer", "debit")
         async with here.node("shop"):
             ids = await here.start("transfer", 8)
@@ -66,14 +72,14 @@ async def test_a_foreign_node_alone_leaves_what_it_lacks_to_others(
 async def test_a_renamed_step_does_not_end_a_sleeping_transaction(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
         await here.define("payment", "charge", "wait_for_bank")
         async with here.node("old"):
             (id,) = await here.start("payment")
-            await here.reaches(id, "sleeping")
+            await here.wait_for_status(id, "sleeping")
         async with here.node("new"):
             await here.client.set_switch(id, "go", "1")
-            waiting = await here.reaches(id, "queued")
+            waiting = await here.wait_for_status(id, "queued")
 
             async def waits() -> bool:
                 return (await here.client.get(id)).waits_for_step == "wait_for_bank"
@@ -90,7 +96,7 @@ async def test_nodes_that_share_definitions_start_in_any_order(
     definitions = tmp_path / "pipelines.toml"
     steps = '[{ type = "reserve" }, { type = "debit" }, { type = "pack" }]'
     definitions.write_text(f'[[pipelines]]\nname = "order"\nsteps = {steps}\n')
-    async with site(redis_url, tmp_path) as here:
+    async with deployment(redis_url, tmp_path) as here:
 
         def node(app: str) -> RoleProcess:
             given = {"ANGARIUM_TRANSACTIONS__PIPELINES": str(definitions)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.dispatch.fleet import Fleet, fleet
+from tests.dispatch.processes import DispatchProcesses, dispatch_processes
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 
@@ -17,31 +17,33 @@ DEADLINE_S = 90.0
 LOG_LINES_MAX = 30
 
 
-def serve(ships: Fleet, app: str, env: Mapping[str, str] | None = None) -> RoleProcess:
+def serve(
+    processes: DispatchProcesses, app: str, env: Mapping[str, str] | None = None
+) -> RoleProcess:
     """`angarium serve dispatcher worker --app …`, as on the first page of the documentation."""
     command = ["serve", "dispatcher", "worker", "--app", f"tests.findings.worker_returns:{app}"]
-    settings = ships.runtime.settings
+    settings = processes.runtime.settings
     given = {"ANGARIUM_REDIS_URL": settings.redis_url, "ANGARIUM_PREFIX": settings.prefix}
     return RoleProcess(command, {**given, **(env or {})}, ready_lines=2)
 
 
-async def publish_all(ships: Fleet) -> None:
+async def publish_all(processes: DispatchProcesses) -> None:
     async def led() -> bool:
-        return (await ships.store.status(0)).leader is not None
+        return (await processes.store.status(0)).leader is not None
 
     await eventually(led, DEADLINE_S)
-    await ships.publish([b'{"n":%d}' % n for n in range(MESSAGES)])
+    await processes.publish([b'{"n":%d}' % n for n in range(MESSAGES)])
 
     async def ended() -> bool:
-        status = await ships.store.status(0)
+        status = await processes.store.status(0)
         return status.pending == 0 and status.processed + status.dead >= MESSAGES
 
     await eventually(ended, DEADLINE_S)
 
 
-async def entries(ships: Fleet) -> list[dict[bytes, bytes]]:
-    name = ships.store.stream_name(0)
-    found: list[Any] = await ships.runtime.redis.call("XRANGE", name, "-", "+")
+async def entries(processes: DispatchProcesses) -> list[dict[bytes, bytes]]:
+    name = processes.stream_name(0)
+    found: list[Any] = await processes.runtime.redis.call("XRANGE", name, "-", "+")
     return [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in found]
 
 
@@ -53,10 +55,10 @@ def failures_in(role: RoleProcess) -> list[str]:
 async def test_a_function_without_a_return_statement_leaves_one_result_for_each_message(
     redis_url: str, app: str
 ) -> None:
-    async with fleet(redis_url) as ships, serve(ships, app) as role:
-        await publish_all(ships)
-        assert (await ships.store.status(0)).dead == 0
-        found = await entries(ships)
+    async with dispatch_processes(redis_url) as processes, serve(processes, app) as role:
+        await publish_all(processes)
+        assert (await processes.store.status(0)).dead == 0
+        found = await entries(processes)
         assert len(found) == MESSAGES
         assert {frozenset(each) for each in found} == {frozenset({b"message_id", b"consumer_id"})}
         assert len({each[b"message_id"] for each in found}) == MESSAGES
@@ -64,17 +66,20 @@ async def test_a_function_without_a_return_statement_leaves_one_result_for_each_
         assert failures_in(role) == []
 
 
-async def test_what_is_no_result_says_so_in_the_dead_letter_and_does_not_flood_the_log(
+async def test_an_invalid_result_is_named_in_the_dead_letter_and_does_not_flood_the_log(
     redis_url: str,
 ) -> None:
     few = {"ANGARIUM_DISPATCH__DELIVERIES_MAX": "2", "ANGARIUM_DISPATCH__RETRY_DELAY_MS": "1"}
-    async with fleet(redis_url) as ships, serve(ships, "app_of_lists", few) as role:
-        await publish_all(ships)
-        status = await ships.store.status(0)
+    async with (
+        dispatch_processes(redis_url) as processes,
+        serve(processes, "app_of_lists", few) as role,
+    ):
+        await publish_all(processes)
+        status = await processes.store.status(0)
         assert (status.dead, status.processed) == (MESSAGES, 0)
         reasons = {
             reason.partition(": ")[2]
-            for letter in await ships.store.dead_letters(0, MESSAGES)
+            for letter in await processes.store.dead_letters(0, MESSAGES)
             for reason in letter.reasons
         }
         assert len(reasons) == 2

@@ -11,19 +11,19 @@ import msgspec
 import pytest
 
 from angarium.transactions.model import Transaction
-from tests.findings.transactions_site import DEADLINE_S, Site, site
+from tests.findings.transactions_deployment import DEADLINE_S, Deployment, deployment
 from tests.kit.eventually import eventually
 
 APP = "tests.findings.odd_steps:app"
 
 
 @asynccontextmanager
-async def running(redis_url: str, tmp_path: Path) -> AsyncIterator[Site]:
-    async with site(redis_url, tmp_path) as here, here.role("node", "--app", APP):
+async def running(redis_url: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with deployment(redis_url, tmp_path) as here, here.role("node", "--app", APP):
         yield here
 
 
-async def _run(here: Site, *step_types: str) -> Transaction:
+async def _run(here: Deployment, *step_types: str) -> Transaction:
     name = "-".join(step_types)
     await here.define(name, *step_types)
     (found,) = await here.ended(await here.start(name))
@@ -48,7 +48,7 @@ async def test_a_step_that_returns_nothing_succeeds_with_null(
         assert (found.status, _output(found)) == ("success", {"data": None})
 
 
-async def test_what_is_neither_an_outcome_nor_a_dict_nor_nothing_is_refused(
+async def test_a_step_that_returns_another_type_ends_as_internal_error(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with running(redis_url, tmp_path) as here:
@@ -92,7 +92,7 @@ async def test_a_switch_with_such_a_value_is_refused(redis_url: str, tmp_path: P
     async with running(redis_url, tmp_path) as here:
         await here.define("p", "wait")
         (id,) = await here.start("p")
-        await here.reaches(id, "sleeping")
+        await here.wait_for_status(id, "sleeping")
         with pytest.raises(InputInvalid):
             await here.client.set_switch(id, "go", "caf\udce9")
         await here.client.set_switch(id, "go", "café")

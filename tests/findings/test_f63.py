@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.dispatch.fleet import Fleet, fleet
+from tests.dispatch.processes import DispatchProcesses, dispatch_processes
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
 from tests.kit.roles import RoleProcess
@@ -29,7 +29,7 @@ def frame(command: int, payload: bytes = b"") -> bytes:
     return bytes([1, command]) + len(payload).to_bytes(4, "big") + payload
 
 
-def hello(**members: object) -> bytes:
+def encode_hello(**members: object) -> bytes:
     return frame(HELLO, json.dumps(members).encode())
 
 
@@ -53,11 +53,11 @@ async def read_until(reader: asyncio.StreamReader, last: int) -> list[Frame]:
     return found
 
 
-async def accepted(ships: Fleet) -> None:
+async def accepted(processes: DispatchProcesses) -> None:
     """The one message that was published waits in Redis, and nobody has worked on it."""
 
     async def waits() -> bool:
-        status = await ships.store.status(0)
+        status = await processes.store.status(0)
         return (status.pending, status.processed, status.dead) == (1, 0, 0)
 
     await eventually(waits, DEADLINE_S)
@@ -105,11 +105,11 @@ async def tapped(port: int) -> AsyncIterator[tuple[Tap, str]]:
         yield tap, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_a_stranger_who_connects_to_a_worker_learns_no_token_and_is_not_obeyed(
+async def test_an_unauthenticated_client_of_a_worker_learns_no_token_and_is_refused(
     redis_url: str,
 ) -> None:
-    async with fleet(redis_url, dispatch={"token": TOKEN}) as ships:
-        worker = await ships.add_worker()
+    async with dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes:
+        worker = await processes.add_worker()
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports["worker"])
         greeting = await asyncio.wait_for(read_frame(reader), DEADLINE_S)
         assert greeting is not None
@@ -124,19 +124,22 @@ async def test_a_stranger_who_connects_to_a_worker_learns_no_token_and_is_not_ob
         assert answered[0][1].startswith(b"token_refused")
 
 
-async def test_a_whole_conversation_holds_no_token_and_is_worth_nothing_when_repeated(
+async def test_a_recorded_connection_contains_no_token_and_cannot_be_replayed(
     redis_url: str,
 ) -> None:
     port = free_port()
-    async with tapped(port) as (tap, address), fleet(redis_url, dispatch={"token": TOKEN}) as ships:
-        await ships.add_worker(
+    async with (
+        tapped(port) as (tap, address),
+        dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes,
+    ):
+        await processes.add_worker(
             ANGARIUM_DISPATCH__WORKER_PORT=str(port), ANGARIUM_DISPATCH__WORKER_ADDRESS=address
         )
-        await ships.add_dispatcher()
-        await ships.led()
-        await ships.publish([b'{"n":"%d"}' % n for n in range(50)])
-        await ships.settled(50, DEADLINE_S)
-        assert sum((await ships.arrived()).counts.values()) == 50
+        await processes.add_dispatcher()
+        await processes.wait_for_leaders()
+        await processes.publish([b'{"n":"%d"}' % n for n in range(50)])
+        await processes.wait_settled(50, DEADLINE_S)
+        assert sum((await processes.results()).counts.values()) == 50
         heard, said = b"".join(tap.to_worker), b"".join(tap.to_dispatcher)
         assert heard.count(b'{"n":"') >= 50
         for secret in (TOKEN, TOKEN.encode().hex()):
@@ -152,13 +155,13 @@ async def test_a_whole_conversation_holds_no_token_and_is_worth_nothing_when_rep
         assert ACK_MESSAGE not in commands
 
 
-async def test_a_stranger_in_the_list_of_workers_gets_neither_token_nor_message(
+async def test_an_unauthenticated_worker_in_the_list_gets_neither_token_nor_message(
     redis_url: str,
 ) -> None:
     got: list[Frame] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(hello(consumer_id="stranger", window=1_000, nonce=NONCE))
+        writer.write(encode_hello(consumer_id="stranger", window=1_000, nonce=NONCE))
         while (each := await read_frame(reader)) is not None:
             got.append(each)
             if each[0] == PROOF:  # sent back as it came, and a message acknowledged anyway
@@ -166,25 +169,31 @@ async def test_a_stranger_in_the_list_of_workers_gets_neither_token_nor_message(
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, fleet(redis_url, dispatch={"token": TOKEN}) as ships:
+    async with server, dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        await ships.store.join_consumers(address)
-        await ships.add_dispatcher(ANGARIUM_DISPATCH__CONSUMERS=address)
-        await ships.led()
-        await ships.publish([b'{"n":"1"}'])
+        await processes.store.join_consumers(address)
+        await processes.add_dispatcher(ANGARIUM_DISPATCH__CONSUMERS=address)
+        await processes.wait_for_leaders()
+        await processes.publish([b'{"n":"1"}'])
         await eventually(lambda: any(command == ERROR for command, _ in got), DEADLINE_S)
-        await accepted(ships)
+        await accepted(processes)
         assert PROCESS_MESSAGE not in [command for command, _ in got]
         assert not any(TOKEN.encode() in payload for _, payload in got)
         # One that knows the token is given what waited.
-        await ships.add_worker()
-        await ships.settled(1, DEADLINE_S)
+        await processes.add_worker()
+        await processes.wait_settled(1, DEADLINE_S)
 
 
-async def test_a_stranger_at_the_ack_port_acknowledges_nothing(redis_url: str) -> None:
-    async with fleet(redis_url, dispatch={"token": TOKEN}) as ships:
-        dispatcher = await ships.add_dispatcher()
-        for first in (b"", hello(consumer_id="w"), hello(consumer_id="w", nonce=NONCE)):
+async def test_an_unauthenticated_client_of_the_ack_port_acknowledges_nothing(
+    redis_url: str,
+) -> None:
+    async with dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes:
+        dispatcher = await processes.add_dispatcher()
+        for first in (
+            b"",
+            encode_hello(consumer_id="w"),
+            encode_hello(consumer_id="w", nonce=NONCE),
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", dispatcher.ports["ack"])
             writer.write(first + frame(ACK_MESSAGE, FORGED_ID))
             answered = await read_until(reader, ERROR)
@@ -202,16 +211,16 @@ def told(role: RoleProcess) -> bool:
 @pytest.mark.parametrize(
     ("of_dispatcher", "of_worker"), [(TOKEN, "another"), (TOKEN, ""), ("", TOKEN)]
 )
-async def test_sides_whose_tokens_differ_both_say_so_and_exchange_nothing(
+async def test_sides_with_different_tokens_both_log_it_and_exchange_nothing(
     redis_url: str, of_dispatcher: str, of_worker: str
 ) -> None:
-    async with fleet(redis_url) as ships:
-        dispatcher = await ships.add_dispatcher(ANGARIUM_DISPATCH__TOKEN=of_dispatcher)
-        worker = await ships.add_worker(ANGARIUM_DISPATCH__TOKEN=of_worker)
-        await ships.led()
-        await ships.publish([b'{"n":"1"}'])
+    async with dispatch_processes(redis_url) as processes:
+        dispatcher = await processes.add_dispatcher(ANGARIUM_DISPATCH__TOKEN=of_dispatcher)
+        worker = await processes.add_worker(ANGARIUM_DISPATCH__TOKEN=of_worker)
+        await processes.wait_for_leaders()
+        await processes.publish([b'{"n":"1"}'])
         await eventually(lambda: told(dispatcher) and told(worker), DEADLINE_S)
-        await accepted(ships)
+        await accepted(processes)
         for role in (dispatcher, worker):
             assert TOKEN not in "\n".join([*role.stderr(), *role.lines()])
 
@@ -219,12 +228,12 @@ async def test_sides_whose_tokens_differ_both_say_so_and_exchange_nothing(
 async def test_a_peer_of_release_0_1_0_that_sends_the_token_is_refused_by_name(
     redis_url: str,
 ) -> None:
-    async with fleet(redis_url, dispatch={"token": TOKEN}) as ships:
-        worker = await ships.add_worker()
-        dispatcher = await ships.add_dispatcher()
+    async with dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes:
+        worker = await processes.add_worker()
+        dispatcher = await processes.add_dispatcher()
         for port in (worker.ports["worker"], dispatcher.ports["ack"]):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(hello(consumer_id="old", token=TOKEN))
+            writer.write(encode_hello(consumer_id="old", token=TOKEN))
             answered = await read_until(reader, ERROR)
             writer.close()
             assert b"0.1.0" in answered[-1][1]

@@ -1,4 +1,4 @@
-"""F63 in the pickup client: its token goes to the gateway it was given, and to nobody else."""
+"""F63: the pickup client sends its token only to the gateway that it was given."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from tests.findings.pickup_wire import (
     DID,
     connected,
     environment,
-    figures_of,
     opened_store,
+    status_of_queue,
     url_of,
 )
 from tests.kit.eventually import eventually
@@ -93,7 +93,7 @@ async def settled(store: PickupStore, connection: str, total: int) -> tuple[int,
     seen: list[tuple[int, int, int]] = []
 
     async def same() -> bool:
-        found = await figures_of(store, connection)
+        found = await status_of_queue(store, connection)
         seen.append((found.pending, found.sending, total - found.pending - found.sending))
         return len(seen) > 20 and len(set(seen[-20:])) == 1 and seen[-1] != (total, 0, 0)
 
@@ -123,7 +123,7 @@ async def test_a_batch_of_takes_is_answered_within_its_budget_and_the_rest_stays
         assert 8 * MIB < len(answered) * len(PAYLOAD) <= 16 * MIB
         codes = {each["error"]["code"] for each in answers.values() if "error" in each}
         assert codes == {-32006}
-        figures = await figures_of(store, "c1")
+        figures = await status_of_queue(store, "c1")
         assert (figures.sending, figures.pending) == (len(answered), MESSAGES - len(answered))
         assert growth < GROWTH_MIB_MAX, f"the gateway grew by {growth} MiB"
         rest = (await wire.ask("takeFromQueue", {"connectionId": "c1"}))["result"]
@@ -172,10 +172,10 @@ async def test_what_a_client_never_got_is_not_deleted_and_comes_back_when_it_is_
 
         async def given_back() -> bool:
             # Long before sending_ms, a minute, is over.
-            return (await figures_of(store, "c1")).sending == 0
+            return (await status_of_queue(store, "c1")).sending == 0
 
         await eventually(given_back, 20)
-        assert (await figures_of(store, "c1")).pending == total - removed
+        assert (await status_of_queue(store, "c1")).pending == total - removed
 
 
 async def test_live_deliveries_wait_in_redis_for_a_client_that_reads_slowly(
@@ -207,7 +207,7 @@ async def test_live_deliveries_wait_in_redis_for_a_client_that_reads_slowly(
                 params = heard["params"]
                 found[params["connectionId"]] += [each["id"] for each in params["messages"]]
         assert found == sent, "all of them, once, in order"
-        assert (await figures_of(store, "c1")).sending == added
+        assert (await status_of_queue(store, "c1")).sending == added
 
 
 async def test_a_client_whose_calls_wait_for_redis_is_not_read_from_without_end(

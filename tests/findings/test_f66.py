@@ -19,7 +19,7 @@ import pytest
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 from tests.security.wire import handshake
 
 PATIENCE_S = 90.0

@@ -33,7 +33,7 @@ READABLE = {
     "the same key twice": b'{"a":1,"a":2}',
     "a hundred levels": b"[" * 100 + b"]" * 100,
 }
-# Stored by 0.1.0, which took them.
+# 0.1.0 accepted and stored these.
 STORED = [b'"first"', b"1e999999", b'{"n":2}', b"[" * 900 + b"]" * 900, b'"last"']
 
 
@@ -106,10 +106,10 @@ async def test_an_unreadable_message_of_a_live_delivery_leaves_the_connection_op
 
 
 @pytest.mark.parametrize("nonsense", [b"not json", b"\xff", b'"a","b":"c'])
-async def test_what_a_program_stored_that_is_no_json_does_not_break_the_page(
+async def test_a_stored_payload_that_is_no_json_does_not_break_the_page(
     redis_url: str, tmp_path: Path, nonsense: bytes
 ) -> None:
-    """Programs beside the gateway could store any bytes under an id of their own."""
+    """In 0.1.0 programs could store any bytes under a derived id."""
     env = environment(redis_url, tmp_path)
     async with RoleProcess(["serve", "gateway"], env) as role:
         async with opened_store(env) as store:

@@ -1,4 +1,4 @@
-"""F72: a client that stays connected must not lose its session without a word."""
+"""F72: a connected client does not lose its session unnoticed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from angarium.pickup.client import Delivery, PickupClient
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.proxy import ThreadedFaultProxy
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.pickup.rig import connected, gateway, sqlite
+from tests.pickup.harness import connected, gateway, sqlite
 
 DID = "did:example:anna"
 DELAY_S = 2.0  # each way, to the server of the first gateway
@@ -31,7 +31,7 @@ def url_of(role: RoleProcess) -> str:
 
 
 class Got:
-    """The payloads that a client was brought."""
+    """Collects the payloads that a client received."""
 
     def __init__(self) -> None:
         self.payloads: list[object] = []
@@ -49,7 +49,7 @@ async def opened_by(runtime: Runtime) -> list[str]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", ["its server is far away", "its process is stopped"])
-async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewhere(
+async def test_a_late_request_of_a_disconnected_client_does_not_end_its_session_at_another_gateway(
     redis_server: ServerProcess, tmp_path: Path, fault: str
 ) -> None:
     env = {
@@ -78,7 +78,7 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
                 await client.add_live_session("c1", "s1")
                 assert await opened_by(runtime) == ["default:c1"]
                 first.resume()
-                # The first gateway asks for this behind what its client had asked for.
+                # The first gateway sends this request after the earlier one of its client.
                 async with PickupClient(url_of(first)) as other:
                     await other.add_live_session("c2", "s1")
                     line.do(lambda proxy: proxy.heal())
@@ -89,25 +89,27 @@ async def test_a_request_of_a_client_that_left_does_not_end_its_session_elsewher
                     assert await client.get_live_session("c1")
 
 
-async def test_a_session_that_is_being_restored_is_not_dropped_by_a_look_at_all(
+async def test_a_session_that_is_being_restored_survives_the_check_of_all_sessions(
     redis_url: str, tmp_path: Path
 ) -> None:
-    """Redis has the new term before the gateway has read the answer that says so."""
+    """Redis has the new term before the gateway has read the reply."""
     async with (
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, inbox),
     ):
         await client.add_live_session("c1", "s1")
-        sessions, store, queue = service.desk.sessions, service.store, "default:c1"
+        sessions, store, queue = service.rpc.sessions, service.store, "default:c1"
         for _ in range(5):
-            socket = sessions._by_queue[queue].client.id
-            await store.close_session(queue, gateway=store.gateway, socket=socket)
-            await store.open_session(queue, "s1", socket)
-            await sessions.look_at_all()
+            session = sessions.get(queue)
+            assert session is not None
+            socket = session.client.id
+            await store.sessions.close(queue, gateway=store.gateway, socket=socket)
+            await store.sessions.open(queue, "s1", socket)
+            await sessions.check_all()
             await inbox.has(await client.add_message("c1", [DID], 1))
 
 
-async def test_a_session_that_is_restored_from_all_sides_is_restored_once(
+async def test_concurrent_restores_of_a_session_restore_it_once(
     redis_url: str, tmp_path: Path
 ) -> None:
     """After an outage: the lease was renewed, fetches are refused, and hints may be missing."""
@@ -115,15 +117,15 @@ async def test_a_session_that_is_restored_from_all_sides_is_restored_once(
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, inbox),
     ):
-        sessions, store = service.desk.sessions, service.store
+        sessions, store = service.rpc.sessions, service.store
         names = [f"c{number}" for number in range(20)]
         for name in names:
             await client.add_live_session(name, "s1")
         for _ in range(10):
-            found = list(sessions._by_queue.values())
+            found = list(sessions)
             for each in found:
-                await store.close_session(each.queue, gateway=store.gateway, socket=each.client.id)
-            restoring = [sessions.restore(0), sessions.look_at_all(), sessions.look_at_all()]
-            await asyncio.gather(*restoring, *map(sessions._reclaim, found))
+                await store.sessions.close(each.queue, gateway=store.gateway, socket=each.client.id)
+            restoring = [sessions.restore_partition(0), sessions.check_all(), sessions.check_all()]
+            await asyncio.gather(*restoring, *map(sessions.restore_after_fetch, found))
         assert len(sessions) == len(names)
         await inbox.has(*[await client.add_message(name, [DID], 1) for name in names])

@@ -16,7 +16,13 @@ from pydantic_core import PydanticCustomError
 from angarium.conversations.model import read_task
 from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import Command, FrameReader, encode, encode_messages
-from angarium.dispatch.protocol import Broken, DispatcherSide, Greeting, WorkerSide, hello
+from angarium.dispatch.protocol import (
+    DispatcherProtocol,
+    Hello,
+    ProtocolViolated,
+    WorkerProtocol,
+    encode_hello,
+)
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import entry_ids
 from angarium.pickup import jsonrpc, methods
@@ -25,14 +31,15 @@ from angarium.redis.url import parse_redis_url
 from angarium.routing import items
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.http import DeadInbound, read_letter
-from angarium.routing.http1 import Refused, RequestReader
+from angarium.routing.http import DeadInbound, read_dead_letter
+from angarium.routing.http1 import HttpRequestReader, HttpRequestRefused
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
+from angarium.runtime.http_api import decode
 from angarium.runtime.journal import EntryUnreadable, decode_entry
 from angarium.runtime.limits import Limits
 from angarium.runtime.setting_values import key_name, read_consumers, read_list
 from angarium.runtime.tokens import from_settings
-from angarium.runtime.trace import carried_in, read_traceparent
+from angarium.runtime.trace import read_traceparent, trace_in_payload
 from angarium.runtime.urls import (
     database_url_problem,
     host_port_problem,
@@ -41,11 +48,11 @@ from angarium.runtime.urls import (
     redacted,
     redis_url_problem,
 )
-from angarium.runtime.web import decode
-from angarium.server.dashboard.marks import numbers_of
-from angarium.transactions.datp import StartRequest
-from angarium.transactions.http import BatchBody, StartBody, SwitchBody
-from angarium.transactions.pipeline import Pipeline, read_pipelines
+from angarium.server.dashboard.page_cursor import cursor_numbers
+from angarium.transactions.compat import DatpStartRequest
+from angarium.transactions.http import SwitchBody, TransactionBatchBody, TransactionStartBody
+from angarium.transactions.pipeline import PipelineDefinition, read_pipelines
+from tests.fuzz.redis_replies import RIGHT, redis_replies
 
 LIMITS = Limits()
 REFUSED = (InputInvalid, LimitExceeded)
@@ -73,20 +80,20 @@ def frames(data: bytes) -> None:
 
 def dispatch_protocol(data: bytes) -> None:
     sides = (
-        DispatcherSide(SMALL, "secret", dials=True),
-        DispatcherSide(SMALL, None, dials=False),
-        WorkerSide(SMALL, "secret", dials=False),
-        WorkerSide(SMALL, None, dials=False),
+        DispatcherProtocol(SMALL, "secret", dials=True),
+        DispatcherProtocol(SMALL, None, dials=False),
+        WorkerProtocol(SMALL, "secret", dials=False),
+        WorkerProtocol(SMALL, None, dials=False),
     )
     for side in sides:
         for piece in _cut(data):
-            if any(isinstance(event, Broken) for event in side.receive(piece)):
+            if any(isinstance(event, ProtocolViolated) for event in side.receive(piece)):
                 break
 
 
 def http_requests(data: bytes) -> None:
-    reader = RequestReader(SMALL)
-    with contextlib.suppress(Refused):
+    reader = HttpRequestReader(SMALL)
+    with contextlib.suppress(HttpRequestRefused):
         for piece in _cut(data):
             reader.feed(piece)
             while (request := reader.next_request()) is not None:
@@ -105,9 +112,9 @@ def routing_items(data: bytes) -> None:
         items.decode_response(data)
     with contextlib.suppress(ItemInvalid):
         outbound, _ = items.decode_outbound(data)
-        items.name_of(outbound)
-        items.decode_outbound(items.encode_outbound(items.retried(outbound)))
-    msgspec.json.encode(read_letter(data, DeadInbound))
+        items.outbound_id(outbound)
+        items.decode_outbound(items.encode_outbound(items.with_failure(outbound)))
+    msgspec.json.encode(read_dead_letter(data, DeadInbound))
 
 
 def json_rpc(data: bytes) -> None:
@@ -159,22 +166,28 @@ def urls(data: bytes) -> None:
 
 
 def http_bodies(data: bytes) -> None:
-    for kind in (StartBody, BatchBody, SwitchBody, Pipeline, StartRequest):
+    for kind in (
+        TransactionStartBody,
+        TransactionBatchBody,
+        SwitchBody,
+        PipelineDefinition,
+        DatpStartRequest,
+    ):
         with contextlib.suppress(InputInvalid):
             read = decode(data, kind)
-            if isinstance(read, StartBody):
+            if isinstance(read, TransactionStartBody):
                 read.start()
 
 
 def traces(data: bytes) -> None:
-    for trace in (carried_in(data), read_traceparent(data.decode(errors="replace"))):
+    for trace in (trace_in_payload(data), read_traceparent(data.decode(errors="replace"))):
         assert trace is None or read_traceparent(trace.header) == trace
 
 
 def marks(data: bytes) -> None:
     text = data.decode(errors="replace")
     with contextlib.suppress(InputInvalid):
-        numbers_of(text, 2)
+        cursor_numbers(text, 2)
     with contextlib.suppress(OptionInvalid):
         assert entry_ids.number_of(text) >= 0
 
@@ -200,7 +213,7 @@ TARGETS: Mapping[str, Target] = {
     "dispatch_protocol": Target(
         dispatch_protocol,
         (
-            hello(Greeting(window=1)),
+            encode_hello(Hello(window=1)),
             encode(Command.HELLO, b'{"nonce":"%s"}' % (b"0" * 64)),
             encode(Command.PROOF, bytes(32)),
             encode_messages([(b"i" * 36, b"1")]),
@@ -281,6 +294,15 @@ TARGETS: Mapping[str, Target] = {
             b"10.0.0.1:9000,10.0.0.2:9000",
             b"write@acme:sha256=" + b"0" * 64,
             b"rediss+sentinel://u:p@a:1,b:2/primary/0?ca=x&verify=false",
+        ),
+    ),
+    "redis_replies": Target(
+        redis_replies,
+        (
+            b"\x00" + RIGHT,
+            b"\x25" + RIGHT,
+            b"\x00" + RIGHT.replace(b"+f:0000000000000002", b"-BUSY x"),
+            b"\x00" + RIGHT.replace(b":1\r\n$-1", b"%1\r\n*0\r\n+a"),
         ),
     ),
     "urls": Target(

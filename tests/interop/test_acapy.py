@@ -14,7 +14,7 @@ from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import events, routing
+from tests.routing.harness import events, routing
 
 pytestmark = pytest.mark.timeout(900)  # the first run installs the agent
 DEADLINE_S = 60.0

@@ -61,12 +61,16 @@ class FakeClock:
             due_us, _, future = heapq.heappop(self._asleep)
             if future.done():
                 continue
-            self._elapsed_us = due_us
+            self._elapsed_us = max(self._elapsed_us, due_us)
             future.set_result(None)
             woken += 1
             await _settle()
         self._elapsed_us = end_us
         return woken
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass without waking anyone, as for a process that was stopped."""
+        self._elapsed_us += round(seconds * 1_000_000)
 
     def jump(self, milliseconds: int) -> None:
         """Set the wall clock forward or back without waking anyone: a wrong clock."""

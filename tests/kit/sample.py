@@ -9,19 +9,40 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys
 from angarium.runtime.clock import Clock
 from angarium.runtime.lease import LeaseKeys
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import read_script, status_of
-from angarium.runtime.settings import Settings, load
+from angarium.runtime.transition import Transition
+from angarium.settings import Settings, load
 
-LUA = Path(__file__).parent / "lua"
-ACCEPT_ITEMS = read_script(LUA / "accept_items.lua", "sample.accept_items")
-APPEND_FENCED = read_script(LUA / "append_fenced.lua", "sample.append_fenced")
+
+class SampleItem(NamedTuple):
+    id: str
+    payload: str
+
+
+class FencedAppend(NamedTuple):
+    term: str
+    value: str
+
+
+ACCEPT_ITEMS = Transition(
+    "tests.kit",
+    "accept_items",
+    keys={"payloads": keys.MESSAGES_PAYLOADS, "order": keys.CONSUMER_IDS},
+    item=SampleItem,
+    replies={"accepted": None, "duplicate": None},
+)
+APPEND_FENCED: Transition[Any] = Transition(
+    "tests.kit",
+    "append_fenced",
+    keys={"term": keys.LEADER_LOCK_TERM, "list": keys.CONSUMER_IDS},
+    args=FencedAppend,
+    replies={"appended": None, "stale_term": None},
+)
 
 
 def sample_settings(redis_url: str, **overrides: Any) -> Settings:
@@ -47,19 +68,19 @@ class SampleStore:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._accept = runtime.batched(ACCEPT_ITEMS, self.shared_keys)
+        self._accept = runtime.batch(ACCEPT_ITEMS)
 
     async def accept(self, item_id: str, payload: str = "x") -> str:
         partition = self.runtime.keyspace.partition_of(item_id)
-        item = ((), (item_id, payload))
-        return status_of(await self._accept.submit(partition, item, None, len(payload)))
+        item = SampleItem(item_id, payload)
+        return str(await self._accept.submit(partition, item, None, len(payload)))
 
     async def accept_alone(self, item_id: str, payload: str = "x") -> str:
         partition = self.runtime.keyspace.partition_of(item_id)
-        reply = await self.runtime.run(
-            ACCEPT_ITEMS, partition, self.shared_keys(partition), [1, item_id, payload]
+        (reply,) = await self.runtime.call(
+            ACCEPT_ITEMS, partition, items=[SampleItem(item_id, payload)]
         )
-        return status_of(reply[0])
+        return str(reply)
 
     async def order(self, partition: int = 0) -> list[str]:
         name = self.shared_keys(partition)[1]
@@ -70,8 +91,7 @@ class SampleStore:
         return [item for partition in partitions for item in await self.order(partition)]
 
     async def append_fenced(self, term: int, value: str) -> str:
-        names = [self.lease_keys.term, self.shared_keys(0)[1]]
-        return status_of(await self.runtime.run(APPEND_FENCED, 0, names, [term, value]))
+        return str(await self.runtime.call(APPEND_FENCED, 0, FencedAppend(str(term), value)))
 
     @property
     def lease_keys(self) -> LeaseKeys:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import angarium.lake
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from angarium.lake.errors import CheckpointMismatch
 from angarium.lake.sources.archive import ArchiveReader
 from angarium.lake.sources.archive_rows import SCHEMA, row_of
 from angarium.lake.sources.archive_store import ArchiveOptions, options_of
-from angarium.transactions.archive import Archive
-from angarium.transactions.model import Status, Transaction, transaction_of
+from angarium.transactions.archive import TransactionArchive
+from angarium.transactions.model import Transaction, TransactionStatus, transaction_of
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.lake.kit import rows_of, run_once
@@ -57,7 +57,7 @@ def _rows(reader: ArchiveReader, start: Any, end: Any) -> Iterator[dict[str, Any
 
 
 async def _left(here: Harness) -> int:
-    return int((await here.reading.watch(["default"], 1)).to_archive)
+    return int((await here.queries.health_report(["default"], 1)).to_archive)
 
 
 async def test_the_state_is_what_the_room_itself_would_have_stored(redis_url: str) -> None:
@@ -163,10 +163,10 @@ async def test_beside_the_archiver_of_the_database_each_is_stored_by_one(
             "ANGARIUM_DATABASE_URL": database,
             **{f"ANGARIUM_TRANSACTIONS__{name.upper()}": str(n) for name, n in locks.items()},
         }
-        archive = Archive(database)
+        archive = TransactionArchive(database)
 
         async def counted() -> tuple[Counter[str], Counter[str]]:
-            stored = Counter(e.id for e in await archive.listed(Status.SUCCESS, 10_000))
+            stored = Counter(e.id for e in await archive.page(TransactionStatus.SUCCESS, 10_000))
             return stored, Counter(rows_of(table)["id"].to_pylist() if table.exists() else ())
 
         async def none_left() -> bool:

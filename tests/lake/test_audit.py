@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from angarium.conversations import keys as conversations_keys
+from angarium.dispatch import keys as dispatch_keys
 from angarium.lake.audit import Audit, audit, last_audit
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake, LakeEmpty
-from angarium.runtime import keyspace as keys
+from angarium.pickup import keys as pickup_keys
+from angarium.routing import keys as routing_keys
 from angarium.runtime.runtime import Runtime
+from angarium.transactions import keys as transactions_keys
 from tests.kit.sample import sample_runtime
 from tests.lake.filled import Filled, store_once
 from tests.lake.filled import filled as filled
 from tests.lake.traffic import traffic
-from tests.pickup.rig import QUEUE
+from tests.pickup.harness import QUEUE
 from tests.transactions.harness import STEPS, Harness
 
 if TYPE_CHECKING:
@@ -27,18 +31,18 @@ if TYPE_CHECKING:
 
 # What a hand could delete, and which open lives are gone with it.
 TAKEN = {
-    "transaction": (keys.STATE, "transactions", "transaction"),
-    "pending": (keys.MESSAGES_PENDING, "dispatch", "message"),
-    "intake": (keys.MESSAGES_INBOX, "dispatch", "message"),
-    "reply": (keys.PENDING_MESSAGES, "conversations", "reply"),
-    "request": (keys.OPEN_REQUESTS, "conversations", "request"),
-    "inbound": (keys.INBOUND, "routing", "inbound"),
-    "outbound": (keys.OUTBOUND, "routing", "outbound"),
-    "lent": (keys.OUTBOUND_TAKEN, "routing", "outbound"),
-    "retried": (keys.OUTBOUND_RETRY, "routing", "outbound"),
-    "pickup": (keys.PICKUP_MESSAGES, "pickup", "message"),
+    "transaction": (transactions_keys.STATE, "transactions", "transaction"),
+    "pending": (dispatch_keys.MESSAGES_PENDING, "dispatch", "message"),
+    "intake": (dispatch_keys.MESSAGES_INBOX, "dispatch", "message"),
+    "reply": (conversations_keys.PENDING_MESSAGES, "conversations", "reply"),
+    "request": (conversations_keys.OPEN_REQUESTS, "conversations", "request"),
+    "inbound": (routing_keys.INBOUND, "routing", "inbound"),
+    "outbound": (routing_keys.OUTBOUND, "routing", "outbound"),
+    "lent": (routing_keys.OUTBOUND_TAKEN, "routing", "outbound"),
+    "retried": (routing_keys.OUTBOUND_RETRY, "routing", "outbound"),
+    "pickup": (pickup_keys.PICKUP_MESSAGES, "pickup", "message"),
 }
-PARTS = {keys.INBOUND: "key-b", keys.PICKUP_MESSAGES: QUEUE}
+PARTS = {routing_keys.INBOUND: "key-b", pickup_keys.PICKUP_MESSAGES: QUEUE}
 
 
 @asynccontextmanager
@@ -88,7 +92,13 @@ async def test_what_was_deleted_by_hand_is_named(
     key, module, account = TAKEN[what]
     async with filled.runtime() as runtime:
         victims = filled.open[module, account]
-        parts = (victims[0],) if key is keys.STATE else (PARTS[key],) if key in PARTS else ()
+        parts = (
+            (victims[0],)
+            if key is transactions_keys.STATE
+            else (PARTS[key],)
+            if key in PARTS
+            else ()
+        )
         partition = runtime.settings.partitions - 1
         async with without(runtime, runtime.keyspace.name(key, partition, *parts)):
             found = await audit(runtime, spark, filled.tables)
@@ -108,7 +118,7 @@ async def test_a_message_in_the_database_is_not_missing(
     """The pickup module moved one of its two there: Redis has it no more, and that is right."""
     moved, waiting = filled.open["pickup", "message"]
     async with filled.runtime() as runtime:
-        name = runtime.keyspace.name(keys.PICKUP_MESSAGES, 0, QUEUE)
+        name = runtime.keyspace.name(pickup_keys.PICKUP_MESSAGES, 0, QUEUE)
         async with without(runtime, name):
             found = await audit(runtime, spark, filled.tables)
     assert [each.subject for each in found.findings] == [waiting]
@@ -127,7 +137,7 @@ async def test_what_ended_behind_the_lake_is_no_finding(
         assert (await audit(made.runtime, spark, LakeTables(lake))).clean
         assert await room.store.cancel(ended) == "cancelled"
         for each in (ended, gone):
-            state = made.name(keys.STATE, each)
+            state = made.name(transactions_keys.STATE, each)
             await made.runtime.redis.call("DEL", state, key=state)
         found = await audit(made.runtime, spark, LakeTables(lake))
         await room.client.close()

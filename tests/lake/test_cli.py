@@ -16,7 +16,7 @@ from angarium.lake import java, spark, tables
 from angarium.lake.pipeline import reason_of
 from angarium.lake.query import ask
 from angarium.lake.tables import Lake
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.sample import sample_settings
 from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled

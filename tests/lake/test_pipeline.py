@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from angarium.dispatch import keys as dispatch_keys
 from angarium.lake.audit import audit
 from angarium.lake.errors import LakeStopped
 from angarium.lake.filed import transactions_of
@@ -21,8 +22,9 @@ from angarium.lake.reconcile import reconcile
 from angarium.lake.schemas import EVENTS, INTERVALS_S, TABLES
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake, LakeMismatch, LakeTable
-from angarium.runtime import keyspace as keys
-from angarium.runtime.settings import Settings
+from angarium.runtime import keys as runtime_keys
+from angarium.settings import Settings
+from angarium.transactions import keys as transactions_keys
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import Transaction
@@ -88,7 +90,7 @@ async def test_the_statistics_are_those_of_the_scripts(filled: Filled, spark: Sp
 async def test_a_counter_that_differs_is_named(filled: Filled, spark: SparkSession) -> None:
     async with filled.runtime(after_s=2_000) as runtime:
         start = filled.now_ms // 1_000_000 * 1_000
-        name = runtime.keyspace.name(keys.STATS_COARSE, 0, str(start))
+        name = runtime.keyspace.name(transactions_keys.STATS_COARSE, 0, str(start))
         fields = await runtime.redis.call("HKEYS", name, key=name)
         field = next(each for each in fields if not each.startswith(b"queue:"))
         await runtime.redis.call("HINCRBY", name, field, 1, key=name)
@@ -250,13 +252,13 @@ async def test_strange_newer_and_dropped_entries_are_kept_aside_and_named(
 ) -> None:
     async with traffic(redis_url, tmp_path) as made:
         settings, client = made.settings, client_of(redis_url)
-        key = made.name(keys.JOURNAL)
+        key = made.name(runtime_keys.JOURNAL)
         fill_journal(client, key, entries=3, events=10)
         client.xadd(key, {"v": 2, "room": "dispatch", "n": 5, "seq": 35, "rows": "later"})
         client.xadd(key, {"by": "somebody else"})
         fill_journal(client, key, entries=1, events=5, first=35)
         members = {f"m{number}": 1 for number in range(40)}
-        client.zadd(made.name(keys.MESSAGES_PENDING), members)
+        client.zadd(made.name(dispatch_keys.MESSAGES_PENDING), members)
         store_once(spark, settings)
         lake = Lake.of(settings)
         found = await audit(made.runtime, spark, LakeTables(lake))
@@ -288,7 +290,7 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
             assert state is not None
             found = msgspec.json.decode(state, type=Transaction)
             assert (found.id, found.status.final, bytes(found.output)) == (each, True, b"1")
-            name = made.name(keys.STATE, each)
+            name = made.name(transactions_keys.STATE, each)
             assert await made.runtime.redis.call("EXISTS", name, key=name) == 0
         assert await lookup.find_transaction(waiting[0]) is None
         # And the room finds them, which Redis and the database no longer do.

@@ -37,7 +37,7 @@ def test_an_empty_lake_says_what_to_do(tmp_path: Path) -> None:
 def test_a_query_starts_neither_spark_nor_java(filled: Filled) -> None:
     code = (
         "import sys; from angarium.lake.tables import Lake; from angarium.lake.query import ask; "
-        "from angarium.runtime.settings import load; "
+        "from angarium.settings import load; "
         "print(ask(Lake.of(load()), 'select count(*) from events').rows[0][0]); "
         "assert 'pyspark' not in sys.modules"
     )

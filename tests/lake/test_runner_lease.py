@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from angarium.lake import keys
 from angarium.lake.runner_lease import RunnerLease
 from angarium.redis.blocking import BlockingRedis
 from angarium.redis.options import RedisOptions
-from angarium.runtime import keyspace as keys
 from angarium.runtime.keyspace import Keyspace
 from tests.kit.eventually import wait_until
 

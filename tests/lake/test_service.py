@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from angarium.lake.http import face
+from angarium.lake.http import http_api
 from angarium.lake.service import LOG, LakeService, build, check
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
 from angarium.runtime.application import Angarium
-from angarium.runtime.figures import read_processes
+from angarium.runtime.process_report import read_processes
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
 from tests.kit.eventually import eventually
@@ -88,7 +88,7 @@ async def test_where_no_lake_can_be_the_role_says_so_and_lives(
 
 @asynccontextmanager
 async def house(runtime: Runtime) -> AsyncIterator[Any]:
-    api = Api(runtime, [face(runtime, Angarium())])
+    api = Api(runtime, [http_api(runtime, Angarium())])
     await api.start()
     try:
         async with aiohttp.ClientSession() as session:

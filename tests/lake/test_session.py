@@ -15,9 +15,9 @@ from pydantic import ValidationError
 import angarium.lake
 from angarium.lake import spark as starting
 from angarium.lake.errors import MemoryShort
+from angarium.lake.settings import LakeSettings
 from angarium.lake.tables import Lake
-from angarium.runtime.setting_groups.lake import LakeSettings
-from angarium.runtime.settings import Settings
+from angarium.settings import Settings
 from tests.lake.test_tables import rows, table_in
 
 if TYPE_CHECKING:

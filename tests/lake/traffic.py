@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from angarium.dispatch.store import DispatchStore
-from angarium.pickup.archive import Archive
-from angarium.pickup.mailbox import Mailbox
+from angarium.pickup.archive import MessageArchive
 from angarium.pickup.persister import Persister
+from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import OutboundStore, Settlement
-from angarium.routing.store import RoutingStore, Rules
-from angarium.runtime import keyspace as keys
+from angarium.routing.store import RoutingRules, RoutingStore
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
-from tests.conversations import kit as conversations_kit
-from tests.dispatch import kit as dispatch_kit
+from angarium.runtime.settings import CommonSettings
+from tests.conversations import harness as conversations_harness
+from tests.dispatch import harness as dispatch_harness
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_settings
-from tests.pickup import rig as pickup_rig
-from tests.routing import kit as routing_kit
+from tests.pickup import harness as pickup_harness
+from tests.routing import harness as routing_harness
 from tests.transactions import harness as transactions_room
 
 # A start of a day, so that windows are easy to name.
@@ -41,10 +41,10 @@ class Traffic:
     open: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> CommonSettings:
         return self.runtime.settings
 
-    def name(self, key: keys.Key, *parts: str, partition: int = 0) -> str:
+    def name(self, key: Key, *parts: str, partition: int = 0) -> str:
         return self.runtime.keyspace.name(key, partition, *parts)
 
     async def transactions(self, started: int = 6, completed: int = 3) -> list[str]:
@@ -71,8 +71,8 @@ class Traffic:
     async def dispatch(self) -> list[str]:
         store = DispatchStore(self.runtime)
         partition = store.partitions - 1
-        term = await dispatch_kit.take_term(self.runtime, store, partition)
-        room = dispatch_kit.Harness(self.runtime, store, partition, term)
+        term = await dispatch_harness.take_term(self.runtime, store, partition)
+        room = dispatch_harness.StoreHarness(self.runtime, store, partition, term)
         done, refused = await room.accepted(b"1", b"2")
         await room.complete(done)
         for _ in range(10):
@@ -85,7 +85,7 @@ class Traffic:
         return [done.decode(), pending.decode(), waiting.message_id]
 
     async def conversations(self) -> None:
-        room = conversations_kit.Harness(self.runtime, self.clock)
+        room = conversations_harness.Harness(self.runtime, self.clock)
         await room.request("q1", "talk")
         await room.request("q2", "talk")
         first = await room.reply("q1", "r1", "talk")
@@ -97,12 +97,12 @@ class Traffic:
         self._add("conversations", "request", ["q2"])
 
     async def routing(self) -> None:
-        rules = Rules("native", routing_kit.STALE_MS, 1_000)
+        rules = RoutingRules("native", routing_harness.STALE_MS, 1_000)
         store = RoutingStore(self.runtime, rules, self.settings.limits)
         await store.touch("uid1")
-        await routing_kit.post(store, "key-a", b"1", b"2")
-        await routing_kit.handle_all(store, "uid1", "key-a")
-        await routing_kit.post(store, "key-b", b"3")
+        await routing_harness.post(store, "key-a", b"1", b"2")
+        await routing_harness.handle_all(store, "uid1", "key-a")
+        await routing_harness.post(store, "key-b", b"3")
         waiting = await self._subjects("accepted", "key-b")
         outbound = OutboundStore(self.runtime, "native")
         for number in range(5):
@@ -129,17 +129,17 @@ class Traffic:
 
     async def pickup(self) -> None:
         store = PickupStore(self.runtime)
-        archive = await Archive.open(self.settings.database_url, self.settings.prefix)
+        archive = await MessageArchive.open(self.settings.database_url, self.settings.prefix)
         try:
             persisters = [Persister(store, archive, number, 10_000) for number in store.partitions]
-            rig = pickup_rig.Rig(
-                self.runtime, store, archive, Mailbox(store, archive), persisters, self.clock
+            pickup = pickup_harness.PickupHarness(
+                self.runtime, store, archive, PickupQueues(store, archive), persisters, self.clock
             )
-            await rig.persist()
-            moved = await rig.add()
-            await rig.archive_all()
-            delivered, waiting = await rig.add(), await rig.add()
-            await store.remove(pickup_rig.QUEUE, "delivered", [delivered])
+            await pickup.persist()
+            moved = await pickup.add()
+            await pickup.archive_all()
+            delivered, waiting = await pickup.add(), await pickup.add()
+            await store.remove(pickup_harness.QUEUE, "delivered", [delivered])
         finally:
             await archive.close()
         self._add("pickup", "message", [moved, waiting])
@@ -155,7 +155,7 @@ class Traffic:
         self.open.setdefault((room, account), []).extend(subjects)
 
     async def _subjects(self, event: str, key: str | None = None) -> list[str]:
-        found = await routing_kit.events(self.runtime, event)
+        found = await routing_harness.events(self.runtime, event)
         return [each.subject for each in found if key is None or each.key == key]
 
 

@@ -1,4 +1,4 @@
-"""Databases to test on: SQLite and PostgreSQL alike."""
+"""Runs tests on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.postgres import PostgresProcess
-from tests.pickup.rig import sqlite
+from tests.pickup.harness import sqlite
 
 
 @pytest.fixture(scope="session")

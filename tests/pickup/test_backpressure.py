@@ -1,4 +1,4 @@
-"""What a client is sent waits for the client to read it, whatever it asks for; also over TLS."""
+"""The gateway holds few bytes for a client that does not read, also over TLS."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import aiohttp
 import pytest
 import trustme
 
-from angarium.pickup import client_socket, takes
+from angarium.pickup import client_socket, take_handler
 from angarium.pickup.client import CallRefused, PickupClient
 from angarium.pickup.gateway import Gateway
 from tests.kit.eventually import eventually
-from tests.pickup.rig import DID, Inbox, all_done, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, Inbox, all_done, connected, gateway, sqlite, url_of
 
 LARGE = "x" * 400_000
 
 
 def small_socket(address: Any) -> socket.socket:
-    """With little memory of its own; the system's default would take 30 MB of unread bytes."""
+    """A socket with a small receive buffer; the system's default would hold 30 MB."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
-    return made
+    small = socket.socket(family, kind, protocol)
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+    return small
 
 
 @asynccontextmanager
 async def unread(service: Gateway) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A socket that reads when it is told to; aiohttp stops reading after some kilobytes."""
+    """A socket that reads only in `hear`; aiohttp stops reading after some kilobytes."""
     connector = aiohttp.TCPConnector(socket_factory=small_socket)
     async with (
         aiohttp.ClientSession(connector=connector) as session,
@@ -57,11 +57,11 @@ async def hear(wire: aiohttp.ClientWebSocketResponse) -> Any:
     return json.loads(message.data)
 
 
-def held(service: Gateway) -> tuple[int, int]:
-    return service.desk.answers.held, service.desk.requests.held
+def charged(service: Gateway) -> tuple[int, int]:
+    return service.rpc.answer_budget.used, service.rpc.unanswered.total_bytes
 
 
-async def test_every_byte_that_was_counted_is_given_back(redis_url: str, tmp_path: Path) -> None:
+async def test_all_charged_bytes_are_released(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         async with connected(service) as (client, inbox), unread(service) as wire:
             ids = [await client.add_message("c1", [DID], LARGE) for _ in range(12)]
@@ -69,18 +69,18 @@ async def test_every_byte_that_was_counted_is_given_back(redis_url: str, tmp_pat
             more = [await client.add_message("c2", [DID], LARGE) for _ in range(4)]
             await inbox.has(*more)
             await say(wire, ("takeFromQueue", {"connectionId": "c1", "limit": 8}))
-            await eventually(lambda: service.desk.answers.held > 0, 30)
+            await eventually(lambda: service.rpc.answer_budget.used > 0, 30)
             taken = await client.take_from_queue("c1")
             assert [each.id for each in taken] == ids[8:]
             await say(wire, ("ping", []), ("nothing", []), ("takeFromQueue", {}), ("rpc.on", []))
             answers = [len((await hear(wire))["result"]), len(await hear(wire))]
             assert answers == [8, 4]
-            await eventually(lambda: held(service) == (0, 0), 30)
+            await eventually(lambda: charged(service) == (0, 0), 30)
             await say(wire, ("takeFromQueue", {"connectionId": "c1", "limit": 8}))
-        await eventually(lambda: held(service) == (0, 0), 30)
+        await eventually(lambda: charged(service) == (0, 0), 30)
 
 
-async def test_a_batch_deletes_what_it_took_when_it_was_answered(
+async def test_a_batch_deletes_taken_messages_after_its_answer(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -103,16 +103,16 @@ async def test_a_batch_deletes_what_it_took_when_it_was_answered(
         assert (answers[1], answers[3]) == (4, 2), "one call after the other"
 
         async def deleted() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and (figures.pending, figures.sending) == (2, 2)
 
         await eventually(deleted, 30)
 
 
-async def test_a_take_waits_for_bytes_and_is_told_if_none_come_free(
+async def test_a_take_waits_for_bytes_and_fails_if_none_become_free(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takes, "WAIT_S_MAX", 0.3)
+    monkeypatch.setattr(take_handler, "WAIT_S_MAX", 0.3)
     monkeypatch.setattr(client_socket, "UNREAD_S_MAX", 3.0)
     limits = {"pickup_gateway_answer_bytes_max": 6_000_000}
     async with (
@@ -120,7 +120,7 @@ async def test_a_take_waits_for_bytes_and_is_told_if_none_come_free(
         connected(service) as (client, _),
         unread(service) as wire,
     ):
-        # More than the operating system takes for a client that does not read.
+        # More bytes than the operating system buffers for a client that does not read.
         await all_done(*(client.add_message("c1", [DID], LARGE) for _ in range(120)))
         message = await client.add_message("c2", [DID], LARGE)
         for _ in range(20):
@@ -131,15 +131,15 @@ async def test_a_take_waits_for_bytes_and_is_told_if_none_come_free(
                 found = await client.take_from_queue("c2", limit=1)
             except CallRefused as error:
                 return (error.rpc_code, error.reason) == (-32000, "overloaded")
-            # It came before the other had all; what it got goes back.
+            # It was served before the other client had used the budget: add a message again.
             await client.remove_messages("c2", [each.id for each in found])
             nonlocal message
             message = await client.add_message("c2", [DID], LARGE)
             return False
 
         await eventually(refused, 30)
-        assert service.desk.answers.held <= 7_000_000
-        await eventually(lambda: len(service.desk.clients) == 1, 30)
+        assert service.rpc.answer_budget.used <= 7_000_000
+        await eventually(lambda: len(service.rpc.clients) == 1, 30)
         assert [each.id for each in await client.take_from_queue("c2")] == [message]
 
 
@@ -158,9 +158,7 @@ async def secured(redis_url: str, tmp_path: Path) -> AsyncIterator[tuple[Gateway
         yield service, context
 
 
-async def test_large_answers_and_deliveries_pass_through_tls(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_large_answers_and_deliveries_work_over_tls(redis_url: str, tmp_path: Path) -> None:
     async with secured(redis_url, tmp_path) as (service, context):
         url, inbox = url_of(service).replace("ws:", "wss:"), Inbox()
         async with PickupClient(url, tls=context, on_messages=inbox) as client:
@@ -178,10 +176,10 @@ async def test_large_answers_and_deliveries_pass_through_tls(
                 return found == [0, 0]
 
             await eventually(gone, 30)
-            await eventually(lambda: held(service) == (0, 0), 30)
+            await eventually(lambda: charged(service) == (0, 0), 30)
 
 
-async def test_a_slow_reader_behind_tls_gets_everything_in_the_end(
+async def test_a_slow_reader_over_tls_receives_every_message(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with secured(redis_url, tmp_path) as (service, context):

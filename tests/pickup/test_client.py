@@ -1,4 +1,4 @@
-"""The clients of the gateway: what they remember, and how they come back."""
+"""The clients of the gateway: what they restore after a lost connection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from aiohttp import web
 from angarium.pickup.client import CallRefused, PickupClient, SyncPickupClient
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
-from tests.pickup.rig import DID, Inbox, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, Inbox, connected, gateway, sqlite, url_of
 
 
-async def test_the_client_comes_back_with_its_sessions(redis_url: str, tmp_path: Path) -> None:
+async def test_the_client_connects_again_with_its_sessions(redis_url: str, tmp_path: Path) -> None:
     inbox, port, database = Inbox(), free_port(), sqlite(tmp_path)
     prefix = f"t{tmp_path.name}:"
     async with gateway(redis_url, database, prefix=prefix, port=port) as service:
@@ -32,13 +32,13 @@ async def test_the_client_comes_back_with_its_sessions(redis_url: str, tmp_path:
         await client.__aexit__()
 
 
-async def test_a_gateway_that_dies_while_the_client_introduces_itself_is_tried_again(
+async def test_the_client_connects_again_if_the_gateway_dies_during_its_first_call(
     redis_url: str, tmp_path: Path
 ) -> None:
     port, met = free_port(), asyncio.Event()
 
     async def rude(request: web.Request) -> web.WebSocketResponse:
-        """Takes the connection, hears the first call, and is gone."""
+        """Accepts the connection, reads the first call, and aborts."""
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         await socket.receive()
@@ -63,7 +63,7 @@ async def test_a_gateway_that_dies_while_the_client_introduces_itself_is_tried_a
             await client.__aexit__()
 
 
-async def test_the_end_of_another_session_is_not_the_end_of_the_clients_own(
+async def test_removing_another_session_keeps_the_clients_own(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -72,14 +72,13 @@ async def test_the_end_of_another_session_is_not_the_end_of_the_clients_own(
     ):
         await client.add_live_session("c1", "s2")
         assert await client.remove_live_session("c1", "s1") is False
-        assert client._transport is not None
-        client._transport.underlying_transport.abort()
+        client.reconnect()
         await eventually(lambda: client.connections == 2, 60)
         message = await client.add_message("c1", [DID], 1)
         await inbox.has(message)
 
 
-async def test_the_sync_client_does_the_same(redis_url: str, tmp_path: Path) -> None:
+async def test_the_sync_client_has_every_method(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         url = url_of(service)
 

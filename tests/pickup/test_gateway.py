@@ -1,4 +1,4 @@
-"""A gateway as clients meet it: every method, the seed's scenario, and the known faults absent."""
+"""The gateway for its clients: every method, the seed's scenario, faults of the known gateway."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from angarium.pickup import access, client_socket
 from angarium.pickup.client import CallRefused, PickupClient
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
-from tests.pickup.rig import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, OTHER_DID, all_done, connected, gateway, sqlite, url_of
 
 
-class Raw:
-    """A WebSocket without any manners of its own."""
+class RawSocket:
+    """A WebSocket that sends any frame."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
@@ -46,12 +46,12 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(url: str, **options: Any) -> AsyncIterator[Raw]:
+async def raw(url: str, **options: Any) -> AsyncIterator[RawSocket]:
     async with aiohttp.ClientSession() as session, session.ws_connect(url, **options) as socket:
-        yield Raw(socket)
+        yield RawSocket(socket)
 
 
-async def test_every_method_under_both_names(any_redis_url: str, tmp_path: Path) -> None:
+async def test_every_method_works_under_both_names(any_redis_url: str, tmp_path: Path) -> None:
     async with gateway(any_redis_url, sqlite(tmp_path)) as service, raw(url_of(service)) as one:
 
         async def result(method: str, **params: Any) -> Any:
@@ -91,7 +91,7 @@ async def test_every_method_under_both_names(any_redis_url: str, tmp_path: Path)
         }
 
 
-async def test_a_recipient_in_place_of_a_connection(redis_url: str, tmp_path: Path) -> None:
+async def test_a_recipient_may_replace_the_connection(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service, raw(url_of(service)) as one:
         assert (await one.ask("addLiveModeSession", {"recipient": DID}))["result"] is True
         await one.ask("addMessageToQueue", {"recipient": DID, "payload": {"n": 1}})
@@ -104,7 +104,9 @@ async def test_a_recipient_in_place_of_a_connection(redis_url: str, tmp_path: Pa
         assert (await one.ask("removeLiveModeSession", {"recipient": DID}))["result"] is True
 
 
-async def test_one_message_at_a_time_on_request(redis_url: str, tmp_path: Path) -> None:
+async def test_a_client_can_request_one_message_per_notification(
+    redis_url: str, tmp_path: Path
+) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service, raw(url_of(service)) as one:
         await one.ask("rpc.on", ["messageReceived"])
         for number in range(2):
@@ -120,42 +122,42 @@ async def test_one_message_at_a_time_on_request(redis_url: str, tmp_path: Path) 
 async def test_the_sudden_close_and_open_message_by_message(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    """The seed's drawing, line by line: three clients, two gateways."""
+    """The seed's diagram step by step, with three clients and two gateways."""
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database, grace_ms=60_000) as first:
-        prefix = first._runtime.settings.prefix
+        prefix = first.runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix, grace_ms=60_000) as second,
             connected(first) as (client1, inbox1),
             connected(second) as (client2, inbox2),
             connected(second) as (client3, _),
         ):
-            # Recipient opens its socket at client 1, which starts the live mode.
+            # The recipient connects to client 1, which opens a live session.
             await client1.add_live_session("recipient", "s1")
-            # Sender gives a message to client 3, at the other gateway.
+            # The sender gives a message to client 3, at the other gateway.
             message = await client3.add_message("recipient", [DID], {"text": "hello"})
             # The gateway of client 1 delivers it at once.
             await inbox1.has(message)
-            # Recipient acknowledges and closes; it opens a new socket at client 2 before the
+            # The recipient acknowledges, closes, and connects to client 2 before the
             # acknowledgement has reached a gateway.
             await client2.add_live_session("recipient", "s2")
             assert await client2.take_from_queue("recipient") == [], "not sent twice"
-            # Now the acknowledgement arrives, late, from the old client: it counts.
+            # The late acknowledgement of the old client counts.
             await client1.remove_messages("recipient", [message])
-            # And its end of the live mode, later still: it does not end the new one.
+            # The late removal of the old session does not end the new one.
             assert await client1.remove_live_session("recipient") is False
             assert await client1.remove_live_session("recipient", "s1") is False
             assert await client2.get_live_session("recipient") is True
             # The next message goes to client 2, and to nobody else.
             following = await client3.add_message("recipient", [DID], {"text": "again"})
             await inbox2.has(following)
-            assert inbox2.ids == [following], "what was acknowledged never came again"
+            assert inbox2.ids == [following], "an acknowledged message is not sent again"
             assert inbox1.ids == [message]
             await client2.remove_messages("recipient", [following])
             assert await client3.get_available_message_count("recipient") == 0
 
 
-async def test_without_an_acknowledgement_the_new_session_gets_it_after_the_grace(
+async def test_without_an_acknowledgement_the_new_session_gets_the_message_after_the_grace_period(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -172,7 +174,7 @@ async def test_without_an_acknowledgement_the_new_session_gets_it_after_the_grac
         assert await new.get_available_message_count("c1") == 0
 
 
-async def test_a_live_delivery_carries_what_else_is_pending_oldest_first(
+async def test_a_live_delivery_contains_all_pending_messages_oldest_first(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -186,12 +188,12 @@ async def test_a_live_delivery_carries_what_else_is_pending_oldest_first(
         assert len(inbox.deliveries) == 1
 
 
-async def test_messages_of_many_senders_reach_sessions_elsewhere_in_order(
+async def test_messages_of_many_senders_reach_sessions_at_other_gateways_in_order(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database) as first:
-        prefix = first._runtime.settings.prefix
+        prefix = first.runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix) as second,
             connected(first) as (reader, inbox),
@@ -225,7 +227,7 @@ async def test_the_database_is_part_of_the_queue(redis_url: str, tmp_path: Path)
         ids = [await client.add_message("c1", [DID], number) for number in range(30)]
 
         async def archived() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and figures.archived == 30
 
         await eventually(archived, 30)
@@ -241,13 +243,13 @@ async def test_the_database_is_part_of_the_queue(redis_url: str, tmp_path: Path)
         assert inbox.ids == [*ids[10:], late]
         await client.remove_messages("c1", inbox.ids)
         assert await client.get_available_message_count("c1") == 0
-        assert await service.store.show("default:c1") is not None, "its session is open"
+        assert await service.store.queue_status("default:c1") is not None, "its session is open"
 
 
 # Faults of the known implementation
 
 
-async def test_messages_past_the_24th_are_removed_too(redis_url: str, tmp_path: Path) -> None:
+async def test_messages_after_the_24th_are_removed_too(redis_url: str, tmp_path: Path) -> None:
     async with (
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, _),
@@ -259,7 +261,7 @@ async def test_messages_past_the_24th_are_removed_too(redis_url: str, tmp_path: 
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1, 7, 100])
-async def test_a_take_gives_its_limit_and_everything_without_one(
+async def test_a_take_returns_its_limit_or_everything_without_a_limit(
     limit: int | None, redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -272,7 +274,7 @@ async def test_a_take_gives_its_limit_and_everything_without_one(
         assert len(taken) == (20 if limit is None else min(limit, 20))
 
 
-async def test_taken_with_delete_they_are_gone_and_the_recipient_is_heeded(
+async def test_a_take_with_delete_removes_only_messages_of_its_recipient(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -285,14 +287,14 @@ async def test_taken_with_delete_they_are_gone_and_the_recipient_is_heeded(
         assert [each.id for each in taken] == [mine]
 
         async def only_the_other() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and figures.pending == 1 and figures.sending == 0
 
         await eventually(only_the_other, 30)
         assert [each.id for each in await client.take_from_queue("c1")] == [other]
 
 
-async def test_a_query_by_recipient_shows_no_other_connections_mail(
+async def test_a_query_by_recipient_returns_no_messages_of_other_connections(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -302,7 +304,7 @@ async def test_a_query_by_recipient_shows_no_other_connections_mail(
         await client.add_message("c1", [DID], "secret")
 
         async def archived() -> bool:
-            figures = await service.store.show("default:c1")
+            figures = await service.store.queue_status("default:c1")
             return figures is not None and figures.archived == 1
 
         await eventually(archived, 30)
@@ -331,7 +333,7 @@ async def test_a_dead_socket_ends_its_session(redis_url: str, tmp_path: Path) ->
         await silent.ask("addLiveSession", {"connectionId": "c1", "sessionId": "s1"})
         assert await client.get_live_session("c1")
 
-        # Nobody answers its pings: it is as dead as a cut cable.
+        # The socket does not answer pings, like a cut cable.
         async def offline() -> bool:
             return not await client.get_live_session("c1")
 
@@ -341,7 +343,7 @@ async def test_a_dead_socket_ends_its_session(redis_url: str, tmp_path: Path) ->
 # Bad input
 
 
-async def test_bad_frames_are_answered_and_the_connection_lives(
+async def test_bad_frames_are_answered_and_the_connection_stays_open(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service, raw(url_of(service)) as one:
@@ -365,7 +367,9 @@ async def test_bad_frames_are_answered_and_the_connection_lives(
         assert (await one.ask("ping"))["result"] == "pong"
 
 
-async def test_batches_and_notifications(redis_url: str, tmp_path: Path) -> None:
+async def test_batches_and_notifications_follow_the_specification(
+    redis_url: str, tmp_path: Path
+) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service, raw(url_of(service)) as one:
         add = {"connectionId": "c1", "recipientDids": [DID], "payload": 1}
         batch = [
@@ -457,7 +461,7 @@ async def test_other_paths_and_plain_http_are_refused(redis_url: str, tmp_path: 
             assert answer.status >= 400
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
+async def test_a_client_that_does_not_read_is_disconnected_and_others_are_served(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_socket, "UNREAD_S_MAX", 0.5)
@@ -474,7 +478,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await deaf_reader.readuntil(b"\r\n\r\n")
-        await eventually(lambda: len(service.desk.clients) == 2, 30)
+        await eventually(lambda: len(service.rpc.clients) == 2, 30)
         asking = b'{"jsonrpc":"2.0","method":"takeFromQueue","params":{"connectionId":"c1"},"id":1}'
         masked = b"\x81" + bytes([0x80 | len(asking)]) + bytes(4) + asking
         for _ in range(40):
@@ -482,13 +486,13 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(
         await client.add_live_session("c2", "s2")
         for _ in range(40):
             deaf.write(masked)
-        await eventually(lambda: len(service.desk.clients) == 1, 30)
+        await eventually(lambda: len(service.rpc.clients) == 1, 30)
         message = await client.add_message("c2", [DID], 1)
         await inbox.has(message)
         deaf.close()
 
 
-async def test_limits_are_told_by_their_own_errors(redis_url: str, tmp_path: Path) -> None:
+async def test_each_limit_has_its_own_error(redis_url: str, tmp_path: Path) -> None:
     limits = {
         "pickup_client_sessions_max": 1,
         "pickup_message_bytes_max": 10,
@@ -540,18 +544,18 @@ async def test_tenants_do_not_see_each_others_connections(redis_url: str, tmp_pa
             await south.remove_all_messages("c1", DID)
             assert await south.remove_live_session("c1", "s1") is False
             assert await north.get_live_session("c1") is True
-            figures = await service.store.show("north:c1")
+            figures = await service.store.queue_status("north:c1")
             assert figures is not None
             assert figures.sending == 1
 
 
-def test_a_gateway_open_to_all_is_refused_unless_meant() -> None:
+def test_a_gateway_for_everybody_needs_an_explicit_setting() -> None:
     with pytest.raises(SettingInvalid, match="for everybody"):
         access.check(load(pickup={"host": "0.0.0.0"}).pickup)
     access.check(load(pickup={"host": "0.0.0.0", "anonymous": True}).pickup)
     access.check(load(pickup={"host": "0.0.0.0", "tokens": ["a:b"]}).pickup)
     with pytest.raises(SettingInvalid, match="tenant:token") as error:
-        access.Access(load(pickup={"tokens": ["nonsense-secret"]}).pickup)
+        access.GatewayAccess(load(pickup={"tokens": ["nonsense-secret"]}).pickup)
     assert "nonsense-secret" not in str(error.value)
 
 
@@ -577,7 +581,7 @@ async def test_a_client_certificate_names_the_tenant(redis_url: str, tmp_path: P
         url = url_of(service).replace("ws:", "wss:")
         async with PickupClient(url, tls=context) as client:
             await client.add_message("c1", [DID], 1)
-            assert await service.store.show("north:c1") is not None
+            assert await service.store.queue_status("north:c1") is not None
         stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         with pytest.raises((aiohttp.ClientError, OSError)):
             async with raw(url, ssl=stranger) as one:

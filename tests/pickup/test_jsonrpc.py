@@ -1,4 +1,4 @@
-"""The protocol by the book, without a socket; and whatever bytes come, only documented answers."""
+"""JSON-RPC without a socket: valid calls, and only documented answers to any other bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def call(data: bytes) -> Call:
 
 
 @pytest.mark.parametrize("raw_id", [b"1", b"-7", b"1.50", b'"a\\u00e9"', b"null", b"1e3", b'""'])
-def test_an_id_comes_back_as_it_was(raw_id: bytes) -> None:
+def test_an_answer_repeats_the_id_unchanged(raw_id: bytes) -> None:
     found = call(b'{"jsonrpc":"2.0","method":"ping","id":%b}' % raw_id)
     assert found.id == raw_id
     assert result_answer(raw_id, b"1") == b'{"jsonrpc":"2.0","result":1,"id":%b}' % raw_id
@@ -71,16 +71,18 @@ def test_a_call_without_an_id_is_a_notification() -> None:
         (b"[" + b"1," * BATCH_MAX + b"1]", -32600),
     ],
 )
-def test_what_is_no_call_is_refused_by_the_book(data: bytes, code: int) -> None:
+def test_an_invalid_call_is_refused_with_the_code_of_the_specification(
+    data: bytes, code: int
+) -> None:
     assert refusal(data)[0] == code
 
 
-def test_a_refusal_names_the_id_where_it_can_be_told() -> None:
+def test_a_refusal_has_the_id_if_it_can_be_read() -> None:
     assert refusal(b'{"jsonrpc":"2.0","method":1,"id":"x"}') == (-32600, "x")
     assert refusal(b'{"jsonrpc":"2.0","method":1,"id":[]}') == (-32600, None)
 
 
-def test_half_of_a_surrogate_pair_is_refused_by_the_id_of_its_call() -> None:
+def test_half_of_a_surrogate_pair_is_refused_with_the_id_of_its_call() -> None:
     bad = b'{"jsonrpc":"2.0","method":"addMessage","params":{"payload":"\\ud800"},"id":"x"}'
     assert refusal(bad) == (-32602, "x")
     assert refusal(bad.replace(b'"x"', b'"\\udc00"')) == (-32602, None)
@@ -88,13 +90,13 @@ def test_half_of_a_surrogate_pair_is_refused_by_the_id_of_its_call() -> None:
     assert refusal(bad[:-1])[0] == -32700
 
 
-def test_more_event_names_than_anybody_has_are_refused() -> None:
+def test_too_many_event_names_are_refused() -> None:
     assert methods.read_events(json.dumps(["messagesReceived"] * 100).encode())
     with pytest.raises(InputInvalid):
         methods.read_events(json.dumps(["x"] * 101).encode())
 
 
-def test_a_batch_is_calls_and_refusals_each_for_itself() -> None:
+def test_each_entry_of_a_batch_is_a_call_or_a_refusal() -> None:
     frame = parse(b'[1,{"jsonrpc":"2.0","method":"a","id":1},{"jsonrpc":"2.0","method":"b"}]', 5)
     assert frame.batch
     first, second, third = frame.entries
@@ -105,7 +107,7 @@ def test_a_batch_is_calls_and_refusals_each_for_itself() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_get_a_frame_and_legal_answers(data: bytes) -> None:
+def test_any_bytes_get_a_valid_answer(data: bytes) -> None:
     for entry in parse(data, BATCH_MAX).entries:
         if isinstance(entry, Refusal):
             assert json.loads(entry.answer)["error"]["code"] in (-32700, -32600, -32602)
@@ -122,7 +124,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_gets_a_frame_and_legal_answers(value: Any) -> None:
+def test_any_json_gets_a_valid_answer(value: Any) -> None:
     for entry in parse(json.dumps(value).encode(), BATCH_MAX).entries:
         if isinstance(entry, Refusal):
             assert json.loads(entry.answer)["error"]["code"] == -32600
@@ -132,8 +134,8 @@ readers = [
     lambda params: methods.read_take(params, LIMITS),
     lambda params: methods.read_add(params, LIMITS),
     lambda params: methods.read_remove(params, LIMITS),
-    lambda params: methods.read_of_recipient(methods.Count, params, LIMITS),
-    lambda params: methods.read_of_recipient(methods.RemoveAll, params, LIMITS),
+    lambda params: methods.read_recipient(params, LIMITS, needs_did=False),
+    lambda params: methods.read_recipient(params, LIMITS, needs_did=True),
     lambda params: methods.read_session(params, LIMITS, needs_id=True),
     lambda params: methods.read_session(params, LIMITS, needs_id=False),
 ]
@@ -155,7 +157,7 @@ members = st.dictionaries(
 
 
 @given(members, st.sampled_from(readers))
-def test_any_params_are_read_or_refused_as_input(params: dict[str, Any], read: Any) -> None:
+def test_any_params_are_read_or_refused_as_invalid_input(params: dict[str, Any], read: Any) -> None:
     try:
         found = read(json.dumps(params).encode())
     except (InputInvalid, LimitExceeded):
@@ -182,7 +184,7 @@ def test_any_params_are_read_or_refused_as_input(params: dict[str, Any], read: A
         b'{"connectionId":"c","recipientDid":"a b"}',
     ],
 )
-def test_bad_params_of_a_take_are_refused(params: bytes) -> None:
+def test_invalid_params_of_a_take_are_refused(params: bytes) -> None:
     with pytest.raises(InputInvalid):
         methods.read_take(params, LIMITS)
 
@@ -199,12 +201,12 @@ def test_bad_params_of_a_take_are_refused(params: bytes) -> None:
         b'{"connectionId":"c","recipientDids":["d"],"payload":{},"pushNotificationToken":"t"}',
     ],
 )
-def test_bad_params_of_an_add_are_refused(params: bytes) -> None:
+def test_invalid_params_of_an_add_are_refused(params: bytes) -> None:
     with pytest.raises(InputInvalid):
         methods.read_add(params, LIMITS)
 
 
-def test_what_is_too_large_is_refused_by_its_limit() -> None:
+def test_params_beyond_a_limit_are_refused() -> None:
     large = b'"%b"' % (b"x" * LIMITS.pickup_message_bytes_max)
     with pytest.raises(LimitExceeded):
         methods.read_add(b'{"connectionId":"c","recipientDids":["d"],"payload":%b}' % large, LIMITS)
@@ -215,7 +217,7 @@ def test_what_is_too_large_is_refused_by_its_limit() -> None:
         methods.read_add(b'{"connectionId":"c","recipientDids":%b,"payload":1}' % many, LIMITS)
 
 
-def test_a_recipient_alone_is_a_connection() -> None:
+def test_a_recipient_alone_names_the_connection() -> None:
     add = methods.read_add(b'{"recipient":"did:x","payload":{}}', LIMITS)
     assert (add.connection, add.dids) == ("did:x", ["did:x"])
     take = methods.read_take(b'{"recipient":"did:x"}', LIMITS)
@@ -223,7 +225,7 @@ def test_a_recipient_alone_is_a_connection() -> None:
     assert methods.read_session(b'{"recipient":"did:x"}', LIMITS, needs_id=True).session_id is None
 
 
-def test_an_error_of_ours_has_its_code_and_a_strangers_tells_nothing() -> None:
+def test_a_known_error_has_its_code_and_an_unknown_error_reveals_nothing() -> None:
     ours = json.loads(failure_answer(b"1", Overloaded("x")))["error"]
     assert (ours["code"], ours["data"]["code"]) == (-32000, "overloaded")
     strange = json.loads(failure_answer(b"1", ValueError("secret")))["error"]

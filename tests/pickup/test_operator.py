@@ -1,4 +1,4 @@
-"""What an operator has: the command line, the API, the example, the figures."""
+"""The command line, the API, the example and the metrics of the module."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import aiohttp
 import pytest
 
 from angarium.cli.main import main
-from angarium.runtime.figures import read_processes
+from angarium.runtime.process_report import read_processes
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
-from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, OTHER_DID, connected, gateway, sqlite, url_of
 
 DEADLINE_S = 60
 
 
-async def test_the_command_line_shows_and_drains(
+async def test_the_command_line_shows_and_drains_queues(
     redis_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -33,7 +33,7 @@ async def test_the_command_line_shows_and_drains(
         await client.add_live_session("c2", "s1")
         monkeypatch.setenv("ANGARIUM_REDIS_URL", redis_url)
         monkeypatch.setenv("ANGARIUM_DATABASE_URL", database)
-        monkeypatch.setenv("ANGARIUM_PREFIX", service._runtime.settings.prefix)
+        monkeypatch.setenv("ANGARIUM_PREFIX", service.runtime.settings.prefix)
 
         async def run(*arguments: str) -> tuple[int, list[str], str]:
             code = await asyncio.to_thread(main, ["pickup", *arguments])
@@ -45,9 +45,11 @@ async def test_the_command_line_shows_and_drains(
         assert code == 0
         assert (shown["pending"], shown["sending"], shown["live"]) == (3, 0, False)
         code, lines, _ = await run("show", "c2")
-        assert f"session    s1 at {service.store.gateway}" in lines
+        words = [line.split() for line in lines]
+        assert ["session", "s1", "at", service.store.gateway] in words
         code, lines, _ = await run("show")
-        assert lines[0] == f"{service.store.gateway} 1 live"
+        words = [line.split() for line in lines]
+        assert words[:2] == [["gateway", "sessions", "live"], [service.store.gateway, "1", "yes"]]
         code, lines, _ = await run("show", "--json")
         overview = json.loads(lines[0])
         assert overview["queues"] == 1
@@ -66,14 +68,14 @@ async def test_the_command_line_shows_and_drains(
         assert "must be a word" in error
 
 
-async def test_the_api_shows_and_drains(redis_url: str, tmp_path: Path) -> None:
+async def test_the_api_shows_and_drains_queues(redis_url: str, tmp_path: Path) -> None:
     database = sqlite(tmp_path)
     async with gateway(redis_url, database) as service, connected(service) as (client, _):
         await client.add_message("c1", [DID], 1)
         env = {
             "ANGARIUM_REDIS_URL": redis_url,
             "ANGARIUM_DATABASE_URL": database,
-            "ANGARIUM_PREFIX": service._runtime.settings.prefix,
+            "ANGARIUM_PREFIX": service.runtime.settings.prefix,
             "ANGARIUM_HTTP__PORT": "0",
         }
         async with RoleProcess(["serve", "api"], env) as api, aiohttp.ClientSession() as session:
@@ -90,18 +92,18 @@ async def test_the_api_shows_and_drains(redis_url: str, tmp_path: Path) -> None:
                 assert answer.status == 400
 
 
-async def test_a_gateway_reports_its_figures(redis_url: str, tmp_path: Path) -> None:
+async def test_a_gateway_reports_its_metrics(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service, connected(service) as (client, _):
         await client.add_message("c1", [DID], 1)
 
         async def reported() -> bool:
-            found = await read_processes(service._runtime)
+            found = await read_processes(service.runtime)
             return any(each.role == "gateway" and each.figures["added"] == 1 for each in found)
 
         await eventually(reported, DEADLINE_S)
 
 
-async def test_the_example_plays_its_story(redis_url: str, tmp_path: Path) -> None:
+async def test_the_example_runs(redis_url: str, tmp_path: Path) -> None:
     async with gateway(redis_url, sqlite(tmp_path)) as service:
         script = ROOT / "examples" / "pickup_mediator" / "mediator.py"
         done = await asyncio.to_thread(

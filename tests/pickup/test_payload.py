@@ -1,4 +1,4 @@
-"""What a payload may be: whatever is let in can be read by every client, message by message."""
+"""Every client can read every payload that the module accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.pickup.client_messages import read_delivery, read_page
-from angarium.pickup.model import Message, encode_message
+from angarium.pickup.model import StoredMessage, encode_message
 from angarium.pickup.payload import check_payload
 from angarium.runtime.errors import InputInvalid
 
@@ -28,7 +28,7 @@ LEVELS = 5
     ],
     ids=lambda each: repr(each[:20]),
 )  # fmt: skip
-def test_what_some_client_cannot_read_is_refused(payload: bytes) -> None:
+def test_a_payload_that_some_client_cannot_read_is_refused(payload: bytes) -> None:
     with pytest.raises(InputInvalid, match="payload can't be read by every client"):
         check_payload(payload, LEVELS)
 
@@ -43,7 +43,7 @@ def test_what_some_client_cannot_read_is_refused(payload: bytes) -> None:
     ],
     ids=lambda each: repr(each[:20]),
 )  # fmt: skip
-def test_what_every_client_can_read_is_let_in(payload: bytes) -> None:
+def test_a_payload_that_every_client_can_read_is_accepted(payload: bytes) -> None:
     check_payload(payload, LEVELS)
 
 
@@ -70,7 +70,9 @@ def _finite(value: Any) -> bool:
 
 
 @given(values, st.booleans())
-def test_any_json_is_let_in_exactly_if_it_can_be_read(value: Any, escaped: bool) -> None:
+def test_any_json_is_accepted_exactly_if_every_client_can_read_it(
+    value: Any, escaped: bool
+) -> None:
     try:
         text = json.dumps(value, ensure_ascii=escaped).encode()
     except UnicodeEncodeError:
@@ -87,20 +89,20 @@ def test_any_json_is_let_in_exactly_if_it_can_be_read(value: Any, escaped: bool)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_let_in_or_refused_as_input(payload: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused_as_invalid_input(payload: bytes) -> None:
     try:
         check_payload(payload, LEVELS)
     except InputInvalid:
         return
-    message = encode_message(Message("0a", 1, 1_000, "did:x", payload))
+    message = encode_message(StoredMessage("0a", 1, 1_000, "did:x", payload))
     (found,) = read_page(b"[%b]" % message)
     assert (found.error, found.raw.strip()) == (None, payload.strip())
 
 
-def test_a_page_is_read_message_by_message() -> None:
+def test_one_unreadable_message_does_not_affect_the_others() -> None:
     payloads = [b"1", b"1e999", b'"\xc3\xa9"', b"[" * 900 + b"]" * 900]
     encoded = [
-        encode_message(Message(f"0{number}", number, 1_000, "did:x", payload))
+        encode_message(StoredMessage(f"0{number}", number, 1_000, "did:x", payload))
         for number, payload in enumerate(payloads)
     ]
     page = read_page(b"[" + b",".join(encoded) + b"]")
@@ -114,8 +116,8 @@ def test_a_page_is_read_message_by_message() -> None:
     assert [each.id for each in delivery.messages] == ["01"]
 
 
-def test_a_programs_bytes_that_are_no_json_are_one_error() -> None:
-    encoded = encode_message(Message("r0", 1, 1_000, "did:x", b'1},{"id":"r1"'))
+def test_a_stored_payload_that_is_no_json_becomes_an_error() -> None:
+    encoded = encode_message(StoredMessage("r0", 1, 1_000, "did:x", b'1},{"id":"r1"'))
     (found,) = read_page(b"[%b]" % encoded)
     assert (found.id, found.encrypted_message) == ("r0", None)
     assert found.error == "the stored payload is not JSON"

@@ -1,4 +1,4 @@
-"""Notifications for recipients who are away, against a real receiver that can be told to fail."""
+"""Push notifications for offline recipients, with a real receiver that can fail."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pytest
 from aiohttp import web
 
 from angarium.pickup.client import PushToken
-from angarium.pickup.methods import PushToken as Token
-from angarium.pickup.push import HttpSender, Push, Pushes, make_sender
+from angarium.pickup.push import HttpPushSender, Push, PushWorker, make_sender
 from angarium.runtime.errors import InputInvalid, SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
-from tests.pickup.rig import DID, connected, gateway, rig, sqlite
+from tests.pickup.harness import DID, connected, gateway, harness, sqlite
 
 SOON = 30
 
 
 class Receiver:
-    """The notification sender's stand-in: keeps what it got, answers what it is told to."""
+    """An HTTP server that records notifications and answers with a chosen status."""
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
@@ -40,20 +39,20 @@ class Receiver:
 
 @asynccontextmanager
 async def receiver() -> AsyncIterator[Receiver]:
-    made = Receiver()
+    pickup = Receiver()
     app = web.Application()
-    app.router.add_post("/send", made.take)
+    app.router.add_post("/send", pickup.take)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    made.url = f"http://127.0.0.1:{port}/send"
+    pickup.url = f"http://127.0.0.1:{port}/send"
     try:
-        yield made
+        yield pickup
     finally:
-        if made.hang is not None:
-            made.hang.set()
+        if pickup.hang is not None:
+            pickup.hang.set()
         await runner.cleanup()
 
 
@@ -90,49 +89,49 @@ async def test_a_receiver_that_hangs_delays_no_call(redis_url: str, tmp_path: Pa
         await eventually(lambda: len(phone.got) == 20, SOON)
         assert await client.ping() == "pong"
         phone.hang.set()
-        await eventually(lambda: service._pushes.sent == 20, SOON)
+        await eventually(lambda: service.pushes.sent == 20, SOON)
 
 
-async def test_failed_tries_are_repeated_and_given_up_one_chain_for_a_token(
+async def test_failed_tries_are_repeated_and_given_up_once_per_token(
     redis_url: str, tmp_path: Path
 ) -> None:
-    async with receiver() as phone, rig(redis_url, sqlite(tmp_path)) as made:
+    async with receiver() as phone, harness(redis_url, sqlite(tmp_path)) as pickup:
         settings = load(pickup={"push_url": phone.url}).pickup
-        sender = HttpSender()
-        pushes = Pushes(made.store, settings, sender)
+        sender = HttpPushSender()
+        pushes = PushWorker(pickup.store, settings, sender)
         try:
             phone.status = 503
             for number in range(3):
-                await made.add(push=pushes.note_for(Token("t"), None, f"m{number}"))
+                await pickup.add(push=pushes.encoded_push(PushToken("t"), None, f"m{number}"))
             for tries in range(1, 7):
                 await pushes.run_once()
                 await pushes.run_once()
-                assert len(phone.got) == tries, "one chain, and no second try in the interval"
-                await made.clock.advance(100)
+                assert len(phone.got) == tries, "one try per interval"
+                await pickup.clock.advance(100)
             await pushes.run_once()
             assert len(phone.got) == 6
             assert {each["messageId"] for each in phone.got} == {"m2"}, "the newest"
             assert (pushes.sent, pushes.failed) == (0, 1)
             phone.status = 410
-            await made.add(push=pushes.note_for(Token("t"), None, "m9"))
+            await pickup.add(push=pushes.encoded_push(PushToken("t"), None, "m9"))
             for _ in range(3):
                 await pushes.run_once()
-                await made.clock.advance(100)
-            assert len(phone.got) == 7, "what is refused for good is not tried again"
+                await pickup.clock.advance(100)
+            assert len(phone.got) == 7, "a permanent failure is not tried again"
         finally:
             await sender.close()
 
 
-async def test_a_uri_of_the_clients_has_to_be_allowed(redis_url: str, tmp_path: Path) -> None:
-    async with receiver() as phone, rig(redis_url, sqlite(tmp_path)) as made:
+async def test_a_clients_notification_uri_has_to_be_allowed(redis_url: str, tmp_path: Path) -> None:
+    async with receiver() as phone, harness(redis_url, sqlite(tmp_path)) as pickup:
         settings = load(pickup={"push_allowed": [phone.url]}).pickup
-        sender = HttpSender()
-        pushes = Pushes(made.store, settings, sender)
+        sender = HttpPushSender()
+        pushes = PushWorker(pickup.store, settings, sender)
         try:
-            assert pushes.note_for(Token("t"), None, "m1") == b"", "there is no other URL"
+            assert pushes.encoded_push(PushToken("t"), None, "m1") == b"", "there is no other URL"
             with pytest.raises(InputInvalid):
-                pushes.note_for(Token("t"), "http://127.0.0.1:1/elsewhere", "m1")
-            await made.add(push=pushes.note_for(Token("t"), phone.url, "m1"))
+                pushes.encoded_push(PushToken("t"), "http://127.0.0.1:1/elsewhere", "m1")
+            await pickup.add(push=pushes.encoded_push(PushToken("t"), phone.url, "m1"))
             await pushes.run_once()
             assert phone.got == [{"token": "t", "messageId": "m1", "type": "fcm"}]
         finally:
@@ -140,7 +139,7 @@ async def test_a_uri_of_the_clients_has_to_be_allowed(redis_url: str, tmp_path: 
 
 
 class Pager:
-    """A sender of the operator's own."""
+    """A sender class of the operator."""
 
     pushes: ClassVar[list[Push]] = []
 
@@ -148,9 +147,7 @@ class Pager:
         self.pushes.append(push)
 
 
-async def test_another_sender_may_stand_in_the_place_of_http(
-    redis_url: str, tmp_path: Path
-) -> None:
+async def test_an_operators_sender_replaces_http(redis_url: str, tmp_path: Path) -> None:
     Pager.pushes.clear()
     own = "tests.pickup.test_push:Pager"
     async with (
@@ -158,34 +155,34 @@ async def test_another_sender_may_stand_in_the_place_of_http(
         connected(service) as (client, _),
     ):
         message = await client.add_message("away", [DID], 1, push=PushToken("t", "apns"))
-        await eventually(lambda: service._pushes.sent == 1, SOON)
+        await eventually(lambda: service.pushes.sent == 1, SOON)
         assert [(each.token, each.message_id, each.type) for each in Pager.pushes] == [
             ("t", message, "apns")
         ]
 
 
 @pytest.mark.parametrize("name", ["nowhere:Pager", "tests.pickup.test_push:Nobody", "json:dumps"])
-def test_a_sender_that_can_not_be_used_is_refused_before_the_start(name: str) -> None:
+def test_an_unusable_sender_is_refused_before_the_start(name: str) -> None:
     with pytest.raises(SettingInvalid) as error:
         make_sender(load(pickup={"push_sender": name}).pickup)
     assert "PUSH_SENDER" in str(error.value)
 
 
-async def test_one_token_of_several_connections_gets_one_notification_in_its_interval(
+async def test_a_token_of_several_connections_gets_one_notification_per_interval(
     any_redis_url: str, tmp_path: Path
 ) -> None:
-    async with receiver() as phone, rig(any_redis_url, sqlite(tmp_path)) as made:
-        sender = HttpSender()
-        pushes = Pushes(made.store, load(pickup={"push_url": phone.url}).pickup, sender)
+    async with receiver() as phone, harness(any_redis_url, sqlite(tmp_path)) as pickup:
+        sender = HttpPushSender()
+        pushes = PushWorker(pickup.store, load(pickup={"push_url": phone.url}).pickup, sender)
         try:
             for number in range(8):
-                note = pushes.note_for(Token("t"), None, f"m{number}")
-                await made.add(f"default:c{number}", push=note)
-            waiting = len({made.store.partition_of(f"default:c{each}") for each in range(8)})
+                note = pushes.encoded_push(PushToken("t"), None, f"m{number}")
+                await pickup.add(f"default:c{number}", push=note)
+            waiting = len({pickup.store.partition_of(f"default:c{each}") for each in range(8)})
             for turn in range(waiting):
                 await pushes.run_once()
                 assert len(phone.got) == turn + 1
-                await made.clock.advance(5.1)
+                await pickup.clock.advance(5.1)
             await pushes.run_once()
             assert len(phone.got) == waiting, "the newest of each partition, and no more"
         finally:

@@ -1,4 +1,4 @@
-"""Live sessions where answers cross: claimed again, ended elsewhere, left behind, opened twice."""
+"""Live sessions with concurrent calls: restored, closed at another gateway, opened twice."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ import aiohttp
 import pytest
 
 from angarium.pickup.gateway import Gateway
+from angarium.pickup.live_session import LiveSession
 from angarium.runtime.scripts import status_of
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
-from tests.pickup.rig import DID, OTHER_DID, connected, gateway, sqlite, url_of
+from tests.pickup.harness import DID, OTHER_DID, connected, gateway, sqlite, url_of
 
 QUEUE = "default:c1"
 
 
-async def is_away(service: Gateway, queue: str = QUEUE) -> bool:
-    return status_of(await service.store.read_session(queue)) == "offline"
+def session_of(service: Gateway) -> LiveSession:
+    found = service.rpc.sessions.get(QUEUE)
+    assert found is not None
+    return found
 
 
-async def test_a_session_that_was_ended_at_another_gateway_stays_ended(
+async def is_offline(service: Gateway, queue: str = QUEUE) -> bool:
+    return status_of(await service.store.sessions.read(queue)) == "offline"
+
+
+async def test_a_session_closed_at_another_gateway_stays_closed(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     database = sqlite(tmp_path)
     async with gateway(any_redis_url, database) as first:
-        prefix = first._runtime.settings.prefix
+        prefix = first.runtime.settings.prefix
         async with (
             gateway(any_redis_url, database, prefix=prefix) as second,
             connected(first) as (old, inbox),
@@ -34,30 +41,30 @@ async def test_a_session_that_was_ended_at_another_gateway_stays_ended(
         ):
             await old.add_live_session("c1", "s1")
             assert await new.remove_live_session("c1", "s1") is True
-            await first.desk.sessions.look_at_all()
-            await eventually(lambda: len(first.desk.sessions) == 0, 30)
-            assert await is_away(first)
+            await first.rpc.sessions.check_all()
+            await eventually(lambda: len(first.rpc.sessions) == 0, 30)
+            assert await is_offline(first)
             await new.add_message("c1", [DID], 1)
             assert await new.get_available_message_count("c1") == 1
             assert inbox.ids == []
 
 
-async def test_a_session_that_nobody_holds_is_closed_when_mail_comes(
+async def test_a_session_without_a_client_is_closed_when_a_message_arrives(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
         gateway(redis_url, sqlite(tmp_path)) as service,
         connected(service) as (client, inbox),
     ):
-        # As after an opening that Redis did and whose answer never came.
-        await service.store.open_session(QUEUE, "s1", "nobody")
+        # As if Redis opened the session and its reply was lost.
+        await service.store.sessions.open(QUEUE, "s1", "nobody")
         message = await client.add_message("c1", [DID], 1)
-        await eventually(lambda: is_away(service), 30)
+        await eventually(lambda: is_offline(service), 30)
         await client.add_live_session("c1", "s2")
         await inbox.has(message)
 
 
-async def test_a_session_claimed_again_for_a_client_that_left_is_given_back(
+async def test_a_session_restored_for_a_disconnected_client_is_closed(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -65,13 +72,13 @@ async def test_a_session_claimed_again_for_a_client_that_left_is_given_back(
         connected(service) as (client, _),
     ):
         await client.add_live_session("c1", "s1")
-        sessions = service.desk.sessions
-        session = sessions._by_queue[QUEUE]
-        closing = service.store.close_session(QUEUE, gateway=service.store.gateway)
+        sessions = service.rpc.sessions
+        session = session_of(service)
+        closing = service.store.sessions.close(QUEUE, gateway=service.store.gateway)
         assert status_of(await closing) == "closed"
-        sessions.drop(QUEUE)
-        await sessions._restore(session)
-        assert await is_away(service)
+        sessions.forget(QUEUE)
+        await sessions.restore(session)
+        assert await is_offline(service)
 
 
 async def test_a_fetch_under_an_earlier_term_does_not_end_the_session(
@@ -82,17 +89,17 @@ async def test_a_fetch_under_an_earlier_term_does_not_end_the_session(
         connected(service) as (client, inbox),
     ):
         await client.add_live_session("c1", "s1")
-        sessions = service.desk.sessions
-        session = sessions._by_queue[QUEUE]
-        session.pulling, session.asked_term = True, "1"
+        sessions = service.rpc.sessions
+        session = session_of(service)
+        session.fetching, session.fetch_term = True, "1"
         lost: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         lost.set_result([b"lost"])
-        sessions._pulled(session, lost)
+        sessions.fetch_done(session, lost)
         message = await client.add_message("c1", [DID], 1)
         await inbox.has(message)
 
 
-async def test_a_session_that_was_closed_while_its_gateway_slept_is_claimed_again_by_a_fetch(
+async def test_a_fetch_restores_a_session_that_was_closed_during_a_pause_of_its_gateway(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -100,16 +107,16 @@ async def test_a_session_that_was_closed_while_its_gateway_slept_is_claimed_agai
         connected(service) as (client, inbox),
     ):
         await client.add_live_session("c1", "s1")
-        # As another gateway does when the lease of this one has run out.
-        closing = service.store.close_session(QUEUE, gateway=service.store.gateway)
+        # Another gateway does the same when the lease of this one has run out.
+        closing = service.store.sessions.close(QUEUE, gateway=service.store.gateway)
         assert status_of(await closing) == "closed"
         message = await client.add_message("c1", [DID], 1)
-        service.desk.sessions.wake(QUEUE)
+        service.rpc.sessions.wake(QUEUE)
         await inbox.has(message)
-        assert len(service.desk.sessions) == 1
+        assert len(service.rpc.sessions) == 1
 
 
-async def test_the_same_session_asked_for_twice_gets_each_message_once(
+async def test_a_session_opened_twice_gets_each_message_once(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -117,16 +124,16 @@ async def test_the_same_session_asked_for_twice_gets_each_message_once(
         connected(service) as (client, inbox),
     ):
         await client.add_live_session("c1", "s1")
-        session = service.desk.sessions._by_queue[QUEUE]
+        session = session_of(service)
         first = await client.add_message("c1", [DID], 1)
         await client.add_live_session("c1", "s1")
-        assert service.desk.sessions._by_queue[QUEUE] is session
+        assert session_of(service) is session
         second = await client.add_message("c1", [DID], 2)
         await inbox.has(first, second)
         assert inbox.ids == [first, second]
 
 
-async def test_messages_that_come_together_leave_in_one_notification(
+async def test_messages_that_arrive_together_leave_in_one_notification(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -141,10 +148,10 @@ async def test_messages_that_come_together_leave_in_one_notification(
         assert max(len(each.messages) for each in inbox.deliveries) <= 100
 
 
-async def test_what_is_removed_for_a_recipient_makes_space_in_the_window(
+async def test_removing_a_recipients_messages_makes_space_in_the_window(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("angarium.pickup.gateway.LOOK_S", 3_600)
+    monkeypatch.setattr("angarium.pickup.gateway.CHECK_SESSIONS_S", 3_600)
     limits = {"pickup_sending_messages_max": 2}
     async with (
         gateway(redis_url, sqlite(tmp_path), limits=limits) as service,
@@ -158,7 +165,7 @@ async def test_what_is_removed_for_a_recipient_makes_space_in_the_window(
         await inbox.has(third)
 
 
-async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
+async def test_a_client_that_disconnects_during_a_take_deletes_nothing(
     redis_server: ServerProcess, tmp_path: Path
 ) -> None:
     async with (
@@ -169,7 +176,7 @@ async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
         witness = redis_server.client()
         async with aiohttp.ClientSession() as session:
             leaving = await session.ws_connect(url_of(service))
-            await eventually(lambda: len(service.desk.clients) == 2, 30)
+            await eventually(lambda: len(service.rpc.clients) == 2, 30)
             witness.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
             try:
                 params = {"connectionId": "c1", "deleteMessages": True}
@@ -177,7 +184,7 @@ async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
                     {"jsonrpc": "2.0", "method": "takeFromQueue", "params": params, "id": 1}
                 )
                 await leaving.close()
-                await eventually(lambda: len(service.desk.clients) == 1, 30)
+                await eventually(lambda: len(service.rpc.clients) == 1, 30)
             finally:
                 witness.execute_command("CLIENT", "UNPAUSE")
 
@@ -187,7 +194,7 @@ async def test_a_client_that_left_while_it_took_has_not_deleted_anything(
         await eventually(there, 30)
 
 
-async def test_what_was_acknowledged_meanwhile_is_not_brought_by_a_fetch(
+async def test_a_fetch_does_not_deliver_messages_acknowledged_meanwhile(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -197,15 +204,15 @@ async def test_what_was_acknowledged_meanwhile_is_not_brought_by_a_fetch(
         await client.add_live_session("c1", "s1")
         first = await client.add_message("c1", [DID], 1)
         await inbox.has(first)
-        sessions = service.desk.sessions
-        session = sessions._by_queue[QUEUE]
-        # A fetch that was asked for all again is under way while the acknowledgement arrives.
-        fetched = await service.store.pull(QUEUE, session.term, again=True)
-        session.pulling = True
+        sessions = service.rpc.sessions
+        session = session_of(service)
+        # The acknowledgement arrives during a fetch that resends all messages.
+        fetched = await service.store.pull(QUEUE, session.term, resend=True)
+        session.fetching = True
         await client.remove_messages("c1", [first])
         late: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         late.set_result(fetched)
-        sessions._pulled(session, late)
+        sessions.fetch_done(session, late)
         second = await client.add_message("c1", [DID], 2)
         await inbox.has(second)
         assert inbox.ids == [first, second]

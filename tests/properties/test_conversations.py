@@ -1,9 +1,9 @@
 """Conversations under any interleaving of processes, crashes, lost ACKs, expiries and callbacks.
 
 The processes have different senders, and no process may get a reply that it can't send. The
-machine keeps its own books of who stands where, and every answer of the scripts must agree with
-them: whether a reply may leave, who holds it, and in which state it is. At the end everything is
-let go, and the journal must account for each reply exactly once.
+machine keeps a model of all requests and replies, and every answer of the scripts must agree with
+it: whether a reply may be sent, which process holds it, and its state. At the end one process
+handles what is left, and the journal must have exactly one end for each reply.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from angarium.conversations.answers import NewReply, TakeOutcome
 from angarium.conversations.errors import RequestUnknown
 from angarium.conversations.model import GONE, TRANSITIONS, MinMessageInfo
+from angarium.conversations.script_values import NewReply, TakeResult
 from angarium.conversations.store import WAITING
 from angarium.runtime.runtime import Runtime
-from tests.conversations.kit import Harness
+from tests.conversations.harness import Harness
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
 
-# Of each process. One that names no sender goes by that of its origin, `o`, or by `default`.
+# The senders of each process. A reply that names none requires `o` (its origin) or `default`.
 SENDERS = (("a",), ("b",), ("a", "default"))
 NEEDS = {"n:a": {"a"}, "n:b": {"b"}, "n:nobody": {"nobody"}, "": {"o", "default"}}
 INSTANCES = len(SENDERS)
@@ -53,7 +53,7 @@ MESSAGE_TTL, AWAITED_TTL, PENDING_TTL, SENT_TTL = 10_000, 900_000, 30_000, 5_000
 
 
 @dataclass(eq=False)
-class BookedRequest:
+class ModelRequest:
     id: str
     conversation: str
     position: int
@@ -63,9 +63,9 @@ class BookedRequest:
 
 
 @dataclass(eq=False)
-class BookedReply:
+class ModelReply:
     info: MinMessageInfo
-    request: BookedRequest
+    request: ModelRequest
     number: int
     until_ms: int
     due_ms: int
@@ -82,11 +82,11 @@ class BookedReply:
 
 
 @dataclass
-class Books:
-    requests: list[BookedRequest] = field(default_factory=list)
-    replies: dict[str, BookedReply] = field(default_factory=dict)
+class Model:
+    requests: list[ModelRequest] = field(default_factory=list)
+    replies: dict[str, ModelReply] = field(default_factory=dict)
 
-    def live(self, conversation: str, now_ms: int) -> list[BookedReply]:
+    def live(self, conversation: str, now_ms: int) -> list[ModelReply]:
         found = [
             each
             for each in self.replies.values()
@@ -96,8 +96,8 @@ class Books:
         ]
         return sorted(found, key=lambda each: each.place)
 
-    def verdict(self, reply: BookedReply, actor: str, now_ms: int) -> tuple[str, str | None]:
-        """What the script must say of it: the status, and the id of the first reply."""
+    def verdict(self, reply: ModelReply, actor: str, now_ms: int) -> tuple[str, str | None]:
+        """The status that the script must return, and the id of the first reply."""
         if reply.ended or reply.until_ms <= now_ms or reply.status == "SENT":
             return "gone", None
         if reply.holder != actor:
@@ -131,13 +131,13 @@ class Conversations(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
         self.contexts: list[Any] = []
-        self.modules: list[Harness] = []
+        self.processes: list[Harness] = []
         self.prefix: dict[str, Any] = {}
         self.serial = 0
-        self.books = Books()
+        self.model = Model()
         self.left: list[str] = []
         for senders in SENDERS:
-            self.modules.append(self.start(senders))
+            self.processes.append(self.start(senders))
         for conversation in CONVERSATIONS:
             self.open_request(conversation, 0)
             self.open_request(conversation, 1)
@@ -148,10 +148,10 @@ class Conversations(RuleBasedStateMachine):
         runtime: Runtime = self.do(context.__aenter__())
         self.contexts.append(context)
         self.prefix = {"prefix": runtime.settings.prefix}
-        module: Harness = self.do(self.open_module(runtime, senders))
-        return module
+        process: Harness = self.do(self.open_process(runtime, senders))
+        return process
 
-    async def open_module(self, runtime: Runtime, senders: Sequence[str] | None) -> Harness:
+    async def open_process(self, runtime: Runtime, senders: Sequence[str] | None) -> Harness:
         return Harness(runtime, self.clock, senders)
 
     def do(self, awaitable: Any) -> Any:
@@ -161,64 +161,64 @@ class Conversations(RuleBasedStateMachine):
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
-    def held(self, actor: str) -> list[BookedReply]:
-        return [r for r in self.books.replies.values() if r.holder == actor and not r.ended]
+    def held(self, actor: str) -> list[ModelReply]:
+        return [r for r in self.model.replies.values() if r.holder == actor and not r.ended]
 
-    def in_flight(self) -> list[BookedReply]:
-        return [r for r in self.books.replies.values() if not r.ended]
+    def in_flight(self) -> list[ModelReply]:
+        return [r for r in self.model.replies.values() if not r.ended]
 
     # Coming in
 
     @rule(conversation=st.sampled_from(CONVERSATIONS), instance=INSTANCE)
     def open_request(self, conversation: str, instance: int) -> None:
-        number = len(self.books.requests)
+        number = len(self.model.requests)
         which = MinMessageInfo(f"r{number}", "", conversation)
-        status, position = self.do(self.modules[instance].store.create_request(which, "o", 1, ""))
+        status, position = self.do(self.processes[instance].store.create_request(which, "o", 1, ""))
         assert status == "created"
-        request = BookedRequest(which.request_id, conversation, position, self.now_ms + MESSAGE_TTL)
-        earlier = [r.position for r in self.books.requests if r.conversation == conversation]
+        request = ModelRequest(which.request_id, conversation, position, self.now_ms + MESSAGE_TTL)
+        earlier = [r.position for r in self.model.requests if r.conversation == conversation]
         assert position == max(earlier, default=0) + 1
-        self.books.requests.append(request)
+        self.model.requests.append(request)
 
     @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), need=NEED)
     def reply(self, which: int, instance: int, held: bool, need: str) -> None:
         """To any request that ever was: late callbacks come to old ones."""
-        recent = self.books.requests[-6:]
+        recent = self.model.requests[-6:]
         request = recent[-1 - which % len(recent)]
         if request.conversation != CONVERSATIONS[-1] and need == "n:nobody":
-            need = "n:a"  # one conversation that stands still is enough
-        response_id = f"s{len(self.books.replies)}"
+            need = "n:a"  # one blocked conversation is enough
+        response_id = f"s{len(self.model.replies)}"
         new = NewReply(
-            request.conversation, request.id, response_id, 2, b"{}", held=held, need=need
+            request.conversation, request.id, response_id, 2, b"{}", held=held, required_sender=need
         )
-        module = self.modules[instance]
+        process = self.processes[instance]
         if request.closed or request.until_ms <= self.now_ms:
             with pytest.raises(RequestUnknown):
-                self.do(module.store.accept_reply(new))
+                self.do(process.store.accept_reply(new))
             self.seen["refused"] += 1
             return
-        accepted = self.do(module.store.accept_reply(new))
+        accepted = self.do(process.store.accept_reply(new))
         held = held and can_send(instance, need)
         assert accepted.held is held
         request.replies += 1
         request.until_ms = self.now_ms + AWAITED_TTL
-        self.books.replies[response_id] = BookedReply(
+        self.model.replies[response_id] = ModelReply(
             accepted.info,
             request,
             request.replies,
             self.now_ms + AWAITED_TTL,
             self.now_ms + PENDING_TTL,
-            module.runtime.actor if held else None,
+            process.runtime.actor if held else None,
             "PENDING" if held else "WAITING",
             need,
         )
-        assert (self.do(module.store.accept_reply(new))).duplicate
+        assert (self.do(process.store.accept_reply(new))).duplicate
 
     @rule(which=WHICH, instance=INSTANCE, held=st.booleans(), needs=st.lists(NEED, max_size=3))
     def ask_and_answer(self, which: int, instance: int, held: bool, needs: list[str]) -> None:
         conversation = CONVERSATIONS[which % len(CONVERSATIONS)]
         if which % 2:
-            self.open_request(conversation, instance)  # one that may stay without an answer
+            self.open_request(conversation, instance)  # may stay without a reply
         self.open_request(conversation, instance)
         for offset, need in enumerate(needs):
             self.reply(which + offset, instance, held, need)
@@ -227,19 +227,19 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE)
     def fetch_new(self, instance: int) -> None:
-        store = self.modules[instance].store
+        store = self.processes[instance].store
         for partition in store.partitions:
             infos = self.do(store.pop_new(partition, 3))
             self.taken(instance, infos, self.do(store.take(infos)))
 
     @rule(instance=INSTANCE, others=st.booleans())
     def fetch_waiting(self, instance: int, others: bool) -> None:
-        """Perhaps with a look of the others in between, who must not spoil it."""
-        store = self.modules[instance].store
+        """With `others`, another process claims due replies in between."""
+        store = self.processes[instance].store
         for partition in store.partitions:
             infos = self.do(store.pop_waiting(partition, 3))
             for info in infos:
-                reply = self.books.replies[info.response_id]
+                reply = self.model.replies[info.response_id]
                 assert can_send(instance, reply.need)
                 reply.due_ms = min(reply.due_ms, self.now_ms + PENDING_TTL)
             if others:
@@ -248,24 +248,22 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE, pause_ms=st.sampled_from([0, 0, 0, 31_000]))
     def claim(self, instance: int, pause_ms: int) -> None:
-        """Perhaps with a pause in between, in which the claim is lost to another."""
-        store = self.modules[instance].store
+        """With a pause, the claim expires and another process claims the replies."""
+        store = self.processes[instance].store
         for partition in store.partitions:
             claim, infos = self.do(store.claim_awaited(partition, 4))
             for info in infos:
-                assert self.books.replies[info.response_id].due_ms <= self.now_ms
+                assert self.model.replies[info.response_id].due_ms <= self.now_ms
             if pause_ms and infos:
                 self.clock.jump(pause_ms)
-                other = self.modules[(instance + 1) % INSTANCES].store
+                other = self.processes[(instance + 1) % INSTANCES].store
                 second, again = self.do(other.claim_awaited(partition, 4))
                 self.taken((instance + 1) % INSTANCES, again, self.do(other.take(again, second)))
             self.taken(instance, infos, self.do(store.take(infos, claim)))
 
-    def taken(
-        self, instance: int, infos: list[MinMessageInfo], outcomes: list[TakeOutcome]
-    ) -> None:
+    def taken(self, instance: int, infos: list[MinMessageInfo], outcomes: list[TakeResult]) -> None:
         for info, outcome in zip(infos, outcomes, strict=True):
-            reply = self.books.replies[info.response_id]
+            reply = self.model.replies[info.response_id]
             self.seen[outcome.status] += 1
             if outcome.status == "taken":
                 assert not reply.ended
@@ -278,7 +276,7 @@ class Conversations(RuleBasedStateMachine):
                 assert outcome.taken.reply.awaited_retries == reply.retries
                 self.seen["waited"] += reply.waits
                 reply.waits = False
-                reply.holder = self.modules[instance].runtime.actor
+                reply.holder = self.processes[instance].runtime.actor
                 reply.status = "PENDING"
                 reply.due_ms = min(self.now_ms + PENDING_TTL, reply.until_ms)
             elif outcome.status == "no_sender":
@@ -297,55 +295,55 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE, which=WHICH)
     def check(self, instance: int, which: int) -> None:
-        module = self.modules[instance]
-        replies = list(self.books.replies.values())[-12:]
+        process = self.processes[instance]
+        replies = list(self.model.replies.values())[-12:]
         if not replies:
             return
         reply = replies[which % len(replies)]
-        expected, first = self.books.verdict(reply, module.runtime.actor, self.now_ms)
-        found = self.do(module.store.check_reply(reply.info, only_mine=True))
+        expected, first = self.model.verdict(reply, process.runtime.actor, self.now_ms)
+        found = self.do(process.store.check_reply(reply.info, only_mine=True))
         assert found.status == expected
         if found.status == "wait_response":
             assert found.first_response_id == first
         self.seen[found.status] += 1
-        self.bury(reply.info.conversation_id)
+        self.make_expired_due(reply.info.conversation_id)
 
     @rule(instance=INSTANCE)
     def check_all_held(self, instance: int) -> None:
         self.fetch_new(instance)
-        actor = self.modules[instance].runtime.actor
+        actor = self.processes[instance].runtime.actor
         for reply in self.held(actor):
-            expected, _ = self.books.verdict(reply, actor, self.now_ms)
-            found = self.do(self.modules[instance].store.check_reply(reply.info, only_mine=True))
+            expected, _ = self.model.verdict(reply, actor, self.now_ms)
+            found = self.do(self.processes[instance].store.check_reply(reply.info, only_mine=True))
             assert found.status == expected
             self.seen[expected] += 1
-            self.bury(reply.info.conversation_id)
+            self.make_expired_due(reply.info.conversation_id)
 
     @rule(instance=INSTANCE, which=WHICH, way=st.sampled_from(["ack", "lost", "unasked", "crash"]))
     def send(self, instance: int, which: int, way: str) -> None:
-        """One of ours that may go leaves; what comes after that varies."""
-        module = self.modules[instance]
+        """The process sends one of its replies; `way` is what follows."""
+        process = self.processes[instance]
         ours = [
             r
-            for r in self.held(module.runtime.actor)
-            if self.books.verdict(r, module.runtime.actor, self.now_ms)[0] == "send"
+            for r in self.held(process.runtime.actor)
+            if self.model.verdict(r, process.runtime.actor, self.now_ms)[0] == "send"
         ]
         if not ours:
             return
         reply = ours[which % len(ours)]
-        assert self.do(module.store.check_reply(reply.info, only_mine=True)).status == "send"
-        self.bury(reply.info.conversation_id)
+        assert self.do(process.store.check_reply(reply.info, only_mine=True)).status == "send"
+        self.make_expired_due(reply.info.conversation_id)
         self.left.append(reply.info.response_id)
         self.seen[f"sent {way}"] += 1
         if way == "crash":
             self.crash(instance)
         elif way == "unasked":
-            assert self.do(module.store.finish(reply.info, "unasked"))[0] == "delivered"
+            assert self.do(process.store.finish(reply.info, "unasked"))[0] == "delivered"
             reply.ended = True
             self.woken(reply.info.conversation_id)
         else:
             ack = f"ack-{reply.info.response_id}"
-            assert self.do(module.store.report_sent(reply.info, ack)) == "sent"
+            assert self.do(process.store.report_sent(reply.info, ack)) == "sent"
             reply.status = "SENT"
             reply.until_ms = reply.due_ms = self.now_ms + SENT_TTL
             if way == "ack":
@@ -353,15 +351,15 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(which=WHICH, way=st.sampled_from(["ack", "lost", "unasked", "crash"]))
     def serve(self, which: int, way: str) -> None:
-        """Each process takes what it can, and sends one of it."""
+        """Each process takes the replies it can send, and sends one."""
         for instance in range(INSTANCES):
             self.fetch_new(instance)
             self.fetch_waiting(instance, others=False)
         for instance in range(INSTANCES):
             self.send(instance, which, way)
 
-    def acknowledge(self, ack: str, reply: BookedReply) -> None:
-        store = self.modules[0].store
+    def acknowledge(self, ack: str, reply: ModelReply) -> None:
+        store = self.processes[0].store
         assert self.do(store.find_ack(ack, None)) == reply.info
         assert self.do(store.finish(reply.info, "acknowledged", ack))[0] == "delivered"
         assert self.do(store.find_ack(ack, None)) is None
@@ -377,8 +375,8 @@ class Conversations(RuleBasedStateMachine):
                 if reply.status == "AWAITED":
                     reply.due_ms = min(reply.due_ms, self.now_ms)
 
-    def bury(self, conversation: str) -> None:
-        """A check may have removed what is over; the books let it go, whether or not it did."""
+    def make_expired_due(self, conversation: str) -> None:
+        """A check may have removed expired replies; the model allows both."""
         for reply in self.in_flight():
             if reply.info.conversation_id == conversation and reply.until_ms <= self.now_ms:
                 reply.due_ms = min(reply.due_ms, self.now_ms)
@@ -387,15 +385,15 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(instance=INSTANCE, which=WHICH)
     def fail_for_now(self, instance: int, which: int) -> None:
-        module = self.modules[instance]
-        ours = [r for r in self.held(module.runtime.actor) if r.until_ms > self.now_ms]
+        process = self.processes[instance]
+        ours = [r for r in self.held(process.runtime.actor) if r.until_ms > self.now_ms]
         if not ours:
             return
         reply = ours[which % len(ours)]
-        self.do(module.manager.set_awaited_by_request_id(
+        self.do(process.manager.set_awaited_by_request_id(
             reply.info.conversation_id, reply.info.request_id))  # fmt: skip
         for each in self.live_group(reply):
-            mine = each.holder in (None, module.runtime.actor) or each.due_ms <= self.now_ms
+            mine = each.holder in (None, process.runtime.actor) or each.due_ms <= self.now_ms
             if each.status in ("PENDING", "WAITING") and mine:
                 each.status, each.holder = "AWAITED", None
                 each.due_ms = self.now_ms  # retries are counted by the scripts; not before now
@@ -405,27 +403,27 @@ class Conversations(RuleBasedStateMachine):
     def fail_for_good(self, instance: int, which: int) -> None:
         if which % 3:
             return  # not so often that nothing is left
-        ours = self.held(self.modules[instance].runtime.actor)
+        ours = self.held(self.processes[instance].runtime.actor)
         if not ours:
             return
         reply = ours[which % len(ours)]
         group = [r for r in self.in_flight() if r.request is reply.request]
-        self.do(self.modules[instance].manager.cancel_group(reply.info, "fatal"))
+        self.do(self.processes[instance].manager.cancel_group(reply.info, "fatal"))
         reply.request.closed = True
         for each in group:
             each.ended = True
         self.woken(reply.info.conversation_id)
         self.seen["cancelled"] += 1
 
-    def live_group(self, reply: BookedReply) -> list[BookedReply]:
+    def live_group(self, reply: ModelReply) -> list[ModelReply]:
         return [
             r for r in self.in_flight() if r.request is reply.request and r.until_ms > self.now_ms
         ]
 
     @rule(instance=INSTANCE)
     def crash(self, instance: int) -> None:
-        """A new process takes its place; what the old one held is held by nobody alive."""
-        self.modules[instance] = self.start(SENDERS[instance])
+        """A new process replaces it; no running process holds the old one's replies."""
+        self.processes[instance] = self.start(SENDERS[instance])
 
     @rule(ms=st.sampled_from([1, 200, 1_000, 4_999, 5_000, 9_999, 30_000, 300_000]))
     def wait(self, ms: int) -> None:
@@ -433,7 +431,7 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32))
     def storm(self, seed: int) -> None:
-        """Forty of the above in a row: a long life is rare among what is drawn step by step."""
+        """Forty of the rules in a row: long runs are rare when rules are drawn one by one."""
         draw = random.Random(seed)
         for _ in range(40):
             self.one_of_them(draw)
@@ -464,16 +462,16 @@ class Conversations(RuleBasedStateMachine):
         ]
         draw.choice(steps)()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def states_change_only_as_drawn(self) -> None:
-        if not hasattr(self, "modules"):
+        if not hasattr(self, "processes"):
             return
-        store = self.modules[0].store
+        store = self.processes[0].store
         before: dict[str, str] = getattr(self, "statuses", {})
         self.statuses: dict[str, str] = {}
-        for response_id, reply in self.books.replies.items():
+        for response_id, reply in self.model.replies.items():
             if before.get(response_id) == GONE:
                 self.statuses[response_id] = GONE
                 continue
@@ -481,14 +479,14 @@ class Conversations(RuleBasedStateMachine):
             status = GONE if message is None else message.status
             former = before.get(response_id)
             if former is None:
-                # Several steps may lie between two looks at a new one.
+                # A new reply may make several transitions before the first check.
                 assert status in {GONE, "WAITING", "PENDING", "SENT", "AWAITED", "CANCEL"}
             elif status != former:
                 assert status in TRANSITIONS[former], (response_id, former, status)
             self.statuses[response_id] = status
 
     def teardown(self) -> None:
-        if not hasattr(self, "modules"):
+        if not hasattr(self, "processes"):
             return
         self.drain()
         self.account()
@@ -497,15 +495,15 @@ class Conversations(RuleBasedStateMachine):
         self.loop.close()
 
     def drain(self) -> None:
-        """One healthy process is enough, and no reply outlasts its time."""
-        module = self.start(None)
-        store = module.store
+        """One running process is enough, and no reply stays longer than its time."""
+        process = self.start(None)
+        store = process.store
         for _ in range(60):
             self.clock.jump(31_000)
-            taken = self.do(module.manager.get_awaited_messages(1_000))
+            taken = self.do(process.manager.get_awaited_messages(1_000))
             for each in sorted(taken, key=lambda one: one.score):
                 verdict = self.do(store.check_reply(each.info, only_mine=True)).status
-                # Behind one whose back-off lasts longer, it is taken again when its claim ends.
+                # Behind a reply with a longer back-off it is taken again when its claim expires.
                 assert verdict in ("send", "gone", "wait_response")
                 if verdict == "send":
                     self.do(store.finish(each.info, "unasked"))
@@ -513,18 +511,18 @@ class Conversations(RuleBasedStateMachine):
                 self.do(store.expire_requests(partition, 1_000))
             if all(self.do(store.in_flight(p))[:2] == (0, 0) for p in store.partitions):
                 return
-        raise AssertionError("something stayed for ever")
+        raise AssertionError("a request or reply never ended")
 
     def account(self) -> None:
         events: dict[str, Counter[str]] = {}
-        for event, subject in self.do(self.modules[0].events()):
+        for event, subject in self.do(self.processes[0].events()):
             events.setdefault(subject, Counter())[event] += 1
         ends = ("delivered", "expired", "cancelled")
-        for response_id in self.books.replies:
+        for response_id in self.model.replies:
             counted = events[response_id]
             assert counted["accepted"] == 1
             assert sum(counted[end] for end in ends) == 1, (response_id, counted)
-        for request in self.books.requests:
+        for request in self.model.requests:
             counted = events[request.id]
             assert counted["requested"] == 1
             assert (

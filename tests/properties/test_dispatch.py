@@ -1,8 +1,8 @@
-"""The life of pending messages under any order of events, against the real scripts.
+"""The lifecycle of messages under any order of events, against the real scripts.
 
-Two leaders take turns and do not know it, two workers finish, refuse and repeat themselves,
-replies get lost, time passes. The model knows what each transition should have done; after every
-step it is compared with all that Redis holds, and at the end with all that the journal says.
+Two leaders alternate without knowing it, two workers complete, reject and repeat, replies get
+lost, time passes. A model computes the effect of each transition. After every step it is compared
+with the state in Redis, and at the end with the journal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.dispatch.kit import ACK_TIMEOUT_MS, Harness, module
+from tests.dispatch.harness import ACK_TIMEOUT_MS, StoreHarness, store_harness
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 
@@ -35,7 +35,7 @@ SILENCE = f"no acknowledgement within {ACK_TIMEOUT_MS} ms"
 TOO_LARGE = "too large, limits.frame_bytes_max is exceeded"
 FULL = "dropped, dispatch.pending_messages_max is full"
 
-# One of the two, who may not lead any more; or the one who does.
+# One of the two leaders, which may have an old term; None is the current leader.
 LEADERS = st.sampled_from([None, None, None, 0, 1])
 WORKERS = st.sampled_from(["w1", "w2"])
 PAYLOADS = st.lists(
@@ -54,8 +54,8 @@ class Message:
     state: str = "new"  # pending, processed, acknowledged, dead, discarded, refused
     score: int = 0
     record: tuple[int, tuple[str, ...]] | None = None
-    """Deliveries and failures; None when it was sent once and nothing is known."""
-    noted: list[str] = field(default_factory=list)
+    """Deliveries and failures; None for one delivery without a failure."""
+    events: list[str] = field(default_factory=list)
 
     @property
     def attempts(self) -> tuple[int, tuple[str, ...]]:
@@ -78,7 +78,7 @@ class Lifecycle(RuleBasedStateMachine):
     def begin(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.context = module(
+        self.context = store_harness(
             self.url,
             clock=self.clock,
             limits={"frame_bytes_max": 37 + PAYLOAD_MAX},
@@ -89,18 +89,18 @@ class Lifecycle(RuleBasedStateMachine):
                 "ack_timeout_ms": ACK_TIMEOUT_MS,
             },
         )
-        self.module: Harness = self.do(self.context.__aenter__())
-        self.terms = [self.module.term, 0]
+        self.harness: StoreHarness = self.do(self.context.__aenter__())
+        self.terms = [self.harness.term, 0]
         self.ids = 0
         self.messages: dict[bytes, Message] = {}
         self.results: list[bytes] = []
-        self.letters: list[bytes] = []
+        self.dead: list[bytes] = []
         self.inbox: list[tuple[bytes, bytes]] = []
 
     def do(self, awaitable: Any) -> Any:
         return self.loop.run_until_complete(awaitable)
 
-    # What the model says ------------------------------------------------------------------
+    # The model ----------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -115,7 +115,7 @@ class Lifecycle(RuleBasedStateMachine):
         return current
 
     def pending(self) -> list[bytes]:
-        """In the order in which they are due."""
+        """Pending ids in the order in which they are due."""
         found = [each for each, message in self.messages.items() if message.state == "pending"]
         return sorted(found, key=lambda each: (self.messages[each].score, each))
 
@@ -124,69 +124,69 @@ class Lifecycle(RuleBasedStateMachine):
         message.state = "pending"
         message.score = self.now if sent else self.now - ACK_TIMEOUT_MS
         message.record = None if sent else (0, ())
-        message.noted.append(event)
+        message.events.append(event)
 
     def leave(self, message_id: bytes, state: str, event: str) -> None:
         message = self.messages[message_id]
         assert message.state == "pending"
         message.state = state
-        message.noted.append(event)
+        message.events.append(event)
         Lifecycle.seen[event] += 1
 
-    def bury(self, message_id: bytes, event: str, reason: str) -> None:
+    def make_dead(self, message_id: bytes, event: str, reason: str) -> None:
         message = self.messages[message_id]
         count, reasons = message.attempts
         message.record = (count, (*reasons, *([reason] if reason else [])))
         self.leave(message_id, "dead", event)
-        self.letters.append(message_id)
+        self.dead.append(message_id)
 
     def next_id(self) -> bytes:
-        """Ids count up, so that a failure replays: who comes first among equals is by id."""
+        """Ids count up, so that a failure replays: equally due messages are sorted by id."""
         self.ids += 1
-        last = self.ids * self.module.store.partitions + self.module.partition
+        last = self.ids * self.harness.store.partitions + self.harness.partition
         return b"%08x-0000-4000-8000-00000000%04x" % (self.ids, last)
 
     def known(self, picks: list[int]) -> list[bytes]:
-        """Ids of messages in any state, most often pending, and one nobody has heard of."""
+        """Ids of messages in any state, most often pending, and one unknown id."""
         ids = [*self.pending(), *self.messages, NOBODY]
         return [ids[pick % len(ids)] for pick in picks]
 
-    # What leaders do ----------------------------------------------------------------------
+    # Leaders ------------------------------------------------------------------------------
 
     @rule(leader=st.integers(0, 1))
     def take_over(self, leader: int) -> None:
-        self.terms[leader] = self.do(self.module.take_over())
+        self.terms[leader] = self.do(self.harness.take_over())
 
     @rule(leader=LEADERS, payloads=PAYLOADS, sent=st.integers(0, 3), lost=st.booleans())
     def accept(self, leader: int | None, payloads: list[bytes], sent: int, lost: bool) -> None:
         batch = [(self.next_id(), payload) for payload in payloads]
         term = self.term_of(leader)
-        reply = self.do(self.module.accept(batch, term=term, sent=sent))
+        reply = self.do(self.harness.accept(batch, term=term, sent=sent))
         if not self.leads(leader):
             assert reply is None
             return
-        module = len(batch)
+        accepted = len(batch)
         if self.policy == "refuse_new":
-            module = max(0, min(module, PENDING_MAX - len(self.pending())))
-        assert reply == module
+            accepted = max(0, min(accepted, PENDING_MAX - len(self.pending())))
+        assert reply == accepted
         for number, (message_id, payload) in enumerate(batch):
-            if number < module:
+            if number < accepted:
                 self.enter(message_id, payload, number < sent, "accepted")
             else:
-                self.messages[message_id] = Message(payload, "refused", noted=["refused"])
+                self.messages[message_id] = Message(payload, "refused", events=["refused"])
                 Lifecycle.seen["refused"] += 1
-        for message_id, payload in batch[:module]:
+        for message_id, payload in batch[:accepted]:
             if len(payload) > PAYLOAD_MAX:
-                self.bury(message_id, "dead", TOO_LARGE)
+                self.make_dead(message_id, "dead", TOO_LARGE)
         if self.policy == "drop_oldest":
             for message_id in self.pending()[: max(0, len(self.pending()) - PENDING_MAX)]:
-                self.bury(message_id, "dropped", FULL)
+                self.make_dead(message_id, "dropped", FULL)
         if lost:
-            assert self.do(self.module.accept(batch, term=term, sent=sent)) == len(batch)
+            assert self.do(self.harness.accept(batch, term=term, sent=sent)) == len(batch)
 
     @rule(leader=LEADERS, count=st.integers(1, 5))
     def claim(self, leader: int | None, count: int) -> None:
-        store, partition = self.module.store, self.module.partition
+        store, partition = self.harness.store, self.harness.partition
         claim = self.do(store.claim(partition, self.term_of(leader), count))
         if not self.leads(leader):
             assert claim is None
@@ -204,14 +204,14 @@ class Lifecycle(RuleBasedStateMachine):
                 reasons = (*reasons, TOO_LARGE)
             message.record = (deliveries, reasons)
             if deliveries >= DELIVERIES_MAX or not fits:
-                self.bury(message_id, "dead", "")
+                self.make_dead(message_id, "dead", "")
                 dead += 1
                 continue
             deliveries += 1
             message.record = (deliveries, reasons) if deliveries > 1 or reasons else None
             message.score = self.now
             if deliveries > 1:
-                message.noted.append("redelivered")
+                message.events.append("redelivered")
                 Lifecycle.seen["redelivered"] += 1
             expected.append((message_id, message.payload, deliveries))
         assert claim.messages == expected
@@ -220,7 +220,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, DELIVERIES_MAX + 1))
     def silence(self, times: int) -> None:
-        """Nobody answers for several deliveries in a row."""
+        """Several deliveries in a row time out."""
         for _ in range(times):
             self.time_passes(ACK_TIMEOUT_MS)
             self.claim(None, PENDING_MAX)
@@ -228,13 +228,13 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(payload=st.sampled_from([b"same", b"x" * (PAYLOAD_MAX + 1)]))
     def add_to_inbox(self, payload: bytes) -> None:
         message_id = self.next_id()
-        self.do(self.module.add_to_inbox("message_id", message_id, "anything", payload))
+        self.do(self.harness.add_to_inbox("message_id", message_id, "anything", payload))
         self.inbox.append((message_id, payload))
 
     @rule(leader=LEADERS, count=st.integers(1, 4), sent=st.integers(0, 3))
-    def take_inbox(self, leader: int | None, count: int, sent: int) -> None:
-        store, partition = self.module.store, self.module.partition
-        taken = self.do(store.take_inbox(partition, self.term_of(leader), count, sent))
+    def accept_inbox(self, leader: int | None, count: int, sent: int) -> None:
+        store, partition = self.harness.store, self.harness.partition
+        taken = self.do(store.accept_inbox(partition, self.term_of(leader), count, sent))
         if not self.leads(leader):
             assert taken is None
             return
@@ -245,20 +245,20 @@ class Lifecycle(RuleBasedStateMachine):
             assert message_id not in self.messages
             self.enter(message_id, payload, number < sent, "accepted")
             if len(payload) > PAYLOAD_MAX:
-                self.bury(message_id, "dead", TOO_LARGE)
+                self.make_dead(message_id, "dead", TOO_LARGE)
 
-    # What workers do ----------------------------------------------------------------------
+    # Workers ------------------------------------------------------------------------------
 
     @rule(worker=WORKERS, picks=PICKS, ours=st.booleans(), lost=st.booleans())
     def finish(self, worker: str, picks: list[int], ours: bool, lost: bool) -> None:
-        """A worker of ours stores the result; one of another make did so and says it."""
+        """Our worker stores the result; a third-party worker has stored it and acknowledges."""
         ids = self.known(picks)
         (self.complete if ours else self.acknowledge)(worker, ids)
         if lost:
             (self.complete if ours else self.acknowledge)(worker, ids)
 
     def complete(self, worker: str, ids: list[bytes]) -> None:
-        replies = self.do(self.module.complete(*ids, consumer=worker))
+        replies = self.do(self.harness.complete(*ids, consumer=worker))
         for message_id, completed in zip(ids, replies, strict=True):
             message = self.messages.get(message_id)
             assert completed == (message is not None and message.state == "pending")
@@ -269,7 +269,7 @@ class Lifecycle(RuleBasedStateMachine):
                 Lifecycle.seen["duplicate"] += 1
 
     def acknowledge(self, worker: str, ids: list[bytes]) -> None:
-        replies = self.do(self.module.acknowledge(*ids, consumer=worker))
+        replies = self.do(self.harness.acknowledge(*ids, consumer=worker))
         for message_id, acknowledged in zip(ids, replies, strict=True):
             message = self.messages.get(message_id)
             assert acknowledged == (message is not None and message.state == "pending")
@@ -280,7 +280,7 @@ class Lifecycle(RuleBasedStateMachine):
     def reject(self, worker: str, pick: int, given_back: bool, delay_ms: int) -> None:
         (message_id,) = self.known([pick])
         reason = "" if given_back else f"{worker}: no"
-        status = self.do(self.module.reject(message_id, reason, delay_ms))
+        status = self.do(self.harness.reject(message_id, reason, delay_ms))
         message = self.messages.get(message_id)
         if message is None or message.state != "pending":
             assert status == "unknown"
@@ -289,12 +289,12 @@ class Lifecycle(RuleBasedStateMachine):
         if given_back:
             message.record = (max(0, deliveries - 1), reasons)
             message.score = self.now - ACK_TIMEOUT_MS
-            message.noted.append("returned")
+            message.events.append("returned")
         else:
             message.record = (deliveries, (*reasons, reason))
-            message.noted.append("rejected")
+            message.events.append("rejected")
             if deliveries >= DELIVERIES_MAX:
-                self.bury(message_id, "dead", "")
+                self.make_dead(message_id, "dead", "")
                 assert status == "dead"
                 return
             wait_ms = min(ACK_TIMEOUT_MS, delay_ms * 2 ** max(0, deliveries - 1))
@@ -305,11 +305,11 @@ class Lifecycle(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.do(self.clock.advance(ms / 1000))
 
-    # What people do -----------------------------------------------------------------------
+    # Operators ----------------------------------------------------------------------------
 
-    def letter(self, pick: int) -> tuple[bytes, str]:
-        found = self.do(self.module.store.dead_letters(self.module.partition, 1_000))
-        assert [each.message_id.encode() for each in found] == self.letters
+    def pick_dead_letter(self, pick: int) -> tuple[bytes, str]:
+        found = self.do(self.harness.store.dead_letters(self.harness.partition, 1_000))
+        assert [each.message_id.encode() for each in found] == self.dead
         for each in found:
             message = self.messages[each.message_id.encode()]
             assert (each.deliveries, tuple(each.reasons)) == message.record
@@ -317,52 +317,52 @@ class Lifecycle(RuleBasedStateMachine):
         chosen = found[pick % len(found)]
         return chosen.message_id.encode(), chosen.entry_id
 
-    @precondition(lambda self: self.letters)
+    @precondition(lambda self: self.dead)
     @rule(pick=PICK, again=st.booleans())
     def look_after(self, pick: int, again: bool) -> None:
-        (self.retry if again else self.drop)(*self.letter(pick))
+        (self.retry if again else self.drop)(*self.pick_dead_letter(pick))
 
     def retry(self, message_id: bytes, entry_id: str) -> None:
-        store, partition = self.module.store, self.module.partition
+        store, partition = self.harness.store, self.harness.partition
         twice = [entry_id, entry_id]
-        assert self.do(store.retry_dead(partition, twice)) == ["retried", "unknown"]
-        self.letters.remove(message_id)
+        assert self.do(store.retry_dead_letters(partition, twice)) == ["retried", "unknown"]
+        self.dead.remove(message_id)
         self.enter(message_id, b"", False, "retried")
         Lifecycle.seen["retried"] += 1
 
     def drop(self, message_id: bytes, entry_id: str) -> None:
-        store, partition = self.module.store, self.module.partition
-        assert self.do(store.drop_dead(partition, [entry_id])) == ["discarded"]
-        assert self.do(store.retry_dead(partition, [entry_id])) == ["unknown"]
-        self.letters.remove(message_id)
+        store, partition = self.harness.store, self.harness.partition
+        assert self.do(store.drop_dead_letters(partition, [entry_id])) == ["discarded"]
+        assert self.do(store.retry_dead_letters(partition, [entry_id])) == ["unknown"]
+        self.dead.remove(message_id)
         self.messages[message_id].state = "discarded"
-        self.messages[message_id].noted.append("discarded")
+        self.messages[message_id].events.append("discarded")
 
-    # What holds at all times --------------------------------------------------------------
+    # Invariants ---------------------------------------------------------------------------
 
     @invariant()
     def redis_holds_what_the_model_says(self) -> None:
-        if not hasattr(self, "module"):
+        if not hasattr(self, "harness"):
             return
-        held = self.do(self.module.held())
+        held = self.do(self.harness.state())
         pending = {each: self.messages[each] for each in self.pending()}
         assert held.pending == {each: message.score for each, message in pending.items()}
         assert held.payloads == {each: message.payload for each, message in pending.items()}
         written = {each: message.written for each, message in pending.items()}
         assert held.attempts == {each: text for each, text in written.items() if text is not None}
         assert [each[b"message_id"] for each in held.results] == self.results
-        assert [each[b"message_id"] for each in held.dead] == self.letters
+        assert [each[b"message_id"] for each in held.dead] == self.dead
         assert [(each[b"message_id"], each[b"anything"]) for each in held.inbox] == self.inbox
 
     @invariant()
     def each_message_is_in_one_place(self) -> None:
-        if not hasattr(self, "module"):
+        if not hasattr(self, "harness"):
             return
-        places = Counter([*self.pending(), *self.results, *self.letters])
+        places = Counter([*self.pending(), *self.results, *self.dead])
         assert not places or max(places.values()) == 1
 
     def teardown(self) -> None:
-        if not hasattr(self, "module"):
+        if not hasattr(self, "harness"):
             return
         try:
             self.check_journal()
@@ -371,16 +371,16 @@ class Lifecycle(RuleBasedStateMachine):
             self.loop.close()
 
     def check_journal(self) -> None:
-        noted: dict[bytes, list[str]] = {}
-        for event in self.do(self.module.events()):
-            noted.setdefault(event.subject.encode(), []).append(event.event)
-        assert noted == {each: message.noted for each, message in self.messages.items()}
+        events: dict[bytes, list[str]] = {}
+        for event in self.do(self.harness.events()):
+            events.setdefault(event.subject.encode(), []).append(event.event)
+        assert events == {each: message.events for each, message in self.messages.items()}
         for message in self.messages.values():
             self.check_account(message)
 
     def check_account(self, message: Message) -> None:
-        """One event takes it in, one ends it; being retried takes it in again."""
-        counts = Counter(message.noted)
+        """One event begins a message and one ends it; a retry begins it again."""
+        counts = Counter(message.events)
         assert counts["accepted"] + counts["refused"] == 1
         ends = sum(counts[each] for each in ("completed", "acknowledged", "dead", "dropped"))
         is_open = message.state == "pending"

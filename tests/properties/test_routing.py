@@ -1,4 +1,4 @@
-"""Recipient keys under any interleaving of instances, silence, messages, crashes and late acts."""
+"""Recipient keys under any interleaving of instances, silence, messages, crashes, late calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from angarium.routing import keys
 from angarium.routing.items import decode_inbound, id_of
 from angarium.routing.listing_store import RoutingListing
-from angarium.routing.store import DeadMessage, Finished, RoutingStore
-from angarium.runtime import keyspace as keys
+from angarium.routing.store import FinishedKey, RoutingStore, StoredDeadLetter
 from angarium.runtime.runtime import Runtime
 from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
-from tests.routing.kit import STALE_MS, events, routing
+from tests.routing.harness import STALE_MS, events, routing
 
 pytestmark = pytest.mark.timeout(rounds(120, 1_800))
 UIDS = st.sampled_from(["u1", "u2", "u3"])
@@ -56,7 +56,7 @@ class Routing(RuleBasedStateMachine):
         self.in_hand: dict[str, dict[str, list[bytes]]] = defaultdict(dict)
         self.dead: dict[str, list[str]] = defaultdict(list)
         self.names = itertools.count()
-        self.buried = 0
+        self.dead_letters = 0
         self.disturbed = False
         self.rebalanced = 0
 
@@ -101,7 +101,7 @@ class Routing(RuleBasedStateMachine):
                 self.handled[key] += [self._text(key, item) for item in items]
 
     def _pick(self, which: int) -> tuple[str, str] | None:
-        """Somebody who has something in hand, and the key of it."""
+        """An instance that has taken messages, and their key."""
         pairs = sorted((uid, key) for uid, held in self.in_hand.items() for key in held)
         return pairs[which % len(pairs)] if pairs else None
 
@@ -114,7 +114,7 @@ class Routing(RuleBasedStateMachine):
         uid, key = found
         items = self.in_hand[uid].pop(key)
         done = items[:part] if part < 2 else items
-        ends = Finished(key, [(id_of(item), "") for item in done])
+        ends = FinishedKey(key, [(id_of(item), "") for item in done])
         partition = self.store.partition_of(key)
         (status,) = self.do(self.store.finish(uid, partition, [ends]))
         owner = self.do(self.store.show(key)).uid
@@ -137,14 +137,14 @@ class Routing(RuleBasedStateMachine):
         return True
 
     @rule(which=st.integers(0, 99))
-    def bury(self, which: int) -> None:
+    def dead_letter(self, which: int) -> None:
         """The first of what is in hand is given up, the rest goes back."""
         found = self._pick(which)
         if found is None:
             return
         uid, key = found
         item = self.in_hand[uid].pop(key)[0]
-        ends = Finished(key, [(id_of(item), "no wallet")])
+        ends = FinishedKey(key, [(id_of(item), "no wallet")])
         (status,) = self.do(self.store.finish(uid, self.store.partition_of(key), [ends]))
         self.disturbed = True
         Routing.late += status == "not_owner"
@@ -152,7 +152,7 @@ class Routing(RuleBasedStateMachine):
             text = self.finished[key].pop()
             self.sent[key].remove(text)
             self.dead[key].append(text)
-            self.buried += 1
+            self.dead_letters += 1
 
     @rule()
     def revive(self) -> None:
@@ -161,7 +161,7 @@ class Routing(RuleBasedStateMachine):
     async def _revive(self) -> None:
         raw = await RoutingListing(self.runtime).dead_inbound(1_000)
         read = [(json.loads(each), each) for each in raw]
-        letters = [DeadMessage(each["id"], each["recip_key"], raw) for each, raw in read]
+        letters = [StoredDeadLetter(each["id"], each["recip_key"], raw) for each, raw in read]
         assert {*await self.store.revive(letters)} <= {"queued", "kept"}
         for key, texts in self.dead.items():
             self.sent[key] += texts
@@ -177,7 +177,7 @@ class Routing(RuleBasedStateMachine):
         items = self.in_hand[uid][key]
         self.finish(which, 2)
         partition = self.store.partition_of(key)
-        ends = Finished(key, [(id_of(item), "") for item in items])
+        ends = FinishedKey(key, [(id_of(item), "") for item in items])
         self.do(self.store.finish(uid, partition, [ends]))
 
     @rule(uid=UIDS)
@@ -285,7 +285,7 @@ class Routing(RuleBasedStateMachine):
                     texts = [self._text(key, item) for item in items]
                     self.handled[key] += texts
                     self.finished[key] += texts
-                    ends = Finished(key, [(id_of(item), "") for item in items])
+                    ends = FinishedKey(key, [(id_of(item), "") for item in items])
                     await self.store.finish("u1", partition, [ends])
         for key, sent in self.sent.items():
             assert self.finished[key] == sent, "each once, and in order"
@@ -300,8 +300,8 @@ class Routing(RuleBasedStateMachine):
         names = [event.event for event in found]
         total = sum(map(len, self.sent.values()))
         assert names.count("handled") == total == next(self.names)
-        assert names.count("dead") == self.buried
-        assert names.count("accepted") == total + self.buried
+        assert names.count("dead") == self.dead_letters
+        assert names.count("accepted") == total + self.dead_letters
         moves = [event for event in found if event.event == "reassigned"]
         for event in moves:
             if event.detail != "rebalance":

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.setting_sources import entries_of
-from angarium.runtime.settings import Settings, load
+from angarium.runtime.setting_sources import setting_fields
+from angarium.settings import Settings, load
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -25,7 +25,7 @@ def attempt(**overrides: Any) -> SettingInvalid | None:
     return None
 
 
-VARIABLES = [entry.variable for entry in entries_of(Settings)]
+VARIABLES = [entry.variable for entry in setting_fields(Settings)]
 # Rules over two settings name the one to change, which need not be the one that was set.
 PARTNERS = {
     "persisting_permission_lock1_period": "persisting_permission_lock2_period",
@@ -62,7 +62,7 @@ values = st.recursive(
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
-@given(path=st.sampled_from([entry.path for entry in entries_of(Settings)]), value=values)
+@given(path=st.sampled_from([entry.path for entry in setting_fields(Settings)]), value=values)
 def test_any_value_for_any_setting_is_taken_or_refused_in_one_line(
     path: tuple[str, ...], value: object
 ) -> None:

@@ -1,4 +1,4 @@
-"""The life of transactions under any interleaving of nodes, crashes, clients and time."""
+"""Transactions under any interleaving of nodes, crashes, clients and time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from angarium.runtime import keyspace as keys
+from angarium.transactions import keys
 from angarium.transactions.errors import TransactionFinished
-from angarium.transactions.model import Start, Taken, Transaction, step_words
+from angarium.transactions.model import (
+    TakenTransaction,
+    Transaction,
+    TransactionStart,
+    encode_step_types,
+)
 from angarium.transactions.store import WebhookResult
 from tests.faults.profile import LONG, rounds
 from tests.kit.clock import FakeClock
@@ -22,7 +27,7 @@ from tests.kit.server import ServerProcess
 from tests.transactions.harness import Harness, harness
 
 NODES = ("n0", "n1", "n2")
-# Old code, new code and both: every step has two nodes, and none has all.
+# Old code, new code and both: two nodes have each step.
 STEPS = {"n0": {"echo"}, "n1": {"echo", "add"}, "n2": {"add"}}
 FIRST_STEP = {"one": "echo", "child": "echo", "sum": "add", "brief": "add"}
 NODE = st.sampled_from(NODES)
@@ -32,10 +37,10 @@ ACCEPTING, TERMINAL = {"started"}, {"completed", "cancelled", "expired"}
 HOOK = "https://example.org/"
 
 
-class Lives(RuleBasedStateMachine):
-    """The model: which transactions were accepted, what each is known to be, who holds which run.
+class TransactionLifecycles(RuleBasedStateMachine):
+    """The model: accepted transactions, their known statuses, and the runs of each node.
 
-    A node that crashed keeps its runs in `stale`, to write under them later all the same.
+    The runs of a crashed node are in `stale`. The model writes under them later.
     """
 
     url: str
@@ -55,8 +60,8 @@ class Lives(RuleBasedStateMachine):
         self.accepted: dict[str, str] = {}
         self.ended: dict[str, str] = {}
         self.archived: set[str] = set()
-        self.held: dict[str, list[Taken]] = {node: [] for node in NODES}
-        self.stale: list[Taken] = []
+        self.running: dict[str, list[TakenTransaction]] = {node: [] for node in NODES}
+        self.stale: list[TakenTransaction] = []
         self.calling: set[str] = set()
         self.steps: Counter[str] = Counter()
 
@@ -71,7 +76,7 @@ class Lives(RuleBasedStateMachine):
         pipeline=st.sampled_from(["one", "sum", "brief"]),
     )
     def start(self, external: str | None, hook: bool, pipeline: str = "one") -> None:
-        asked = Start(pipeline, external_id=external, webhook=HOOK if hook else None)
+        asked = TransactionStart(pipeline, external_id=external, webhook=HOOK if hook else None)
         started = self.do(self.here.store.start(asked))
         if external is not None and external in self.accepted.values():
             first = next(id for id, name in self.accepted.items() if name == external)
@@ -112,13 +117,15 @@ class Lives(RuleBasedStateMachine):
 
     @rule(node=NODE, count=st.integers(1, 5))
     def take(self, node: str, count: int) -> None:
-        for taken in self.do(self.here.take(node, count, step_types=step_words(STEPS[node]))):
-            assert taken.id not in self.ended, "what has ended was handed out"
-            if not taken.cancel and taken.left_ms > 0 and not self.steps[taken.id]:
-                assert FIRST_STEP[taken.pipeline] in STEPS[node], "given to a node without the step"
-            holders = [t for held in self.held.values() for t in held if t.id == taken.id]
-            assert not holders, "taken from a node that lives and holds it"
-            self.held[node].append(taken)
+        for taken in self.do(
+            self.here.take(node, count, step_types=encode_step_types(STEPS[node]))
+        ):
+            assert taken.id not in self.ended, "a node took a transaction that has ended"
+            if not taken.cancel and taken.remaining_ms > 0 and not self.steps[taken.id]:
+                assert FIRST_STEP[taken.pipeline] in STEPS[node], "a node without the step took it"
+            holders = [t for running in self.running.values() for t in running if t.id == taken.id]
+            assert not holders, "a live node still runs it"
+            self.running[node].append(taken)
 
     @rule(node=NODE, pick=PICK, status=st.sampled_from(FINAL), lost=st.booleans())
     def complete(self, node: str, pick: int, status: str, lost: bool) -> None:
@@ -126,20 +133,20 @@ class Lives(RuleBasedStateMachine):
         if taken is None:
             return
         call = self.here.store.complete
-        for _ in range(2 if lost else 1):  # its reply was lost: sent again
+        for _ in range(2 if lost else 1):  # the reply was lost, so the call is repeated
             assert self.do(call(taken, status, b"1", "")) == "completed"
         self._end(taken.id, status)
 
     @rule(node=NODE)
     def complete_all(self, node: str) -> None:
         self.take(node, 10)
-        while self.held[node]:
+        while self.running[node]:
             self.complete(node, 0, "success", False)
 
     @rule(node=NODE, pick=PICK)
     def checkpoint(self, node: str, pick: int) -> None:
-        if self.held[node]:
-            taken = self.held[node][pick % len(self.held[node])]
+        if self.running[node]:
+            taken = self.running[node][pick % len(self.running[node])]
             status = self.do(self.here.store.checkpoint(taken.id, taken.run, 1, b"1 0 7"))
             assert status in ("saved", "cancelled")
             self.steps[taken.id] = 1
@@ -153,7 +160,7 @@ class Lives(RuleBasedStateMachine):
         status = self.do(self.here.store.sleep(taken.id, taken.run, frame, ms, "go"))
         assert status in ("sleeping", "awake", "cancelled")
         if status == "cancelled":
-            self.held[node].append(taken)
+            self.running[node].append(taken)
         if then_wake:
             self.wake(6)
 
@@ -163,7 +170,7 @@ class Lives(RuleBasedStateMachine):
         if taken is None:
             return
         if taken.id in self.calling or "." in taken.id:
-            self.held[node].append(taken)
+            self.running[node].append(taken)
             return
         data, step = [b"1"] * count, self.steps[taken.id]
         frame = b"%d 0 1" % step
@@ -171,7 +178,7 @@ class Lives(RuleBasedStateMachine):
             self.here.store.call_children(taken.id, taken.run, step, frame, "child", data)
         )
         if status == "cancelled":
-            self.held[node].append(taken)
+            self.running[node].append(taken)
             return
         assert status == "called"
         self.calling.add(taken.id)
@@ -189,7 +196,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(node=NODE, pick=PICK, step=st.sampled_from([0, 1]), lost=st.booleans())
     def hand_over(self, node: str, pick: int, step: int, lost: bool) -> None:
-        """It comes to a step that its node lacks."""
+        """The transaction comes to a step that its node lacks."""
         taken = self._pop(node, pick)
         if taken is None:
             return
@@ -200,40 +207,40 @@ class Lives(RuleBasedStateMachine):
             status = self.do(call)
             assert status in ("waits", "cancelled")
         if status == "cancelled":
-            self.held[node].append(taken)
+            self.running[node].append(taken)
         else:
             self.steps[taken.id] = step
 
     @rule(seconds=st.sampled_from([0, 6]))
     def expire(self, seconds: int) -> None:
-        """Who waits for a step past its time ends."""
+        """A transaction that waits for a step past its deadline ends."""
         self.do(self.clock.advance(seconds))
         waiting = {id for id, state in self.do(self._states()).items() if _waits(state)}
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
             self.do(self.here.store.expire_waiting(partition))
         for id, state in self.do(self._states()).items():
             if state is not None and state.status == "timeout" and id not in self.ended:
                 assert id in waiting
-                Lives.seen["waited in vain"] += 1
+                TransactionLifecycles.seen["wait timed out"] += 1
                 self._end(id, "timeout")
 
     @rule(node=NODE, pick=PICK, late=st.booleans(), busy=st.booleans())
     def crash(self, node: str, pick: int, late: bool, busy: bool) -> None:
-        """Silent for longer than the others, who give signs of life."""
+        """One node is silent, while the others send heartbeats."""
         if busy:
             self.start_and_take(node, 2, hook=False)
-        Lives.seen["crash"] += bool(self.held[node])
-        self.stale += self.held[node]
-        self.held[node] = []
+        TransactionLifecycles.seen["crash"] += bool(self.running[node])
+        self.stale += self.running[node]
+        self.running[node] = []
         self.do(self.clock.advance(10))
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for other in NODES:
                 if other != node:
                     self.do(self.here.store.touch_node(partition, other))
         other = NODES[(NODES.index(node) + 1) % 3]
-        self.do(self.here.recover(other, tuple(t.id for t in self.held[other])))
+        self.do(self.here.recover(other, tuple(t.id for t in self.running[other])))
         if late:
             self.write_under_a_lost_run(pick, "success")
 
@@ -243,8 +250,8 @@ class Lives(RuleBasedStateMachine):
             return
         taken = self.stale[pick % len(self.stale)]
         answer = self.do(self.here.store.complete(taken, status, b"2", ""))
-        Lives.seen["late"] += 1
-        # A client may have cancelled it meanwhile, which is what this run wants to say as well.
+        TransactionLifecycles.seen["late"] += 1
+        # A client may have cancelled it meanwhile, which is the status that this run reports too.
         same = status == "cancelled" == self.ended.get(taken.id)
         assert answer in ("stale_run", "not_running", "no_state") or (
             same and answer == "completed"
@@ -255,7 +262,7 @@ class Lives(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 6]))
     def wake(self, seconds: int) -> None:
         self.do(self.clock.advance(seconds))
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
         self.do(self.here.wake())
@@ -263,14 +270,14 @@ class Lives(RuleBasedStateMachine):
     @rule(stored=st.booleans())
     def archive(self, stored: bool) -> None:
         self.do(self.clock.advance(61))
-        for partition in self.here.store.places.partitions:
+        for partition in self.here.store.keys.partitions:
             for node in NODES:
                 self.do(self.here.store.touch_node(partition, node))
-            due = self.do(self.here.handout.to_archive(partition, "a", [], 100)).transactions
+            due = self.do(self.here.leases.to_archive(partition, "a", [], 100)).transactions
             ids = [each.id for each in due]
             assert set(ids) <= set(self.ended)
             if stored:
-                self.do(self.here.handout.to_archive(partition, "a", ids, 0))
+                self.do(self.here.leases.to_archive(partition, "a", ids, 0))
                 self.archived |= set(ids)
 
     @rule(taken=st.booleans(), busy=st.booleans())
@@ -278,14 +285,16 @@ class Lives(RuleBasedStateMachine):
         if busy:
             self.start_and_take("n0", 1, hook=True)
             self.complete_all("n0")
-        for partition in self.here.store.places.partitions:
-            due = self.do(self.here.handout.webhooks(partition, "w", [], 100)).webhooks
+        for partition in self.here.store.keys.partitions:
+            due = self.do(self.here.leases.webhooks(partition, "w", [], 100)).webhooks
             for each in due:
                 assert each.transaction.id in self.ended
-                assert each.transaction.id not in self.archived, "archived before it was told"
+                assert each.transaction.id not in self.archived, (
+                    "archived before its webhook was sent"
+                )
             problem = "" if taken else "status 500"
-            told = [WebhookResult(e.transaction.id, e.version, problem) for e in due]
-            self.do(self.here.handout.webhooks(partition, "w", told, 0))
+            results = [WebhookResult(e.transaction.id, e.version, problem) for e in due]
+            self.do(self.here.leases.webhooks(partition, "w", results, 0))
 
     # What must hold
 
@@ -302,8 +311,8 @@ class Lives(RuleBasedStateMachine):
             assert state.status.final == (id in self.ended), (id, state.status, self.ended)
             if id in self.ended:
                 assert state.status == self.ended[id]
-        for held in self.held.values():
-            for taken in held:
+        for running in self.running.values():
+            for taken in running:
                 state = states[taken.id]
                 assert state is not None
                 assert (state.status, str(state.run)) == ("running", taken.run)
@@ -326,18 +335,18 @@ class Lives(RuleBasedStateMachine):
         queued: list[str] = []
         waiting: list[str] = []
         ask = self.here.runtime.redis.call
-        for partition in self.here.store.places.partitions:
-            places = self.here.store.places
-            for name in places.queues(partition, ["default"]):
+        for partition in self.here.store.keys.partitions:
+            module_keys = self.here.store.keys
+            for name in module_keys.queues(partition, ["default"]):
                 queued += [id.decode() for id in await ask("LRANGE", name, 0, -1, key=name)]
-            index = places.name(keys.WAITING_PLACES, partition)
+            index = module_keys.name(keys.WAITING_PLACES, partition)
             here: list[str] = []
             for place in await ask("ZRANGE", index, 0, -1, key=index):
-                name = places.name(keys.WAITING, partition, place.decode())
+                name = module_keys.name(keys.WAITING, partition, place.decode())
                 found = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
                 assert found, f"{place} is empty and still listed"
                 here += found
-            name = places.name(keys.WAITING_DEADLINES, partition)
+            name = module_keys.name(keys.WAITING_DEADLINES, partition)
             deadlines = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
             assert sorted(deadlines) == sorted(here)
             waiting += here
@@ -355,7 +364,7 @@ class Lives(RuleBasedStateMachine):
         self.loop.close()
 
     def _account(self) -> None:
-        """The journal tells of each once accepted and once ended, and the counters agree."""
+        """The journal has each transaction once as accepted and once as ended. Counters agree."""
         events = self.do(self.here.events())
         names = Counter(each.event for each in events)
         accepted = Counter(each.subject for each in events if each.event in ACCEPTING)
@@ -365,21 +374,21 @@ class Lives(RuleBasedStateMachine):
         counters = self.do(self.here.counters())
         names.pop("pipeline_stored", None)
         assert counters == dict(names)
-        Lives.seen += names
+        TransactionLifecycles.seen += names
 
     def _pick(self, pick: int) -> str | None:
         ids = sorted(self.accepted)
         return ids[pick % len(ids)] if ids else None
 
-    def _pop(self, node: str, pick: int) -> Taken | None:
-        held = self.held[node]
-        return held.pop(pick % len(held)) if held else None
+    def _pop(self, node: str, pick: int) -> TakenTransaction | None:
+        running = self.running[node]
+        return running.pop(pick % len(running)) if running else None
 
     def _end(self, id: str, status: str) -> None:
         assert id not in self.ended
         self.ended[id] = status
         if status == "cancelled":
-            # Children that wait go with it.
+            # Its waiting children are cancelled too.
             for child in self.accepted:
                 if child.startswith(f"{id}.") and child not in self.ended:
                     state = self.do(self.here.store.find(child))
@@ -392,15 +401,15 @@ def _waits(state: Transaction | None) -> bool:
 
 
 def _run(url: str, examples: int, *wanted: str) -> None:
-    Lives.url = url
-    Lives.seen = Counter()
+    TransactionLifecycles.url = url
+    TransactionLifecycles.seen = Counter()
     run_machine(
-        Lives,
+        TransactionLifecycles,
         settings=settings(max_examples=examples, stateful_step_count=40, deadline=None),
     )
-    # A short run meets the frequent ones for sure; the long one has to meet all.
+    # A short run must produce the frequent events; a long one must produce all.
     for what in ("late", "crash", "recovered", "step_awaited", *(wanted if LONG else ())):
-        assert Lives.seen[what] > 0, f"the runs were too tame: no {what}"
+        assert TransactionLifecycles.seen[what] > 0, f"the runs never produced {what}"
 
 
 def test_any_interleaving_ends_each_transaction_once(redis_server: ServerProcess) -> None:
@@ -411,7 +420,7 @@ def test_any_interleaving_ends_each_transaction_once(redis_server: ServerProcess
         "resumed",
         "archived",
         "webhook_delivered",
-        "waited in vain",
+        "wait timed out",
     )
 
 

@@ -12,13 +12,13 @@ from unittest.mock import AsyncMock, patch
 import pytest
 import trustme
 
+from angarium.dispatch import keys
 from angarium.redis.address import Address
 from angarium.redis.client import Redis
 from angarium.redis.cluster import Cluster, slot_of
 from angarium.redis.connection import Credentials
 from angarium.redis.node import Node, ServerUse
 from angarium.redis.url import parse_redis_url
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import (
     NotDurable,
     OutcomeUnknown,
@@ -27,7 +27,7 @@ from angarium.runtime.errors import (
     ServerUnsuitable,
     SettingInvalid,
 )
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.cluster import ClusterProcess
 from tests.kit.eventually import eventually
 from tests.kit.proxy import FaultProxy
@@ -238,7 +238,7 @@ async def impostor(fsync: str = "everysec", **info: str) -> AsyncIterator[str]:
         while line := await reader.readline():
             if line.strip().upper() == b"SETNAME":
                 writer.write(b"+OK\r\n")
-            if line.strip().upper() == b"ECHO":
+            if line.strip().upper() in (b"ECHO", b"PING"):
                 await reader.readline()
                 writer.write(b"+" + (await reader.readline()))
             if line.strip().upper() == b"INFO":

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from angarium import Angarium
-from angarium.routing.items import Message
+from angarium.routing.items import InboundMessage
 from tests.kit.history import History
 
 app = Angarium()
@@ -21,7 +21,7 @@ _failures: dict[str, int] = {}
 
 
 @app.inbox()
-async def handle(message: Message) -> str:
+async def handle(message: InboundMessage) -> str:
     text = json.loads(message.payload)["ciphertext"]
     word, _, times = text.partition(":")
     if word == "poison":

@@ -11,8 +11,10 @@ import pytest
 from angarium.routing import acapy
 from angarium.routing.acapy.config import EVENT_LISTS, PluginConfig, read_config
 from angarium.routing.acapy.events import event_body
-from angarium.routing.acapy.link import Link
+from angarium.routing.acapy.plugin_runtime import PluginRuntime
 from angarium.runtime.errors import SettingInvalid
+from tests.kit.eventually import eventually
+from tests.kit.server import ServerProcess
 
 
 def config(**section: Any) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def test_the_plugin_needs_neither_an_agent_nor_our_settings() -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(['pydantic','pydantic_settings']))"
     code = f"{blocked}; import angarium.routing.acapy; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "angarium.runtime.settings" not in done.stdout.split()
+    assert "angarium.settings" not in done.stdout.split()
 
 
 def test_a_configuration_of_the_published_plugin_is_understood() -> None:
@@ -61,18 +63,26 @@ def test_a_configuration_that_can_not_be_used_is_refused(settings: Any, word: st
         read_config(settings)
 
 
-async def test_the_connection_stays_until_the_last_transport_has_stopped(redis_url: str) -> None:
-    """An agent stops its transports side by side; the inbound one has mail to give back."""
-    link = Link(PluginConfig(redis_url, prefix="link-test:"))
-    await link.enter()  # inbound
-    await link.enter()  # outbound
-    runtime = await link.runtime()
-    await link.leave()
-    assert await link.runtime() is runtime
-    assert await (await link.routing()).touch("a")
-    await (await link.routing()).retire("a")
-    await link.leave()
-    assert link._runtime is None
+async def test_the_runtime_stays_open_until_the_last_transport_has_stopped(
+    redis_server: ServerProcess,
+) -> None:
+    """An agent stops its transports at the same time; the inbound one gives messages back."""
+    witness = redis_server.client(decode_responses=True)
+
+    def connected() -> bool:
+        return any(each["name"] == "angarium-acapy" for each in witness.client_list())
+
+    plugin = PluginRuntime(PluginConfig(redis_server.url, prefix="plugin-test:"))
+    await plugin.enter()  # inbound
+    await plugin.enter()  # outbound
+    runtime = await plugin.runtime()
+    await plugin.leave()
+    assert await plugin.runtime() is runtime
+    assert await (await plugin.routing()).touch("a")
+    await (await plugin.routing()).retire("a")
+    assert connected()
+    await plugin.leave()
+    await eventually(lambda: not connected())
 
 
 class Record:

@@ -1,4 +1,4 @@
-"""Deliveries: the schedule of retries, loans of a deliverer that died, receivers that hang."""
+"""Deliveries: retries, leases of a deliverer that died, hosts that hang."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from aiohttp import web
 
-from angarium.routing.deliverer import Deliverer, receiver_of
+from angarium.routing.deliverer import Deliverer, host_of
 from angarium.routing.items import RETRY_DELAYS_MS
-from angarium.routing.outbound_store import LOAN_MS, OutboundStore, Settlement
+from angarium.routing.outbound_store import LEASE_MS, OutboundStore, Settlement
 from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.routing.kit import events
+from tests.routing.harness import events
 from tests.routing.test_roles import sink
 
 DEADLINE_S = 40.0
@@ -61,15 +61,15 @@ async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_u
             await clock.advance(0.5)
         await eventually(partial(attempts, 6), DEADLINE_S)
         assert len(came) == 6
-        (letter,) = await store.dead(10)
-        assert json.loads(letter)["reason"] == "answered 500"
+        (dead,) = await store.dead_letters(10)
+        assert json.loads(dead)["reason"] == "answered 500"
         names = [event.event for event in await events(runtime)]
         assert names == ["outbound_accepted", *["outbound_retried"] * 5, "outbound_dead"]
         found = await events(runtime, "outbound_retried")
         assert [event.attempt for event in found] == [1, 2, 3, 4, 5]
 
 
-async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str) -> None:
+async def test_messages_leased_by_a_dead_deliverer_are_delivered_by_another(redis_url: str) -> None:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
         store = OutboundStore(runtime, "native")
@@ -78,21 +78,21 @@ async def test_what_a_dead_deliverer_had_is_delivered_by_another(redis_url: str)
         first = await store.take(0, 10)
         assert len(first) == 3
         assert await store.take(0, 10) == []
-        clock.jump(LOAN_MS - 1)
+        clock.jump(LEASE_MS - 1)
         assert await store.take(0, 10) == []
         clock.jump(1)
         again = await store.take(0, 10)
-        assert [loan.item for loan in again] == [loan.item for loan in first]
+        assert [lease.item for lease in again] == [lease.item for lease in first]
 
-        def end(loan: Any) -> Settlement:
-            return Settlement(loan, "delivered", "id", "http://example.org", 1, b"")
+        def end(lease: Any) -> Settlement:
+            return Settlement(lease, "delivered", "id", "http://example.org", 1, b"")
 
         assert await store.settle(end(first[0])) == b"gone", "the first one comes too late"
         assert await store.settle(end(again[0])) == b"settled"
-        assert await store.settle(end(again[0])) == b"gone", "a loan ends once"
+        assert await store.settle(end(again[0])) == b"gone", "a lease ends once"
 
 
-async def test_a_loan_outlasts_the_time_that_a_delivery_may_take(redis_url: str) -> None:
+async def test_a_lease_is_longer_than_a_delivery_may_take(redis_url: str) -> None:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
         store = OutboundStore(runtime, "native", delivery_timeout_ms=60_000)
@@ -110,20 +110,20 @@ async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> N
         store = OutboundStore(runtime, "acapy")
         for _ in range(3):
             await store.push("http://example.org", b"same", {})
-        loans = await store.take(0, 10)
+        leases = await store.take(0, 10)
         ends = [
-            Settlement(loan, "retried", "id", "u", 1, loan.item, foreign=True, delay_ms=5_000)
-            for loan in loans
+            Settlement(lease, "retried", "id", "u", 1, lease.item, foreign=True, delay_ms=5_000)
+            for lease in leases
         ]
         assert await asyncio.gather(*map(store.settle, ends)) == [b"settled"] * 3
         clock.jump(5_000)
         again = await store.take(0, 10)
         assert len(again) == 3
-        assert len({json.dumps(json.loads(loan.item)) for loan in again}) == 1
+        assert len({json.dumps(json.loads(lease.item)) for lease in again}) == 1
         assert len(await events(runtime, "outbound_accepted")) == 3
 
 
-async def test_a_receiver_that_hangs_does_not_hold_up_the_others(redis_url: str) -> None:
+async def test_a_host_that_hangs_does_not_delay_the_others(redis_url: str) -> None:
     hanging: list[asyncio.StreamWriter] = []
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,15 +144,15 @@ async def test_a_receiver_that_hangs_does_not_hold_up_the_others(redis_url: str)
         for number in range(100):
             await store.push(f"{url}/{number}", b"x", {})
         await eventually(lambda: len(came) == 100, DEADLINE_S)
-        assert deliverer._counts["deferred"] > 0
-        assert deliverer._counts["dead"] == 0
+        assert deliverer.counts["deferred"] > 0
+        assert deliverer.counts["dead"] == 0
         assert len(hanging) < 150
         for writer in hanging:
             writer.close()
         server.close()
 
 
-async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_tried_again(
+async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_retried(
     redis_url: str,
 ) -> None:
     async def no_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,7 +229,7 @@ async def test_secrets_of_a_url_reach_the_receiver_and_not_the_journal(redis_url
         assert "hidden" not in noted.pop()
 
 
-def test_a_receiver_is_scheme_host_and_port() -> None:
+def test_a_host_is_scheme_name_and_port() -> None:
     for url in ("http://a:1", "http://a:1/", "http://a:1/b/c?d=/"):
-        assert receiver_of(url) == "http://a:1"
-    assert receiver_of("nonsense") == "nonsense"
+        assert host_of(url) == "http://a:1"
+    assert host_of("nonsense") == "nonsense"

@@ -1,4 +1,4 @@
-"""Recipient keys out of envelopes, and bytes that are none: only documented errors come out."""
+"""Recipient keys from envelopes; other bytes raise documented errors only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from angarium.routing.envelope import Envelope, decode_base64url, read_envelope
 from angarium.routing.errors import EnvelopeInvalid
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 
 KEY_BYTES_MAX = 2_048
 
@@ -27,7 +27,9 @@ def test_both_versions_name_their_recipients(version: int) -> None:
 
 
 @pytest.mark.parametrize(("route", "wants"), [("all", True), ("thread", True), ("none", False)])
-def test_who_wants_an_answer_says_so(route: str, wants: bool) -> None:
+def test_the_return_route_says_whether_the_sender_waits_for_a_response(
+    route: str, wants: bool
+) -> None:
     body = envelope("k", return_route=route)
     assert read_envelope(body, KEY_BYTES_MAX).wants_response is wants
 
@@ -66,7 +68,7 @@ def _header(value: object) -> bytes:
         (envelope("direct_resp"), "can't be a recipient key"),
     ],
 )
-def test_what_is_no_envelope_is_refused_with_the_reason(body: bytes, word: str) -> None:
+def test_a_body_that_is_no_envelope_is_refused_with_the_reason(body: bytes, word: str) -> None:
     with pytest.raises(EnvelopeInvalid, match=word):
         read_envelope(body, KEY_BYTES_MAX)
 

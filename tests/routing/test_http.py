@@ -10,11 +10,11 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from angarium.routing import keys
 from angarium.routing.outbound_store import OutboundStore
-from angarium.runtime import keyspace as keys
 from tests.faults.profile import rounds
 from tests.kit.roles import RoleProcess
-from tests.routing.kit import post, routing
+from tests.routing.harness import post, routing
 from tests.routing.test_roles import environment
 
 
@@ -50,8 +50,8 @@ async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: s
             ]
             for body, status in bad:
                 assert (await client.post("/v1/routing/deliveries", json=body)).status == status
-            (loan,) = await OutboundStore(runtime, "native").take(0, 10)
-            assert b"https://example.org/in" in loan.item
+            (lease,) = await OutboundStore(runtime, "native").take(0, 10)
+            assert b"https://example.org/in" in lease.item
 
             place = runtime.keyspace.name(keys.OUTBOUND_DEAD)
             letters = [
@@ -62,13 +62,13 @@ async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: s
             found = await (await client.get("/v1/routing/dead")).json()
             assert [each["reason"] for each in found["letters"]] == ["answered 500", "not an item"]
             assert await (await client.post("/v1/routing/dead/revive")).json() == {"revived": 1}
-            (loan,) = await OutboundStore(runtime, "native").take(0, 10)
-            assert loan.item == b'{"retries":0}'
+            (lease,) = await OutboundStore(runtime, "native").take(0, 10)
+            assert lease.item == b'{"retries":0}'
             page = await (await client.get("/openapi.json")).json()
             assert "/v1/routing/instances" in page["paths"]
 
 
-def test_every_operation_keeps_to_the_page_whatever_it_is_asked(redis_url: str) -> None:
+def test_every_operation_conforms_to_the_openapi_page(redis_url: str) -> None:
     env = {"ANGARIUM_REDIS_URL": redis_url, "ANGARIUM_PREFIX": "routing-page:"}
     with RoleProcess(["serve", "api"], {**env, "ANGARIUM_HTTP__PORT": "0"}) as role:
         url = f"http://127.0.0.1:{role.ports['http']}"

@@ -1,4 +1,4 @@
-"""HTTP requests out of bytes: cut anywhere, the same comes out; what is odd is refused."""
+"""HTTP parser: the cut of the bytes does not matter, and malformed requests are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from angarium.routing.http1 import HEAD_BYTES_MAX, Refused, Request, RequestReader, response
+from angarium.routing.http1 import (
+    HEAD_BYTES_MAX,
+    HttpRequest,
+    HttpRequestReader,
+    HttpRequestRefused,
+    response,
+)
 from tests.faults.profile import rounds
 
 POST = b"POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -20,8 +26,8 @@ CHUNKED = (
 )
 
 
-def read(data: bytes, body_bytes_max: int = 1_000) -> list[Request]:
-    reader = RequestReader(body_bytes_max)
+def read(data: bytes, body_bytes_max: int = 1_000) -> list[HttpRequest]:
+    reader = HttpRequestReader(body_bytes_max)
     reader.feed(data)
     found = []
     while (request := reader.next_request()) is not None:
@@ -39,13 +45,13 @@ def test_a_body_comes_by_length_or_in_chunks() -> None:
 def test_it_does_not_matter_where_the_bytes_are_cut(cuts: list[int]) -> None:
     data = POST + CHUNKED
     edges = [0, *sorted(cuts), len(data)]
-    reader, found = RequestReader(1_000), []
+    reader, found = HttpRequestReader(1_000), []
     for start, end in itertools.pairwise(edges):
         reader.feed(data[start:end])
         while (request := reader.next_request()) is not None:
             found.append(request.body)
     assert found == [b"hello", b"hello"]
-    assert not reader.midway
+    assert not reader.in_progress
 
 
 def head(*lines: str) -> bytes:
@@ -95,8 +101,8 @@ def head(*lines: str) -> bytes:
         (head("Host: x", "Transfer-Encoding: chunked") + b"0\r\nHost: y\r\n\r\n", 400),
     ],
 )
-def test_what_is_odd_is_refused(data: bytes, status: int) -> None:
-    with pytest.raises(Refused) as refusal:
+def test_malformed_requests_are_refused(data: bytes, status: int) -> None:
+    with pytest.raises(HttpRequestRefused) as refusal:
         read(data)
     assert refusal.value.status == status
 
@@ -104,7 +110,7 @@ def test_what_is_odd_is_refused(data: bytes, status: int) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for before in (b"", head("Host: x", "Transfer-Encoding: chunked")):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(HttpRequestRefused):
             read(before + data)
 
 
@@ -148,7 +154,7 @@ def odd_requests(draw: st.DrawFn) -> bytes:
 
 def read_until_refused(data: bytes) -> tuple[list[tuple[str, str, bytes]], bool]:
     """What we make of it: requests, and whether we refused what came after them."""
-    reader = RequestReader(1_000)
+    reader = HttpRequestReader(1_000)
     reader.feed(data)
     found: list[tuple[str, str, bytes]] = []
     try:
@@ -156,7 +162,7 @@ def read_until_refused(data: bytes) -> tuple[list[tuple[str, str, bytes]], bool]
             found.append((request.method, request.target, request.body))
             if not request.keep_alive:
                 return found, True
-    except Refused:
+    except HttpRequestRefused:
         return found, True
     return found, False
 
@@ -191,7 +197,7 @@ def read_by_another(data: bytes, wanted: int) -> tuple[list[tuple[str, str, byte
 @settings(max_examples=rounds(500, 50_000), deadline=None)
 @given(odd_requests())
 @example(POST + CHUNKED + POST)
-def test_what_is_taken_is_what_another_strict_reader_takes(data: bytes) -> None:
+def test_accepted_requests_are_those_of_another_strict_parser(data: bytes) -> None:
     """Nothing is smuggled: a request that we see is one that others see, with the same body."""
     ours, _ = read_until_refused(data)
     theirs, refusal = read_by_another(data, len(ours))
@@ -203,9 +209,9 @@ def test_what_is_taken_is_what_another_strict_reader_takes(data: bytes) -> None:
 
 @settings(max_examples=rounds(100, 10_000), deadline=None)
 @given(odd_requests(), st.data())
-def test_odd_requests_too_may_be_cut_anywhere(data: bytes, draw: st.DataObject) -> None:
+def test_malformed_requests_may_be_cut_anywhere(data: bytes, draw: st.DataObject) -> None:
     whole = read_until_refused(data)
-    reader, found = RequestReader(1_000), []
+    reader, found = HttpRequestReader(1_000), []
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=6)))
     refused = False
     try:
@@ -214,23 +220,23 @@ def test_odd_requests_too_may_be_cut_anywhere(data: bytes, draw: st.DataObject) 
             while not refused and (request := reader.next_request()) is not None:
                 found.append((request.method, request.target, request.body))
                 refused = not request.keep_alive
-    except Refused:
+    except HttpRequestRefused:
         refused = True
     assert (found, refused) == whole
 
 
-def test_a_peer_that_waits_for_leave_is_noticed() -> None:
-    reader = RequestReader(1_000)
+def test_a_peer_that_waits_for_100_continue_is_noticed() -> None:
+    reader = HttpRequestReader(1_000)
     reader.feed(head("Host: x", "Content-Length: 5", "Expect: 100-continue"))
     assert reader.next_request() is None
-    assert reader.waits_for_leave
+    assert reader.expects_continue
     reader.feed(b"hello")
     request = reader.next_request()
     assert request is not None
     assert request.body == b"hello"
 
 
-def test_an_answer_can_not_be_split_by_its_type() -> None:
+def test_a_content_type_can_not_split_the_response() -> None:
     answer = response(200, b"x", "text/plain\r\nset-cookie: a=b")
     assert answer.count(b"\r\n\r\n") == 1
     assert b"\r\nset-cookie" not in answer

@@ -48,21 +48,21 @@ def test_an_outbound_item_has_the_published_fields() -> None:
         "payload": "aGk=",
         "headers": {"a": "b"},
     }
-    again, payload = items.decode_outbound(items.encode_outbound(items.retried(item)))
+    again, payload = items.decode_outbound(items.encode_outbound(items.with_failure(item)))
     assert (again.retries, payload, again.url) == (1, b"hi", "http://x")
-    assert items.name_of(again) == items.name_of(item), "a retry is the same message"
+    assert items.outbound_id(again) == items.outbound_id(item), "a retry is the same message"
     own = items.new_outbound("http://x", b"hi", {}, "abc")
     assert items.encode_outbound(own).startswith(b'{"id":"abc",')
 
 
-def test_the_pauses_between_attempts_are_the_known_ones() -> None:
+def test_the_retry_delays_are_the_documented_ones() -> None:
     known = [5.0, 7.5, 11.2, 16.7, 25.0]
     assert [round(each / 1000, 1) for each in items.RETRY_DELAYS_MS] == known
 
 
-def test_what_a_handler_returns_answers_only_who_waits() -> None:
-    waiting = items.Message("i", "k", b"", "http", "t.1")
-    assert items.response_to(items.Message("i", "k", b""), "x") is None
+def test_a_result_becomes_a_response_only_for_a_waiting_caller() -> None:
+    waiting = items.InboundMessage("i", "k", b"", "http", "t.1")
+    assert items.response_to(items.InboundMessage("i", "k", b""), "x") is None
     assert items.response_to(waiting, None) is None
     for answer, body in ((b"x", b"x"), ("x", b"x"), ({"a": 1}, b'{"a":1}')):
         found = items.response_to(waiting, answer)

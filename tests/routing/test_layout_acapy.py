@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from angarium.routing.items import DirectResponse, Message
-from angarium.routing.mailbox import Mailbox, MailboxOptions
-from angarium.runtime import keyspace as keys
+from angarium.routing import keys
+from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
+from angarium.routing.items import DirectResponse, InboundMessage
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
-from tests.routing.kit import counts, events, owner, post, routing
-from tests.routing.published import PublishedInstance, publish, read_keys, write_keys
+from tests.routing.harness import counts, events, owner, post, routing
+from tests.routing.published_plugin import PublishedInstance, publish, read_keys, write_keys
 
 DEADLINE_S = 40.0
 
@@ -24,7 +24,9 @@ def now_of(clock: FakeClock) -> datetime:
     return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).replace(microsecond=0)
 
 
-async def test_a_published_instance_gets_keys_and_mail_from_us(redis_server: ServerProcess) -> None:
+async def test_a_published_instance_gets_keys_and_messages_from_us(
+    redis_server: ServerProcess,
+) -> None:
     clock = FakeClock()
     async with routing(redis_server.url, layout="acapy", clock=clock) as (runtime, store):
         theirs = PublishedInstance(redis_server.client(), runtime.settings.prefix, "published")
@@ -81,7 +83,7 @@ async def test_lists_of_any_length_come_through_both_ways(
         ]
 
 
-async def test_names_of_any_letters_are_written_as_json_dumps_does(
+async def test_keys_of_any_characters_are_written_as_json_dumps_does(
     redis_server: ServerProcess,
 ) -> None:
     names = ["did:sov:a/b", 'quo"te', "back\\slash", "ключ", "鍵", "🔑", "naïve, “two”"]
@@ -121,10 +123,10 @@ async def test_our_inbox_handles_what_a_published_relay_queued(redis_server: Ser
         client, prefix = redis_server.client(), runtime.settings.prefix
         got: list[bytes] = []
 
-        async def handle(message: Message) -> None:
+        async def handle(message: InboundMessage) -> None:
             got.append(message.payload)
 
-        box = Mailbox(store, "ours", handle, MailboxOptions())
+        box = InstanceConsumer(store, "ours", handle, ConsumerOptions())
         await box.start()
         await store.assign_recip_key_to_new_uid(["k"])
         for number in range(5):
@@ -163,7 +165,9 @@ async def test_keys_move_from_a_published_instance_to_ours_by_the_rule(
         assert await counts(runtime) == {"ours_k": 2}
 
 
-async def test_a_damaged_list_of_an_instance_stops_nobody(redis_server: ServerProcess) -> None:
+async def test_a_damaged_list_of_an_instance_does_not_stop_the_others(
+    redis_server: ServerProcess,
+) -> None:
     async with routing(redis_server.url, layout="acapy") as (runtime, store):
         client, prefix = redis_server.client(), runtime.settings.prefix
         client.hset(f"{prefix}uid_recip_keys_map", "broken", "!!! not base64 !!!")

@@ -1,4 +1,4 @@
-"""The relay and bad input: a clear answer, nothing queued, and the next message is taken."""
+"""The relay and bad input: an error, nothing queued, and the next message is accepted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from angarium.routing.relay import Relay
 from angarium.routing.relay_http import REQUEST_S_MAX
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.routing.kit import counts, envelope, events
+from tests.routing.harness import counts, envelope, events
 
 INBOUND = [["http", "127.0.0.1", 0], ["ws", "127.0.0.1", 0]]
 DEADLINE_S = 40.0
@@ -63,7 +63,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), BAD)
-async def test_bad_input_over_http_is_answered_and_forgotten(
+async def test_bad_input_over_http_gets_an_error_and_is_not_queued(
     redis_url: str, body: bytes, status: int, code: str
 ) -> None:
     async with running(redis_url) as (runtime, relay, client):
@@ -135,7 +135,7 @@ async def test_a_peer_that_stopped_writing_gets_all_its_answers(redis_url: str) 
         assert await counts(runtime) == {"_k": 3}
 
 
-async def test_a_client_that_dribbles_is_let_go_and_others_are_served(
+async def test_a_client_that_sends_too_slowly_is_disconnected_and_others_are_served(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.routing.relay_http.REQUEST_S_MAX", 0.05)
@@ -146,19 +146,19 @@ async def test_a_client_that_dribbles_is_let_go_and_others_are_served(
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
-async def test_too_many_connections_are_told_so(redis_url: str) -> None:
+async def test_a_connection_over_the_limit_is_refused(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_connections_max": 2}) as (_, relay, client):
         held = [await asyncio.open_connection("127.0.0.1", relay.ports["http"]) for _ in range(2)]
-        await eventually(lambda: sum(len(d.connections) for d in relay._desks) == 2, DEADLINE_S)
+        await eventually(lambda: sum(len(d.connections) for d in relay.intakes) == 2, DEADLINE_S)
         answer = await raw(relay, b"")
         assert answer.startswith(b"HTTP/1.1 503 ")
         for _, writer in held:
             writer.close()
-        await eventually(lambda: not any(d.connections for d in relay._desks), DEADLINE_S)
+        await eventually(lambda: not any(d.connections for d in relay.intakes), DEADLINE_S)
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
-async def test_who_waits_for_an_answer_that_does_not_come_gets_an_empty_one(
+async def test_a_caller_without_a_response_gets_an_empty_one_after_the_timeout(
     redis_url: str,
 ) -> None:
     fast = {"direct_response_timeout_ms": 50}
@@ -166,23 +166,23 @@ async def test_who_waits_for_an_answer_that_does_not_come_gets_an_empty_one(
         body = envelope("k", return_route="all")
         answer = await client.post(url(relay), data=body)
         assert (answer.status, await answer.read()) == (200, b"")
-        assert len(relay.callers) == 0
+        assert len(relay.calls) == 0
         assert await counts(runtime) == {"_k": 1}, "the message is there all the same"
 
 
-async def test_too_many_waiting_callers_are_told_so(redis_url: str) -> None:
+async def test_a_waiting_caller_over_the_limit_is_refused(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_callers_max": 1}) as (runtime, relay, client):
         body = envelope("k", return_route="all")
         first = asyncio.ensure_future(client.post(url(relay), data=body))
-        await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
+        await eventually(lambda: len(relay.calls) == 1, DEADLINE_S)
         assert (await client.post(url(relay), data=body)).status == 503
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
-        relay.callers.end()
+        relay.calls.end_all()
         assert (await first).status == 200
         assert await counts(runtime) == {"_k": 2}
 
 
-async def test_other_methods_are_refused_and_the_root_greets(redis_url: str) -> None:
+async def test_other_methods_are_refused_and_get_explains_an_invitation(redis_url: str) -> None:
     async with running(redis_url) as (_, relay, client):
         assert (await client.put(url(relay), data=b"x")).status == 405
         assert (await client.get(url(relay))).status == 200
@@ -193,7 +193,7 @@ async def test_other_methods_are_refused_and_the_root_greets(redis_url: str) -> 
         assert not relay.ready
 
 
-def test_a_taken_port_and_a_layout_that_can_not_be_are_refused(redis_url: str) -> None:
+def test_a_port_in_use_and_an_impossible_layout_are_refused(redis_url: str) -> None:
     from angarium.runtime.application import Angarium
 
     inbound = {"inbound": INBOUND, "layout": "acapy"}

@@ -1,4 +1,4 @@
-"""The relay and awkward peers: each gets an answer or is cut off, and none costs the others."""
+"""The relay and bad peers: each gets a response or is disconnected, and none disturbs others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from angarium.routing import relay as relay_module
 from angarium.routing.relay import Relay
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import Overloaded, SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
-from tests.routing.kit import counts, envelope
+from tests.routing.harness import counts, envelope
 from tests.routing.test_relay import DEADLINE_S, INBOUND, raw, running, url
 
 WS_KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
 
 
 def connections(relay: Relay) -> int:
-    return sum(len(desk.connections) for desk in relay._desks)
+    return sum(len(intake.connections) for intake in relay.intakes)
 
 
 def post(body: bytes, *headers: str) -> bytes:
@@ -32,7 +32,7 @@ def post(body: bytes, *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-async def test_who_sends_far_too_much_can_still_read_why_it_was_refused(redis_url: str) -> None:
+async def test_a_peer_that_sends_far_too_much_can_still_read_the_reason(redis_url: str) -> None:
     """Closing at once would reset the connection under an upload, and the 413 would be lost."""
     async with running(redis_url, limits={"http_body_bytes_max": 10_000}) as (_, relay, client):
         for _ in range(20):
@@ -48,7 +48,7 @@ async def test_who_sends_far_too_much_can_still_read_why_it_was_refused(redis_ur
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
-async def test_an_upload_without_end_is_cut_off(
+async def test_an_endless_upload_is_disconnected(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.routing.relay_http.LINGER_S_MAX", 0.05)
@@ -67,7 +67,7 @@ async def test_an_upload_without_end_is_cut_off(
         await eventually(lambda: connections(relay) == 0, DEADLINE_S)
 
 
-async def test_who_does_not_read_its_answers_is_cut_off(
+async def test_a_peer_that_does_not_read_its_responses_is_disconnected(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.routing.relay_http.REQUEST_S_MAX", 0.5)
@@ -97,7 +97,7 @@ async def test_blank_lines_do_not_keep_a_connection_open(redis_url: str) -> None
         assert (await raw(relay, b"\r\n" * 10)).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_caller_that_has_gone_leaves_its_place_to_others(
+async def test_a_caller_that_has_gone_frees_its_slot(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("angarium.routing.relay_http.LINGER_S_MAX", 0.05)
@@ -108,29 +108,29 @@ async def test_a_caller_that_has_gone_leaves_its_place_to_others(
         for number in range(1, 4):
             _, writer = await asyncio.open_connection("127.0.0.1", relay.ports["http"])
             writer.write(post(body))
-            await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
+            await eventually(lambda: len(relay.calls) == 1, DEADLINE_S)
             writer.close()
-            await eventually(lambda: len(relay.callers) == 0, DEADLINE_S)
+            await eventually(lambda: len(relay.calls) == 0, DEADLINE_S)
             socket_url = f"ws://127.0.0.1:{relay.ports['ws']}"
             async with client.ws_connect(socket_url) as peer:
                 await peer.send_bytes(body)
-                await eventually(lambda: len(relay.callers) == 1, DEADLINE_S)
-            await eventually(lambda: len(relay.callers) == 0, DEADLINE_S)
+                await eventually(lambda: len(relay.calls) == 1, DEADLINE_S)
+            await eventually(lambda: len(relay.calls) == 0, DEADLINE_S)
             assert await counts(runtime) == {"_k": 2 * number}, (
                 "what it sent is queued all the same"
             )
 
 
-async def test_what_can_not_be_queued_takes_no_caller_s_place(redis_url: str) -> None:
+async def test_a_message_that_can_not_be_queued_uses_no_caller_slot(redis_url: str) -> None:
     async with running(redis_url, limits={"batch_waiting_items_max": 1}) as (_, relay, _):
-        body, desk = envelope("k", return_route="all"), relay._desks[0]
-        first = desk.take(body)
+        body, intake = envelope("k", return_route="all"), relay.intakes[0]
+        first = intake.accept(body)
         for _ in range(3):
             with pytest.raises(Overloaded):
-                desk.take(body)
+                intake.accept(body)
         await asyncio.sleep(0)  # whoever waits for a future hears of its end in the next turn
-        assert len(relay.callers) == 1
-        relay.callers.end()
+        assert len(relay.calls) == 1
+        relay.calls.end_all()
         assert await first is None
 
 
@@ -148,11 +148,11 @@ async def websocket(relay: Relay) -> tuple[asyncio.StreamReader, asyncio.StreamW
     return reader, writer
 
 
-async def test_a_websocket_message_without_end_is_cut_off(
+async def test_a_peer_with_an_endless_websocket_message_is_disconnected(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Empty pieces do not count against the size of a message; their time does."""
-    monkeypatch.setattr("angarium.routing.relay_ws.PATIENCE_S", 0.5)
+    monkeypatch.setattr("angarium.routing.relay_ws.PEER_S_MAX", 0.5)
     async with running(redis_url) as (runtime, relay, client):
         reader, writer = await websocket(relay)
         writer.write(frame(b"{", 2, fin=False))
@@ -171,7 +171,7 @@ async def test_a_websocket_message_without_end_is_cut_off(
         assert await counts(runtime) == {"_k": 1}
 
 
-async def test_messages_behind_a_bad_one_are_not_taken(redis_url: str) -> None:
+async def test_messages_after_a_bad_one_are_not_queued(redis_url: str) -> None:
     async with running(redis_url) as (runtime, relay, client):
         async with client.ws_connect(f"ws://127.0.0.1:{relay.ports['ws']}") as peer:
             await peer.send_str("not json")
@@ -183,7 +183,7 @@ async def test_messages_behind_a_bad_one_are_not_taken(redis_url: str) -> None:
         assert await counts(runtime) == {}
 
 
-async def test_with_a_certificate_http_and_websocket_are_spoken_over_tls(
+async def test_with_a_certificate_http_and_websocket_use_tls(
     redis_url: str, tmp_path: Path
 ) -> None:
     authority = trustme.CA()

@@ -19,7 +19,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import History
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
-from tests.routing.kit import envelope, events, routing
+from tests.routing.harness import envelope, events, routing
 
 DEADLINE_S = 40.0
 APP = ["--app", "tests.routing.app:app"]
@@ -129,7 +129,7 @@ async def test_one_process_may_run_relay_inbox_and_deliverer(
             assert process.wait() == 0
 
 
-async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it_cannot_read(
+async def test_the_deliverer_uses_http_and_websocket_and_makes_unreadable_items_dead_letters(
     redis_server: ServerProcess,
 ) -> None:
     async with routing(redis_server.url) as (runtime, _):
@@ -154,13 +154,13 @@ async def test_the_deliverer_delivers_over_http_and_websocket_and_buries_what_it
                 return True
 
             await eventually(all_ended, DEADLINE_S)
-            assert len(await store.dead(10)) == 5
+            assert len(await store.dead_letters(10)) == 5
             assert role.alive
             assert role.terminate() == 0
         assert len(await events(runtime, "outbound_accepted")) == 8
 
 
-async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_url: str) -> None:
+async def test_failures_are_retried_and_private_addresses_are_refused(redis_url: str) -> None:
     async with routing(redis_url) as (runtime, _):
         store = OutboundStore(runtime, "native")
         env = environment(runtime.settings, ANGARIUM_ALLOW_PRIVATE_ADDRESSES="true")
@@ -186,13 +186,13 @@ async def test_failures_are_tried_again_and_private_addresses_are_refused(redis_
             await store.push(f"{url}/private", b"x", {})
 
             async def refused() -> bool:
-                return any(b"not a public address" in each for each in await store.dead(10))
+                return any(b"not a public address" in each for each in await store.dead_letters(10))
 
             await eventually(refused, DEADLINE_S)
             assert came == []
 
 
-async def test_two_relays_give_each_caller_its_own_answer(redis_url: str, tmp_path: Path) -> None:
+async def test_two_relays_give_each_caller_its_own_response(redis_url: str, tmp_path: Path) -> None:
     for layout in ("native", "acapy"):
         async with routing(redis_url, layout=layout) as (runtime, _):
             env = environment(runtime.settings, ANGARIUM_ROUTING__LAYOUT=layout)
@@ -216,7 +216,7 @@ async def test_two_relays_give_each_caller_its_own_answer(redis_url: str, tmp_pa
                 assert await asyncio.gather(*asked) == texts
 
 
-async def test_status_endpoints_ask_for_their_key(redis_url: str) -> None:
+async def test_status_endpoints_require_their_key(redis_url: str) -> None:
     async with routing(redis_url) as (runtime, _):
         env = environment(
             runtime.settings,

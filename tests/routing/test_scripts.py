@@ -1,4 +1,4 @@
-"""Each script of the module called by itself: what it does, and each of its refusals."""
+"""Each script of the module, called directly: its success and each of its refusals."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import json
 
 import pytest
 
+from angarium.routing import keys
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, decode_response, id_of
-from angarium.routing.store import Finished, RoutingStore
-from angarium.runtime import keyspace as keys
+from angarium.routing.store import FinishedKey, RoutingStore
 from angarium.runtime.errors import NotFound
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
-from tests.routing.kit import counts, events, handle_all, owner, post, routing, subjects
+from tests.routing.harness import counts, events, handle_all, owner, post, routing, subjects
 
 LAYOUTS = pytest.mark.parametrize("layout", ["native", "acapy"])
 
 
-async def field(runtime: Runtime, key: keys.Key, name: str) -> bytes | None:
+async def field(runtime: Runtime, key: Key, name: str) -> bytes | None:
     place = runtime.keyspace.name(key)
     found: bytes | None = await runtime.redis.call("HGET", place, name, key=place)
     return found
 
 
 @LAYOUTS
-async def test_keys_are_given_out_in_turn_and_the_turn_wraps(redis_url: str, layout: str) -> None:
+async def test_keys_are_assigned_in_turn_and_the_turn_wraps(redis_url: str, layout: str) -> None:
     async with routing(redis_url, layout=layout) as (runtime, store):
         assert await store.get_new_valid_uid() == []
         for uid in ("a", "b", "c"):
@@ -42,7 +43,9 @@ async def test_keys_are_given_out_in_turn_and_the_turn_wraps(redis_url: str, lay
 
 
 @LAYOUTS
-async def test_assigning_is_done_once_and_says_who_owns_it(redis_url: str, layout: str) -> None:
+async def test_a_key_is_assigned_once_and_the_reply_names_its_owner(
+    redis_url: str, layout: str
+) -> None:
     async with routing(redis_url, layout=layout) as (runtime, store):
         assert await store.assign_recip_key_to_new_uid(["k"]) == [None]
         await store.touch("a")
@@ -62,7 +65,7 @@ async def test_reassigning_moves_the_count_and_removes_an_emptied_instance(
     async with routing(redis_url, layout=layout, clock=clock) as (runtime, store):
         await store.touch("a")
         await post(store, "k", b"1", b"2")
-        assert await store.reassign_recip_key_to_uid("a", "k") is None, "nobody else is there"
+        assert await store.reassign_recip_key_to_uid("a", "k") is None, "there is no other instance"
         await store.touch("b")
         assert await store.reassign_recip_key_to_uid("b", "k") is None, "not the owner"
         assert await store.reassign_recip_key_to_uid("a", "k") == "b"
@@ -87,7 +90,7 @@ async def test_a_message_is_kept_until_an_instance_registers(redis_url: str, lay
 
 
 @LAYOUTS
-async def test_silence_with_mail_moves_all_keys_with_their_counts(
+async def test_a_silent_instance_with_messages_loses_all_keys_with_their_counts(
     redis_url: str, layout: str
 ) -> None:
     clock = FakeClock()
@@ -109,7 +112,9 @@ async def test_silence_with_mail_moves_all_keys_with_their_counts(
 
 
 @LAYOUTS
-async def test_silence_without_mail_moves_nothing(redis_url: str, layout: str) -> None:
+async def test_a_silent_instance_without_messages_keeps_its_keys(
+    redis_url: str, layout: str
+) -> None:
     clock = FakeClock()
     async with routing(redis_url, layout=layout, clock=clock) as (_, store):
         await store.touch("a")
@@ -118,13 +123,13 @@ async def test_silence_without_mail_moves_nothing(redis_url: str, layout: str) -
         clock.jump(60_000)
         await store.touch("b")
         await post(store, "k")
-        assert await owner(store, "k") == "a", "the first message finds no mail waiting"
+        assert await owner(store, "k") == "a", "no other message waits yet"
         assert (await store.sweep()).moved == 1, "and then there is some"
         assert await owner(store, "k") == "b"
 
 
 @LAYOUTS
-async def test_an_instance_never_heard_of_is_not_stale(redis_url: str, layout: str) -> None:
+async def test_an_instance_without_a_heartbeat_is_not_stale(redis_url: str, layout: str) -> None:
     clock = FakeClock()
     async with routing(redis_url, layout=layout, clock=clock) as (runtime, store):
         await store.touch("a")
@@ -138,7 +143,7 @@ async def test_an_instance_never_heard_of_is_not_stale(redis_url: str, layout: s
         assert await counts(runtime) == {"a_k": 2}
 
 
-async def test_two_idle_instances_and_four_posts_strand_nobody(redis_url: str) -> None:
+async def test_two_idle_instances_stay_registered_after_four_posts(redis_url: str) -> None:
     """What leaves one of two published instances removed for ever."""
     clock = FakeClock()
     async with routing(redis_url, clock=clock) as (_, store):
@@ -163,7 +168,9 @@ async def test_a_stale_instance_gets_no_key_while_a_live_one_is_there(redis_url:
         found = await store.assign_recip_key_to_new_uid([f"k{n}" for n in range(10)])
         assert set(found) == {"b"}
         clock.jump(20_000)
-        assert await store.assign_recip_key_to_new_uid(["last"]) != [None], "better than nobody"
+        assert await store.assign_recip_key_to_new_uid(["last"]) != [None], (
+            "a stale instance is better than none"
+        )
 
 
 async def test_the_keys_of_a_stale_instance_move_in_pieces(redis_url: str) -> None:
@@ -177,7 +184,7 @@ async def test_the_keys_of_a_stale_instance_move_in_pieces(redis_url: str) -> No
         await store.touch("b")
         sweep = await store.sweep()
         assert (sweep.moved, sweep.again) == (10, True)
-        assert await owner(store, "k7") == "b", "the one with mail went first"
+        assert await owner(store, "k7") == "b", "the key with a message moves first"
         assert await post(store, "k30") == ["queued"]
         assert await owner(store, "k30") == "b", "a key that is written to moves at once"
         while (await store.sweep()).again:
@@ -204,7 +211,7 @@ async def test_a_batch_for_a_stale_instance_moves_its_other_keys_only_once(redis
         assert swept.again
 
 
-async def test_one_sweep_moves_only_so_many_keys_whoever_they_were_of(redis_url: str) -> None:
+async def test_one_sweep_moves_a_limited_number_of_keys_over_all_instances(redis_url: str) -> None:
     clock = FakeClock()
     async with routing(redis_url, clock=clock, moves_max=3) as (_, store):
         for uid in ("a", "b", "c", "d"):
@@ -231,14 +238,16 @@ async def test_a_clock_set_back_does_not_keep_the_keys_of_a_dead_instance(
         clock.jump(-3_600_000)
         await store.touch("b")
         await store.sweep()
-        assert await owner(store, "k") == "dead", "nobody knows yet"
+        assert await owner(store, "k") == "dead", "its heartbeat is in the future"
         clock.jump(16_000)
         await store.touch("b")
         await store.sweep()
         assert await owner(store, "k") == "b"
 
 
-async def test_one_that_comes_back_in_the_middle_keeps_what_it_still_has(redis_url: str) -> None:
+async def test_an_instance_that_returns_during_a_move_keeps_its_remaining_keys(
+    redis_url: str,
+) -> None:
     clock = FakeClock()
     async with routing(redis_url, clock=clock, moves_max=10) as (_, store):
         await store.touch("a")
@@ -254,7 +263,9 @@ async def test_one_that_comes_back_in_the_middle_keeps_what_it_still_has(redis_u
 
 
 @LAYOUTS
-async def test_retiring_gives_keys_away_when_there_is_mail(redis_url: str, layout: str) -> None:
+async def test_a_retired_instance_loses_its_keys_when_a_message_waits(
+    redis_url: str, layout: str
+) -> None:
     async with routing(redis_url, layout=layout) as (runtime, store):
         await store.touch("a")
         await store.retire("a")
@@ -270,7 +281,7 @@ async def test_retiring_gives_keys_away_when_there_is_mail(redis_url: str, layou
 
 
 @LAYOUTS
-async def test_what_is_taken_stays_until_it_is_finished(redis_url: str, layout: str) -> None:
+async def test_taken_messages_stay_until_they_are_finished(redis_url: str, layout: str) -> None:
     async with routing(redis_url, layout=layout) as (runtime, store):
         assert await store.claim("a", 0, 10) is None, "not registered"
         await store.touch("a")
@@ -288,7 +299,7 @@ async def test_what_is_taken_stays_until_it_is_finished(redis_url: str, layout: 
         (items,) = await store.take("a", 0, ["k"], 2)
         assert isinstance(items, list)
         assert (await store.show("k")).waiting == 3
-        done = Finished("k", [(id_of(item), "") for item in items])
+        done = FinishedKey("k", [(id_of(item), "") for item in items])
         assert await store.finish("a", 0, [done]) == ["more"]
         assert await counts(runtime) == {"a_k": 1}
         assert await store.finish("a", 0, [done]) == ["more"], "a second time changes nothing"
@@ -303,7 +314,7 @@ async def test_only_the_owner_takes_and_finishes(redis_url: str, layout: str) ->
         await post(store, "k")
         (items,) = await store.take("a", 0, ["k"], 5)
         assert isinstance(items, list)
-        done = Finished("k", [(id_of(items[0]), "")])
+        done = FinishedKey("k", [(id_of(items[0]), "")])
         assert await store.take("b", 0, ["k"], 5) == ["not_owner"]
         assert await store.finish("b", 0, [done]) == ["not_owner"]
         assert await counts(runtime) == {"a_k": 1}
@@ -311,7 +322,7 @@ async def test_only_the_owner_takes_and_finishes(redis_url: str, layout: str) ->
 
 
 @LAYOUTS
-async def test_a_message_given_up_is_a_dead_letter_with_its_reason(
+async def test_a_message_finished_with_a_reason_becomes_a_dead_letter(
     redis_url: str, layout: str
 ) -> None:
     async with routing(redis_url, layout=layout) as (runtime, store):
@@ -320,17 +331,17 @@ async def test_a_message_given_up_is_a_dead_letter_with_its_reason(
         (items,) = await store.take("a", 0, ["k"], 5)
         assert isinstance(items, list)
         ends = [(id_of(items[0]), "poison"), (id_of(items[1]), "")]
-        assert await store.finish("a", 0, [Finished("k", ends)]) == ["finished"]
+        assert await store.finish("a", 0, [FinishedKey("k", ends)]) == ["finished"]
         place = runtime.keyspace.name(keys.INBOUND_DEAD)
-        (letter,) = await runtime.redis.call("LRANGE", place, 0, -1, key=place)
-        found = json.loads(letter)
+        (dead,) = await runtime.redis.call("LRANGE", place, 0, -1, key=place)
+        found = json.loads(dead)
         assert (found["reason"], found["recip_key"]) == ("poison", "k")
         assert found["message"].encode() == items[0]
         assert [event.detail for event in await events(runtime, "dead")] == ["poison"]
         assert len(await subjects(runtime, "handled")) == 1
 
 
-async def test_what_is_large_comes_alone_and_the_rest_later(redis_url: str) -> None:
+async def test_a_large_message_comes_alone_and_the_others_later(redis_url: str) -> None:
     async with routing(redis_url, limits={"batch_bytes_max": 1_000}) as (_, store):
         await store.touch("a")
         await post(store, "big", b"x" * 5_000)
@@ -343,7 +354,7 @@ async def test_what_is_large_comes_alone_and_the_rest_later(redis_url: str) -> N
         assert big_later == "later"
 
 
-async def test_rebalancing_moves_idle_keys_to_those_who_have_fewer(any_redis_url: str) -> None:
+async def test_rebalancing_moves_idle_keys_to_instances_with_fewer(any_redis_url: str) -> None:
     async with routing(any_redis_url, moves_max=7) as (runtime, store):
         await store.touch("a")
         names = [f"k{number}" for number in range(60)]
@@ -354,7 +365,9 @@ async def test_rebalancing_moves_idle_keys_to_those_who_have_fewer(any_redis_url
         await store.touch("b")
         await store.touch("c")
         assert await store.rebalance() > 30
-        assert all([await owner(store, name) == "a" for name in names[:5]]), "mail stays"
+        assert all([await owner(store, name) == "a" for name in names[:5]]), (
+            "keys with messages stay"
+        )
         sizes = sorted(each.keys for each in (await store.instances())[0])
         spread = 1 if runtime.settings.partitions == 1 else 6
         assert sizes[-1] - sizes[0] <= spread
@@ -362,7 +375,7 @@ async def test_rebalancing_moves_idle_keys_to_those_who_have_fewer(any_redis_url
 
 
 @LAYOUTS
-async def test_an_answer_goes_to_the_relay_it_is_for(redis_url: str, layout: str) -> None:
+async def test_a_response_goes_to_the_relay_of_its_call(redis_url: str, layout: str) -> None:
     async with routing(redis_url, layout=layout) as (_, store):
         for relay in ("aaaa", "bbbb", "aaaa"):
             assert await store.post_response(DirectResponse(f"{relay}.1", "text/plain", b"x"))
@@ -372,14 +385,14 @@ async def test_an_answer_goes_to_the_relay_it_is_for(redis_url: str, layout: str
         assert decode_response(item) == DirectResponse("bbbb.1", "text/plain", b"x")
 
 
-async def test_a_key_that_nobody_wrote_to_is_unknown(any_redis_url: str) -> None:
+async def test_a_key_without_any_message_is_unknown(any_redis_url: str) -> None:
     async with routing(any_redis_url) as (_, store):
         with pytest.raises(RecipientUnknown) as error:
             await store.show("never")
         assert isinstance(error.value, NotFound)
 
 
-async def test_there_are_numbers_for_so_many_instances_only(redis_url: str) -> None:
+async def test_the_number_of_instances_is_limited(redis_url: str) -> None:
     async with routing(redis_url) as (runtime, store):
         place = runtime.keyspace.name(keys.UID_LAST_ACCESS)
         for start in range(1, 8_192, 500):
@@ -412,8 +425,7 @@ async def test_keys_of_several_partitions_have_their_own_owners(any_redis_url: s
         assert await counts(runtime) == {}
 
 
-def test_the_store_is_what_these_tests_call() -> None:
-    """Every script of the module stands in one of the two stores."""
+def test_every_script_of_the_module_is_used_by_a_store() -> None:
     from pathlib import Path
 
     import angarium.routing

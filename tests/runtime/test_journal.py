@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
-from angarium.runtime.journal_watch import JournalWatch
+from angarium.runtime.journal_metrics import JournalMetrics
 from tests.kit.clock import FakeClock
 from tests.kit.sample import SampleStore, sample_runtime
 
@@ -85,7 +85,7 @@ async def test_a_loss_at_the_limit_is_told_once_and_shown(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with sample_runtime(redis_url, journal={"bytes_max": 5_000}) as runtime:
-        store, watch = SampleStore(runtime), JournalWatch(runtime)
+        store, watch = SampleStore(runtime), JournalMetrics(runtime)
         await Journal(runtime).register("asleep")
         assert (await watch.run_once()).lost == {}
         for number in range(500):

@@ -8,11 +8,17 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 from tools import reference
 
-from angarium.runtime import keyspace as keys
-from angarium.runtime.keys.key import Shape
-from angarium.runtime.keyspace import KEYS, Key, Keyspace, Scope
-from angarium.runtime.settings import load
+from angarium.conversations import keys as conversations_keys
+from angarium.dispatch import keys as dispatch_keys
+from angarium.modules import MODULES
+from angarium.routing import keys as routing_keys
+from angarium.runtime import keys
+from angarium.runtime.key import Key, Scope, Shape
+from angarium.runtime.keyspace import Keyspace
+from angarium.settings import load
+from angarium.transactions import keys as transactions_keys
 
+KEYS = [key for module in MODULES for key in module.keys]
 PARTITIONED = [key for key in KEYS if key.scope is Scope.PARTITION]
 prefixes = st.sampled_from(["", "app:", "t3f9", "stateH:"])
 ids = st.text(min_size=1)
@@ -24,11 +30,17 @@ def parts_of(key: Key, identifier: str) -> tuple[str, ...]:
 
 def test_with_one_partition_names_are_spelled_as_declared() -> None:
     space = Keyspace("", 1)
-    assert space.name(keys.STATE, 0, "tx1") == "stateH:tx1"
-    assert space.name(keys.MESSAGES_PENDING) == "messages:pending"
-    assert space.name(keys.CONVERSATION_REQUESTS, 0, "conv-01") == "bridge:queue:conv-01:req"
-    assert space.name(keys.CONVERSATION_RESPONSES, 0, "conv-01") == "bridge:queue:conv-01"
-    assert space.name(keys.INBOUND, 0, "key") == "acapy_inbound_key"
+    assert space.name(transactions_keys.STATE, 0, "tx1") == "stateH:tx1"
+    assert space.name(dispatch_keys.MESSAGES_PENDING) == "messages:pending"
+    assert (
+        space.name(conversations_keys.CONVERSATION_REQUESTS, 0, "conv-01")
+        == "bridge:queue:conv-01:req"
+    )
+    assert (
+        space.name(conversations_keys.CONVERSATION_RESPONSES, 0, "conv-01")
+        == "bridge:queue:conv-01"
+    )
+    assert space.name(routing_keys.INBOUND, 0, "key") == "acapy_inbound_key"
 
 
 def test_the_names_of_the_five_systems_are_kept_exactly() -> None:
@@ -48,15 +60,15 @@ def test_the_names_of_the_five_systems_are_kept_exactly() -> None:
 
 def test_the_letter_at_the_end_of_a_transaction_key_is_its_type() -> None:
     letters = {"H": "hash", "L": "list", "Z": "zset"}
-    for key in KEYS:
+    for key in transactions_keys.KEYS:
         last = key.name.partition(":")[0][-1]
-        if key.module == "transactions" and last in letters:
+        if last in letters:
             assert key.type == letters[last], key.name
 
 
 def test_with_more_partitions_the_hash_tag_comes_first() -> None:
     space = Keyspace("app:", 4)
-    assert space.name(keys.STATE, 3, "tx1") == "{p3}:app:stateH:tx1"
+    assert space.name(transactions_keys.STATE, 3, "tx1") == "{p3}:app:stateH:tx1"
     assert space.name(keys.JOURNAL, 0) == "{p0}:app:journal"
 
 
@@ -64,7 +76,7 @@ def test_what_exists_once_has_no_tag_and_what_all_share_has_no_prefix() -> None:
     space = Keyspace("app:", 4)
     assert space.global_name(keys.LAYOUT) == "app:angarium:layout"
     assert space.global_name(keys.KEYSPACES) == "angarium:keyspaces"
-    assert space.global_name(keys.MESSAGES_PUBLISHED) == "app:messages:published"
+    assert space.global_name(dispatch_keys.MESSAGES_PUBLISHED) == "app:messages:published"
 
 
 def test_a_key_is_only_named_in_its_own_scope() -> None:
@@ -78,7 +90,7 @@ def test_a_key_is_only_named_in_its_own_scope() -> None:
 def test_a_missing_or_superfluous_part_is_refused() -> None:
     space = Keyspace("", 1)
     with pytest.raises(TypeError, match=r"stateH:\{transaction_id\} takes 1 parts, not 0"):
-        space.name(keys.STATE)
+        space.name(transactions_keys.STATE)
     with pytest.raises(TypeError, match="journal takes 0 parts, not 1"):
         space.name(keys.JOURNAL, 0, "x")
     with pytest.raises(TypeError, match="angarium:layout takes 0 parts, not 1"):
@@ -96,9 +108,14 @@ def test_a_key_has_at_most_one_placeholder() -> None:
 
 
 def test_an_override_must_keep_the_placeholder() -> None:
-    assert Keyspace("", 1, {keys.STATE: "tx:{id}:s"}).name(keys.STATE, 0, "7") == "tx:7:s"
+    assert (
+        Keyspace("", 1, {transactions_keys.STATE: "tx:{id}:s"}).name(
+            transactions_keys.STATE, 0, "7"
+        )
+        == "tx:7:s"
+    )
     with pytest.raises(ValueError, match="must have the placeholder"):
-        Keyspace("", 1, {keys.STATE: "tx"})
+        Keyspace("", 1, {transactions_keys.STATE: "tx"})
 
 
 def test_names_that_can_be_set_follow_the_settings() -> None:
@@ -108,23 +125,23 @@ def test_names_that_can_be_set_follow_the_settings() -> None:
         conversations={"prefix": "chat"},
         routing={"topic_prefix": "edge"},
     )
-    space = Keyspace.from_settings(settings)
-    assert space.global_name(keys.MESSAGES_PUBLISHED) == "app:in"
-    assert space.name(keys.MESSAGES_PROCESSED) == "app:done"
-    assert space.name(keys.MESSAGES_PENDING) == "app:todo"
-    assert space.name(keys.MESSAGES_PAYLOADS) == "app:todo:payloads"
-    assert space.name(keys.MESSAGES_ATTEMPTS) == "app:todo:attempts"
-    assert space.name(keys.LEADER_LOCK) == "app:boss"
-    assert space.name(keys.LEADER_LOCK_TERM) == "app:boss:term"
-    assert space.name(keys.PENDING_MESSAGES) == "app:chat:pendingMessages"
-    assert space.name(keys.CONVERSATION_REQUESTS, 0, "c") == "app:chat:c:req"
-    assert space.name(keys.INBOUND, 0, "key") == "app:edge_inbound_key"
-    assert space.name(keys.OUTBOUND_RETRY) == "app:edge_outbound_retry"
-    assert space.name(keys.RECIP_KEY_UID) == "app:recip_key_uid_map"
+    space = settings.runtime_options().keyspace
+    assert space.global_name(dispatch_keys.MESSAGES_PUBLISHED) == "app:in"
+    assert space.name(dispatch_keys.MESSAGES_PROCESSED) == "app:done"
+    assert space.name(dispatch_keys.MESSAGES_PENDING) == "app:todo"
+    assert space.name(dispatch_keys.MESSAGES_PAYLOADS) == "app:todo:payloads"
+    assert space.name(dispatch_keys.MESSAGES_ATTEMPTS) == "app:todo:attempts"
+    assert space.name(dispatch_keys.LEADER_LOCK) == "app:boss"
+    assert space.name(dispatch_keys.LEADER_LOCK_TERM) == "app:boss:term"
+    assert space.name(conversations_keys.PENDING_MESSAGES) == "app:chat:pendingMessages"
+    assert space.name(conversations_keys.CONVERSATION_REQUESTS, 0, "c") == "app:chat:c:req"
+    assert space.name(routing_keys.INBOUND, 0, "key") == "app:edge_inbound_key"
+    assert space.name(routing_keys.OUTBOUND_RETRY) == "app:edge_outbound_retry"
+    assert space.name(routing_keys.RECIP_KEY_UID) == "app:recip_key_uid_map"
 
 
 def test_the_default_settings_change_no_name() -> None:
-    space = Keyspace.from_settings(load(prefix="app:"))
+    space = load(prefix="app:").runtime_options().keyspace
     for key in PARTITIONED:
         assert space.name(key, 0, *parts_of(key, "x")) == Keyspace("app:", 1).name(
             key, 0, *parts_of(key, "x")
@@ -169,13 +186,13 @@ def test_all_keys_of_a_partition_are_in_one_cluster_slot(
 def test_a_name_leads_back_to_its_key_partition_and_id(
     prefix: str, partitions: int, key: Key, number: int, identifier: str
 ) -> None:
-    space = Keyspace(prefix, partitions)
+    space = Keyspace(prefix, partitions, keys=KEYS)
     partition = number % partitions
     name = space.name(key, partition, *parts_of(key, identifier))
     found = space.explain(name)
     assert found is not None
     # Ids stand right behind the prefix of the conversations, and may spell another's key.
-    assume(found.key is key or key.module in ("conversations", "routing"))
+    assume(found.key is key or key in (*conversations_keys.KEYS, *routing_keys.KEYS))
     if found.key is key:
         assert found == (key, partition, *(parts_of(key, identifier) or (None,)))
 
@@ -185,7 +202,7 @@ def test_a_name_leads_back_to_its_key_partition_and_id(
 )
 def test_names_of_ordinary_ids_never_meet(identifier: str, partition: int) -> None:
     assume(identifier not in ("pendingMessages", "direct_resp"))
-    space = Keyspace("app:", 4)
+    space = Keyspace("app:", 4, keys=KEYS)
     names = [space.name(key, partition, *parts_of(key, identifier)) for key in PARTITIONED]
     assert len(set(names)) == len(names)
     for key, name in zip(PARTITIONED, names, strict=True):
@@ -200,22 +217,22 @@ def test_the_fixed_parts_of_all_keys_differ() -> None:
 @pytest.mark.parametrize(
     ("key", "identifier"),
     [
-        (keys.CONVERSATION_RESPONSES, "pendingMessages"),
-        (keys.CONVERSATION_RESPONSES, "req:rq-1"),
-        (keys.CONVERSATION_RESPONSES, "other:req"),
-        (keys.CONVERSATION_REQUESTS, "res:rs-1"),
-        (keys.INBOUND, "direct_resp"),
+        (conversations_keys.CONVERSATION_RESPONSES, "pendingMessages"),
+        (conversations_keys.CONVERSATION_RESPONSES, "req:rq-1"),
+        (conversations_keys.CONVERSATION_RESPONSES, "other:req"),
+        (conversations_keys.CONVERSATION_REQUESTS, "res:rs-1"),
+        (routing_keys.INBOUND, "direct_resp"),
     ],
 )
 def test_an_id_that_spells_another_key_is_found_out(key: Key, identifier: str) -> None:
-    space = Keyspace("", 1)
+    space = Keyspace("", 1, keys=KEYS)
     found = space.explain(space.name(key, 0, identifier))
     assert found is not None
     assert found.key is not key
 
 
 def test_names_of_others_are_not_explained() -> None:
-    space = Keyspace("app:", 4)
+    space = Keyspace("app:", 4, keys=KEYS)
     for name in ["journal", "app:journal", "{p4}:app:journal", "{p1}:journal", "{px}:app:journal"]:
         assert space.explain(name) is None
     assert space.explain("{p1}:app:journal") == (keys.JOURNAL, 1, None)
@@ -225,7 +242,10 @@ def test_names_of_others_are_not_explained() -> None:
 
 @given(name=st.text())
 def test_any_name_can_be_asked_about(name: str) -> None:
-    for found in (Keyspace("", 3).explain("{p" + name), Keyspace("", 1).explain(name)):
+    for found in (
+        Keyspace("", 3, keys=KEYS).explain("{p" + name),
+        Keyspace("", 1, keys=KEYS).explain(name),
+    ):
         assert found is None or (found.key in KEYS and 0 <= found.partition < 3)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import LeaseLost
-from angarium.runtime.lease import GrantKeys, GrantStatus, Lease, Turn, ask_grant
+from angarium.runtime.lease import GrantKeys, GrantStatus, Lease, LeaseOutcome, ask_grant
 from angarium.runtime.scripts import load_script, status_of
+from angarium.transactions import keys
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import SampleStore, sample_runtime
@@ -22,14 +22,14 @@ async def test_one_holds_it_and_the_other_waits(any_redis_url: str) -> None:
     ):
         keys_ = SampleStore(one).lease_keys
         first, second = Lease(one, keys_, 60_000), Lease(two, keys_, 60_000)
-        assert await first.run_once() is Turn.GAINED
-        assert await second.run_once() is Turn.WAITING
+        assert await first.run_once() is LeaseOutcome.GAINED
+        assert await second.run_once() is LeaseOutcome.WAITING
         assert first.trusted
         assert not second.trusted
-        assert await first.run_once() is Turn.KEPT
+        assert await first.run_once() is LeaseOutcome.RENEWED
         await first.release()
         assert not first.trusted
-        assert await second.run_once() is Turn.GAINED
+        assert await second.run_once() is LeaseOutcome.GAINED
         assert second.term == 2
 
 
@@ -48,10 +48,10 @@ async def test_an_expired_lease_is_lost_even_when_nobody_took_it(redis_url: str)
         lease = Lease(runtime, SampleStore(runtime).lease_keys, 60_000)
         assert await lease.acquire()
         await runtime.redis.call("DEL", SampleStore(runtime).lease_keys.lock)
-        assert await lease.run_once() is Turn.LOST
+        assert await lease.run_once() is LeaseOutcome.LOST
         with pytest.raises(LeaseLost):
             _ = lease.term
-        assert await lease.run_once() is Turn.GAINED
+        assert await lease.run_once() is LeaseOutcome.GAINED
         assert lease.term == 2
 
 
@@ -64,7 +64,7 @@ async def test_redis_lets_the_lock_go_when_its_time_is_over(redis_url: str) -> N
         first, second = Lease(one, keys_, 80), Lease(two, keys_, 80)
         assert await first.acquire()
         await eventually(second.acquire)
-        assert await first.run_once() is Turn.LOST
+        assert await first.run_once() is LeaseOutcome.LOST
         assert second.term == 2
 
 
@@ -110,7 +110,7 @@ async def test_a_foreign_value_in_the_lock_is_respected(redis_url: str) -> None:
         store = SampleStore(runtime)
         await runtime.redis.call("SET", store.lease_keys.lock, "4711", "PX", 60_000)
         lease = Lease(runtime, store.lease_keys, 60_000)
-        assert await lease.run_once() is Turn.WAITING
+        assert await lease.run_once() is LeaseOutcome.WAITING
         assert (await runtime.redis.call("GET", store.lease_keys.lock)) == b"4711"
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from angarium.runtime import outbound
 from angarium.runtime.outbound import (
-    ANSWER_BYTES_MAX,
+    RESPONSE_BYTES_MAX,
     AddressRefused,
-    Answer,
     Outbound,
     OutboundFailed,
+    OutboundResponse,
 )
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
@@ -122,7 +122,7 @@ async def test_of_an_endless_body_the_beginning_is_kept_and_the_connection_close
 
     async with serving(talk) as peer, patient() as client:
         answer = await client.send("GET", peer.url)
-        assert answer.body == b"x" * ANSWER_BYTES_MAX
+        assert answer.body == b"x" * RESPONSE_BYTES_MAX
         await eventually(peer.all_left, PATIENCE_S)
 
 
@@ -247,7 +247,7 @@ def test_whatever_comes_back_is_an_answer_or_a_failure(sent: bytes) -> None:
     async def exchange() -> None:
         async with serving(answering(sent, end=True)) as peer, patient() as client:
             with contextlib.suppress(OutboundFailed):
-                assert isinstance(await client.send("POST", peer.url), Answer)
+                assert isinstance(await client.send("POST", peer.url), OutboundResponse)
 
     asyncio.run(exchange())
 

@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 
 from angarium.redis.embedded.server import find_server
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import LayoutMismatch, ServerUnsuitable
 from angarium.runtime.runtime import Runtime, new_actor
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.sample import SampleStore, sample_runtime, sample_settings
 from tests.kit.server import ServerProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import angarium
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys
 from angarium.runtime.errors import Overloaded, ScriptFailed
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.scripts import load_script, read_script, status_of
@@ -44,8 +44,8 @@ def test_includes_are_written_in_place(tmp_path: Path) -> None:
 
 
 def test_a_change_of_an_include_changes_the_hash() -> None:
-    assert load_script("angarium.runtime", "ask_grant").sha != ACCEPT_ITEMS.sha
-    assert len(ACCEPT_ITEMS.sha) == 40
+    assert load_script("angarium.runtime", "ask_grant").sha != ACCEPT_ITEMS.script.sha
+    assert len(ACCEPT_ITEMS.script.sha) == 40
 
 
 def test_a_script_without_its_header_is_refused(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_a_batch_is_one_call_and_one_journal_entry(redis_url: str) -> None
         store = SampleStore(runtime)
         partition, shared = 0, store.shared_keys(0)
         args: list[str | int] = [3, "a", "1", "b", "2", "a", "3"]
-        assert await runtime.run(ACCEPT_ITEMS, partition, shared, args) == [
+        assert await runtime.run(ACCEPT_ITEMS.script, partition, shared, args) == [
             b"accepted",
             b"accepted",
             b"duplicate",

@@ -7,8 +7,8 @@ import pytest
 
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.limits import Limits
-from angarium.runtime.setting_sources import entries_of
-from angarium.runtime.settings import Durability, Layout, Settings, load
+from angarium.runtime.setting_sources import setting_fields
+from angarium.settings import Durability, Layout, Settings, load
 
 UNKNOWN = "there is no such setting"
 LIST = "docs/settings.md lists the names"
@@ -532,5 +532,5 @@ def test_no_secret_is_printed_with_an_error(overrides: dict[str, Any]) -> None:
 
 
 def test_every_setting_is_described() -> None:
-    for entry in entries_of(Settings):
+    for entry in setting_fields(Settings):
         assert entry.description.endswith("."), entry.variable

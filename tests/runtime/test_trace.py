@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.runtime.trace import InHand, Trace, read_traceparent
+from angarium.runtime.trace import CurrentWork, Trace, read_traceparent
 
 CARRIED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MESSAGE = b"A1111111-1111-4111-8111-111111110000"
 
 
 def test_a_payload_may_carry_the_trace() -> None:
-    found = InHand(MESSAGE, {"traceparent": CARRIED}, is_message=True)
+    found = CurrentWork(MESSAGE, {"traceparent": CARRIED}, is_message=True)
     assert found.trace == Trace("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
     assert found.trace.header == CARRIED
     assert found.parent == Trace("0af7651916cd43dd8448eb211c80319c", "8111111111110000")
@@ -21,7 +21,7 @@ def test_a_payload_may_carry_the_trace() -> None:
 
 @pytest.mark.parametrize("payload", [None, [], "x", {"traceparent": 1}, {"traceparent": "00-x"}])
 def test_without_one_the_message_is_its_own_trace(payload: object) -> None:
-    found = InHand(MESSAGE, payload, is_message=True)
+    found = CurrentWork(MESSAGE, payload, is_message=True)
     assert found.trace.trace_id == "a1111111111141118111111111110000"
     assert found.trace is found.trace
     assert found.message_id == MESSAGE.decode()
@@ -29,14 +29,14 @@ def test_without_one_the_message_is_its_own_trace(payload: object) -> None:
 
 def test_a_transaction_and_its_children_share_a_trace() -> None:
     id = b"0192f0c8b2d17c3f8a6e0f6d2c9b1a77"
-    assert InHand(id + b"12345678").trace == InHand(id + b"12345678.0-1").trace
-    assert InHand(id).message_id is None
+    assert CurrentWork(id + b"12345678").trace == CurrentWork(id + b"12345678.0-1").trace
+    assert CurrentWork(id).message_id is None
 
 
 def test_an_id_is_given_once_for_what_is_started() -> None:
-    found = InHand(MESSAGE, is_message=True)
-    assert found.start_id() == MESSAGE.decode()
-    assert found.start_id() is None
+    found = CurrentWork(MESSAGE, is_message=True)
+    assert found.message_id_once() == MESSAGE.decode()
+    assert found.message_id_once() is None
 
 
 @pytest.mark.parametrize(

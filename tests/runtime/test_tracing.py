@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from angarium.dispatch.identity import new_ids
+from angarium.dispatch.message_ids import new_ids
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Settings
-from angarium.runtime.trace import IN_HAND, InHand, Trace, carried_in, trace_of_id
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork, Trace, trace_in_payload, trace_of_id
 from angarium.runtime.tracing import ENDPOINTS, Tracing, open_tracing
+from angarium.settings import Settings
 from tests.kit.collector import Collector
 from tests.kit.eventually import eventually
 
@@ -75,7 +75,9 @@ async def test_spans_arrive_with_names_parents_values_and_failures(
         set_environment(monkeypatch, collector, OTEL_SERVICE_NAME="ours")
         tracing = open_tracing("host-1-abc")
         assert tracing is not None
-        with tracing.span("outer", carried_in(f'{{"traceparent":"{CARRIED}"}}'.encode())) as outer:
+        with tracing.span(
+            "outer", trace_in_payload(f'{{"traceparent":"{CARRIED}"}}'.encode())
+        ) as outer:
             tracing.record("inner", outer, time.time_ns(), {"count": 3}, problem="too late")
         with pytest.raises(ValueError, match="no luck"), tracing.span("broken", outer):
             raise ValueError("no luck")
@@ -99,7 +101,7 @@ async def test_every_process_knows_a_messages_first_span_by_its_id(
         plain, carrying = b"{}", f'{{"traceparent":"{CARRIED}"}}'.encode()
         for payload, decoded in ((plain, {}), (carrying, {"traceparent": CARRIED})):
             dispatcher.messages("accept", [(MESSAGE, payload)], time.time_ns(), first=True)
-            in_hand = InHand(MESSAGE, decoded, is_message=True)
+            in_hand = CurrentWork(MESSAGE, decoded, is_message=True)
             worker.record("work", in_hand.parent, time.time_ns())
         await dispatcher.close()
         await worker.close()
@@ -123,7 +125,7 @@ async def test_a_sampler_decides_once_for_a_trace_wherever_its_spans_are_made(
         ids = new_ids(64)
         for each in ids:
             dispatcher.messages("accept", [(each, b"{}")], time.time_ns(), first=True)
-            worker.record("work", InHand(each, {}, is_message=True).parent, time.time_ns())
+            worker.record("work", CurrentWork(each, {}, is_message=True).parent, time.time_ns())
         _, trace_id, span_id, _ = CARRIED.split("-")
         unsampled = Trace(trace_id, span_id, False)
         worker.record("work", unsampled, time.time_ns())
@@ -162,7 +164,7 @@ async def test_a_collector_that_never_answers_holds_nobody_up(
 
 @pytest.mark.parametrize("payload", [b"", b"traceparent", b'{"traceparent":', b'{"traceparent":1}'])
 def test_a_payload_that_carries_no_trace_is_no_reason_to_fail(payload: bytes) -> None:
-    assert carried_in(payload) is None
+    assert trace_in_payload(payload) is None
 
 
 @pytest.mark.parametrize("id", ["", "anna", "0" * 32, "rffffffffffffffffffffffffffffffffffff"])
@@ -178,11 +180,11 @@ def test_a_line_of_the_log_leads_to_the_trace(capsys: pytest.CaptureFixture[Any]
 
     handlers, level = logging.root.handlers[:], logging.root.level
     log.configure()
-    token = IN_HAND.set(InHand(MESSAGE, {"traceparent": CARRIED}, is_message=True))
+    token = CURRENT_WORK.set(CurrentWork(MESSAGE, {"traceparent": CARRIED}, is_message=True))
     try:
         logging.getLogger("theirs").warning("hello")
     finally:
-        IN_HAND.reset(token)
+        CURRENT_WORK.reset(token)
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
     assert json.loads(capsys.readouterr().err)["trace_id"] == CARRIED.split("-")[1]

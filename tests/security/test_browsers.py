@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 from tests.dashboard.browser import PATIENCE_MS, browser
 from tests.kit.roles import RoleProcess
-from tests.pickup.rig import gateway, sqlite
+from tests.pickup.harness import gateway, sqlite
 from tests.security.wire import api, handshake, request, said
 from tests.security.wire import status_of as status
 

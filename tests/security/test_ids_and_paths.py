@@ -12,15 +12,15 @@ import pytest
 
 from angarium.pickup.client import CallRefused
 from angarium.redis.cluster import slot_of
+from angarium.runtime.key import Scope
 from angarium.runtime.keys import KEYS
-from angarium.runtime.keys.key import Scope
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.cluster import ClusterProcess
 from tests.kit.roles import RoleProcess
-from tests.pickup.rig import DID, connected, gateway, sqlite
-from tests.routing.kit import routing
+from tests.pickup.harness import DID, connected, gateway, sqlite
+from tests.routing.harness import routing
 from tests.security.wire import api, request, said
 from tests.security.wire import status_of as status
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.eventually import eventually
-from tests.pickup.rig import connected, gateway, sqlite
-from tests.routing.kit import counts, envelope
+from tests.pickup.harness import connected, gateway, sqlite
+from tests.routing.harness import counts, envelope
 from tests.routing.test_relay import running
 from tests.security.wire import PATIENCE_S, api, dialled, frame, handshake, heard, request, said
 from tests.security.wire import status_of as status
@@ -150,4 +150,4 @@ async def test_deep_and_huge_json_at_the_gateway_is_answered(
             for body in (DEEP, b'{"jsonrpc":"2.0","method":"addMessage","id":' + DIGITS + b"}"):
                 writer.write(frame(body))
                 assert b"-32" in await reader.readuntil(b"}}")
-        await eventually(lambda: not service.desk.clients, PATIENCE_S)
+        await eventually(lambda: not service.rpc.clients, PATIENCE_S)

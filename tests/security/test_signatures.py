@@ -14,7 +14,7 @@ from aiohttp import web
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from angarium.transactions.webhooks import Webhooks
+from angarium.transactions.webhooks import WebhookSender
 from tests.kit.eventually import eventually
 from tests.transactions.harness import harness, running_node
 
@@ -83,7 +83,7 @@ async def calls(redis_url: str) -> list[Call]:
             harness(redis_url, transactions=SETTINGS, allow_private_addresses=True) as here,
             running_node(here.runtime),
         ):
-            webhooks = Webhooks(here.runtime)
+            webhooks = WebhookSender(here.runtime)
             await webhooks.start()
             try:
                 await here.start("one", webhook=url)

@@ -10,15 +10,15 @@ import pytest
 
 from angarium.dispatch import security
 from angarium.dispatch.dispatcher import Dispatcher
-from angarium.dispatch.protocol import Answer, Greeting, WorkerSide, hello
-from angarium.dispatch.worker import STRANGERS_MAX
+from angarium.dispatch.protocol import Hello, SendBytes, WorkerProtocol, encode_hello
+from angarium.dispatch.worker import UNAUTHENTICATED_MAX
 from angarium.pickup import gateway as pickup_gateway
 from angarium.routing import relay as relay_module
 from angarium.server import connections, http
-from tests.dispatch.hall import hall
+from tests.dispatch.harness import dispatch_services
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
-from tests.pickup.rig import gateway, sqlite
+from tests.pickup.harness import gateway, sqlite
 from tests.routing.test_relay import running
 from tests.security.wire import PATIENCE_S, api, dialled, handshake, heard, request, said, status_of
 
@@ -132,7 +132,7 @@ async def test_a_handshake_with_the_gateway_that_never_ends_takes_no_place(
             writer.write(handshake())
             async with asyncio.timeout(PATIENCE_S):
                 assert status_of(await reader.readuntil(b"\r\n\r\n")) == 101
-            await eventually(lambda: len(service.desk.clients) == 1, PATIENCE_S)
+            await eventually(lambda: len(service.rpc.clients) == 1, PATIENCE_S)
             # The one after it is over the limit, and is let go.
             async with dialled(port) as (other, opening):
                 opening.write(handshake())
@@ -165,7 +165,7 @@ async def test_who_does_not_prove_to_know_the_token_at_the_ack_port_soon_loses_i
                 await prove(kept, writer)
                 assert await said(port) == b""  # there are two already
                 assert b"token_refused" in await heard(silent)
-                writer.write(hello(Greeting()))
+                writer.write(encode_hello(Hello()))
                 async with asyncio.timeout(PATIENCE_S):
                     assert await kept.read(5)
         finally:
@@ -174,12 +174,12 @@ async def test_who_does_not_prove_to_know_the_token_at_the_ack_port_soon_loses_i
 
 async def prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """As a worker at an ACK port whose token is `secret`."""
-    side = WorkerSide(10_000, "secret", dials=True)
-    writer.write(side.opening())
+    protocol = WorkerProtocol(10_000, "secret", dials=True)
+    writer.write(protocol.opening())
     async with asyncio.timeout(PATIENCE_S):
-        while not side.trusted:
-            for event in side.receive(await reader.read(10_000)):
-                if isinstance(event, Answer):
+        while not protocol.authenticated:
+            for event in protocol.receive(await reader.read(10_000)):
+                if isinstance(event, SendBytes):
                     writer.write(event.data)
 
 
@@ -187,7 +187,7 @@ async def test_who_does_not_prove_to_know_the_token_at_a_workers_port_soon_loses
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(security, "HANDSHAKE_S_MAX", SHORT_S)
-    async with hall(redis_url, token="secret") as ours:
+    async with dispatch_services(redis_url, token="secret") as ours:
         worker = await ours.add_worker()
         async with dialled(worker.ports["worker"]) as (silent, _):
             assert b"token_refused" in await heard(silent)
@@ -196,18 +196,18 @@ async def test_who_does_not_prove_to_know_the_token_at_a_workers_port_soon_loses
 async def test_strangers_at_a_workers_port_take_few_places_and_never_a_dispatchers(
     redis_url: str,
 ) -> None:
-    async with hall(redis_url, token="secret") as ours, AsyncExitStack() as stack:
+    async with dispatch_services(redis_url, token="secret") as ours, AsyncExitStack() as stack:
         worker = await ours.add_worker()
         await ours.add_dispatcher()
         await ours.publish(b'{"n":1}')
-        await ours.processed(1)
+        await ours.wait_for_results(1)
         opened = [
             await stack.enter_async_context(dialled(worker.ports["worker"]))
-            for _ in range(STRANGERS_MAX + 50)
+            for _ in range(UNAUTHENTICATED_MAX + 50)
         ]
         for reader, _ in opened[:50]:
             await heard(reader)  # the oldest are gone, long before their time is over
         await ours.publish(b'{"n":2}')
-        await ours.processed(2)
+        await ours.wait_for_results(2)
         await ours.add_dispatcher()
         await eventually(lambda: worker.dispatchers == 2, PATIENCE_S)

@@ -15,12 +15,12 @@ import trustme
 
 from angarium.dispatch import security
 from angarium.dispatch.dispatcher import Dispatcher
-from angarium.dispatch.protocol import Greeting, hello
+from angarium.dispatch.protocol import Hello, encode_hello
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
-from tests.pickup.rig import gateway, sqlite
+from tests.pickup.harness import gateway, sqlite
 from tests.routing.test_relay import running
 from tests.security.wire import dialled, handshake, heard, request, said, status_of
 
@@ -142,7 +142,7 @@ FIRST = {
     "http": request("GET /status/live"),
     "ws": handshake(),
     "gateway": handshake(),
-    "ack": hello(Greeting()),
+    "ack": encode_hello(Hello()),
 }
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from angarium.client.application import Angarium
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of

@@ -1,4 +1,4 @@
-"""The role `api` inside one process: requests that are under way, and the faces of the modules."""
+"""The role `api` inside one process: requests in flight, and the modules' operations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from angarium.runtime.application import Angarium
+from angarium.runtime.http_api import HttpApi, Operation, reply
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import load
-from angarium.runtime.web import Face, Operation, reply
 from angarium.server import http
 from angarium.server.http import Api, build
+from angarium.settings import load
 from tests.kit.eventually import Signal, eventually
 from tests.kit.sample import sample_runtime
 from tests.runtime.recorder import Recorder
@@ -132,14 +132,14 @@ def json_of(answer: bytes) -> object:
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-def face_of(service: Recorder) -> Face:
-    """One operation, which tells what has become of the face's service."""
+def face_of(service: Recorder) -> HttpApi:
+    """One operation, which tells what has become of the http_api's service."""
 
     async def tell(_: Request) -> Response:
         return reply(service.story)
 
     path = f"/v1/{service.name}"
-    return Face(service.name, [Operation("GET", path, service.name, "", tell)], service)
+    return HttpApi(service.name, [Operation("GET", path, service.name, "", tell)], service)
 
 
 async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the_last(
@@ -147,7 +147,7 @@ async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the
 ) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         one, two = Recorder("one"), Recorder("two")
-        api = Api(runtime, [face_of(one), Face("bare"), face_of(two)])
+        api = Api(runtime, [face_of(one), HttpApi("bare"), face_of(two)])
         for _ in range(2):
             await api.start()
             port = api.ports["http"]
@@ -172,7 +172,7 @@ async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: st
             return reply(service.story)
 
         operation = Operation("GET", "/v1/hold", "hold", "", hold)
-        api = Api(runtime, [Face("one", [operation], service)])
+        api = Api(runtime, [HttpApi("one", [operation], service)])
         await api.start()
         port = api.ports["http"]
         asking = asyncio.ensure_future(ask(port, "/v1/hold"))
@@ -208,7 +208,7 @@ async def test_a_face_whose_service_does_not_start_takes_the_started_ones_along(
 async def test_without_faces_the_api_still_has_its_own_pages(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "FACES", ())
+    monkeypatch.setattr(http, "HTTP_APIS", ())
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         api = build(runtime, Angarium())
         await api.start()
@@ -227,13 +227,13 @@ async def test_a_module_in_the_list_of_faces_is_given_the_runtime_and_the_applic
     given: list[object] = []
     module = ModuleType("sample_face")
 
-    def face(runtime: Runtime, app: Angarium) -> Face:
+    def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
         given.extend((runtime, app))
         return face_of(Recorder("sample"))
 
-    module.face = face  # type: ignore[attr-defined]
+    module.http_api = http_api  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sample_face", module)
-    monkeypatch.setattr(http, "FACES", ("sample_face",))
+    monkeypatch.setattr(http, "HTTP_APIS", ("sample_face",))
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         app = Angarium()
         api = build(runtime, app)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from angarium.pickup.archive import Archive
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage
 from angarium.pickup.inspection import COUNT_S_MIN, Inspection
-from angarium.pickup.letterbox import Letter, Letterbox
-from angarium.pickup.mailbox import CHART_WAIT_S
-from angarium.pickup.model import Message
+from angarium.pickup.model import StoredMessage
+from angarium.pickup.queues import COUNT_WAIT_S
 from angarium.pickup.store import PickupStore
-from angarium.routing.outbound_store import REVIVE_LETTER, OutboundStore
-from angarium.runtime import keyspace as keys
+from angarium.routing import keys as routing_keys
+from angarium.routing.outbound_store import REVIVE_ONE_OUTBOUND, OutboundStore
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
@@ -22,7 +23,7 @@ from tests.server.test_access import house
 
 async def _letters(runtime: Runtime) -> None:
     name = runtime.keyspace.name
-    dead, inbound = name(keys.OUTBOUND_DEAD), name(keys.INBOUND_DEAD)
+    dead, inbound = name(routing_keys.OUTBOUND_DEAD), name(routing_keys.INBOUND_DEAD)
     await runtime.redis.call(
         "RPUSH",
         dead,
@@ -52,19 +53,24 @@ async def test_one_dead_delivery_is_tried_again_and_the_others_stay(
         assert (await call("POST", path.format("m3")))[0] == 409
         (loan,) = await OutboundStore(runtime, "native").take(0, 10)
         assert loan.item == b'{"retries":0}'
-        left = runtime.keyspace.name(keys.OUTBOUND_DEAD)
+        left = runtime.keyspace.name(routing_keys.OUTBOUND_DEAD)
         assert await runtime.redis.call("LLEN", left, key=left) == 3
         assert (await call("POST", path.format("m1")))[0] == 200
-        found = await runtime.redis.call("XREVRANGE", runtime.keyspace.name(keys.JOURNAL), "+", "-")
+        found = await runtime.redis.call(
+            "XREVRANGE", runtime.keyspace.name(runtime_keys.JOURNAL), "+", "-"
+        )
         assert b'"e":"outbound_accepted","s":"m1"' in found[0][1][-1]
 
 
 async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
         await _letters(runtime)
-        names = [runtime.keyspace.name(key) for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)]
+        names = [
+            runtime.keyspace.name(key)
+            for key in (routing_keys.OUTBOUND, routing_keys.OUTBOUND_DEAD)
+        ]
         for most, wanted in ((1, "unknown"), (2, "revived"), (2, "unknown")):
-            reply = await runtime.run(REVIVE_LETTER, 0, names, ("wake", 0, "m2", most))
+            reply = await runtime.run(REVIVE_ONE_OUTBOUND, 0, names, ("wake", 0, "m2", most))
             assert status_of(reply) == wanted
 
 
@@ -85,7 +91,7 @@ async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
 ) -> None:
     async with house(redis_url) as (runtime, call):
         await _letters(runtime)
-        inbound = runtime.keyspace.name(keys.INBOUND_DEAD)
+        inbound = runtime.keyspace.name(routing_keys.INBOUND_DEAD)
         for letter in (
             b"\xff",
             b'{"id":"i2","recip_key":"k","message":"{}","reason":"","at_ms":5}',
@@ -109,22 +115,24 @@ async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
     async with house(redis_url) as (runtime, call):
         began_s = time.monotonic()
         assert await call("DELETE", "/v1/pickup/connections/x") == (200, {"removed": 0})
-        await Letterbox(runtime).put(Letter("x", b"{}", "r1"))
+        await DeduplicatedAdd(runtime).add(NewMessage("x", b"{}", "r1"))
         status, problem = await call("DELETE", "/v1/pickup/connections/x")
         assert (status, problem["code"]) == (503, "database_unavailable")
         assert "angarium serve gateway" in problem["detail"]
         # It would have waited this long for each.
-        assert time.monotonic() - began_s < 2 * CHART_WAIT_S
+        assert time.monotonic() - began_s < 2 * COUNT_WAIT_S
 
 
 async def test_the_database_is_not_counted_at_each_look(redis_url: str, tmp_path: Path) -> None:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
-        archive = await Archive.open(f"sqlite:///{tmp_path}/pickup.db", runtime.settings.prefix)
+        archive = await MessageArchive.open(
+            f"sqlite:///{tmp_path}/pickup.db", runtime.settings.prefix
+        )
         try:
             inspection = Inspection(PickupStore(runtime), archive)
             assert (await inspection.overview()).archived == 0
-            message = Message("m1", 1, 1, "did:x", b"{}")
+            message = StoredMessage("m1", 1, 1, "did:x", b"{}")
             await archive.store(0, 1, {"default:anna": [message]})
             assert (await inspection.overview()).archived == 0
             await clock.advance(COUNT_S_MIN)

@@ -12,33 +12,37 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from angarium.redis.address import Address
+from angarium.redis.connection import Credentials, open_connection
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import AngariumError
-from angarium.runtime.figures import TTL_MS, Figures
+from angarium.runtime.errors import AngariumError, RedisUnavailable
+from angarium.runtime.process_report import TTL_MS, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.server import http, processes
-from angarium.server.http import FACES, Api
+from angarium.server.http import HTTP_APIS, Api
 from angarium.server.process_metrics import ProcessMetrics
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
-from tests.runtime.test_web import check_page
+from tests.redis.scripted import scripted
+from tests.runtime.test_http_api import check_page
 
 PATIENCE_S = 30.0
 # Between two readings, so that a test need not wait for seconds.
 SHORT_S = 0.02
+UNMATCHED = "angarium_redis_unmatched_replies_total"
 
 Series = dict[tuple[str, str], float]
 
 
 def shown(text: str) -> Series:
-    """(name, actor) -> value of every gauge about a process; a series that is twice is an error."""
+    """(name, actor) -> value of every series of a process; one that is twice is an error."""
     found: Series = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if "actor" in sample.labels:
-                assert family.type == "gauge"
+                assert family.type == ("counter" if sample.name == UNMATCHED else "gauge")
                 assert set(sample.labels) == {"host", "pid", "actor"}
                 key = (sample.name, sample.labels["actor"])
                 assert key not in found
@@ -46,10 +50,15 @@ def shown(text: str) -> Series:
     return found
 
 
-def scraped(metrics: ProcessMetrics) -> Series:
+def page(metrics: ProcessMetrics) -> Series:
     registry = CollectorRegistry()
     registry.register(metrics)
     return shown(generate_latest(registry).decode())
+
+
+def scraped(metrics: ProcessMetrics) -> Series:
+    """The figures of roles, without what every process shows."""
+    return {key: value for key, value in page(metrics).items() if key[0] != UNMATCHED}
 
 
 async def get(port: int, path: str) -> str:
@@ -85,9 +94,9 @@ async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url
         sample_runtime(any_redis_url, clock=FakeClock(), actor="one") as one,
         beside(one, "two") as two,
     ):
-        await Figures(one, "relay").report({"queued": 3, "mode": "calm"})
-        await Figures(two, "relay").report({"queued": 4.5})
-        await Figures(two, "node").report({"running": 1})
+        await ProcessReporter(one, "relay").report({"queued": 3, "mode": "calm"})
+        await ProcessReporter(two, "relay").report({"queued": 4.5})
+        await ProcessReporter(two, "node").report({"running": 1})
         metrics = ProcessMetrics(one)
         assert scraped(metrics) == {}, "nothing before the first reading"
         assert await metrics.run_once() == 3
@@ -98,6 +107,23 @@ async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url
         }
 
 
+async def test_replies_that_did_not_match_are_counted_for_each_process(redis_url: str) -> None:
+    async with (
+        sample_runtime(redis_url, clock=FakeClock(), actor="one") as one,
+        beside(one, "two") as two,
+        scripted(lambda number, words: b"?" if number == 0 else None) as server,
+    ):
+        # A connection of one's own client that is answered with what is no reply.
+        address = Address("127.0.0.1", server.port)
+        with pytest.raises(RedisUnavailable):
+            await open_connection(address, Credentials(), None, two.redis._use.count_unmatched)
+        for runtime, role in ((one, "relay"), (two, "relay"), (two, "node")):
+            await ProcessReporter(runtime, role).report({})
+        metrics = ProcessMetrics(one)
+        await metrics.run_once()
+        assert page(metrics) == {(UNMATCHED, "one"): 0, (UNMATCHED, "two"): 1}
+
+
 async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
     clock = FakeClock()
     async with (
@@ -106,10 +132,10 @@ async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
     ):
         metrics = ProcessMetrics(one)
         for runtime in (one, two):
-            await Figures(runtime, "relay").report({"queued": 1})
+            await ProcessReporter(runtime, "relay").report({"queued": 1})
         await metrics.run_once()
         assert len(scraped(metrics)) == 2
-        await Figures(two, "relay").withdraw()
+        await ProcessReporter(two, "relay").withdraw()
         await metrics.run_once()
         assert scraped(metrics) == {("angarium_relay_queued", "one"): 1}
         await clock.advance(TTL_MS / 1000 + 0.001)
@@ -121,7 +147,7 @@ async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> 
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
         metrics = ProcessMetrics(runtime)
-        await Figures(runtime, "relay").report({"queued": 1})
+        await ProcessReporter(runtime, "relay").report({"queued": 1})
         await metrics.run_once()
         await clock.advance(TTL_MS / 1000)
         assert len(scraped(metrics)) == 1
@@ -132,7 +158,7 @@ async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> 
 async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> None:
     async with sample_runtime(redis_url, actor='o"n\\e\n') as runtime:
         odd = {"p99.latency ms": 1, "p99_latency-ms": 2, "ü": 3, "": 4, "accepted_total": 5}
-        await Figures(runtime, "reply-sender").report(odd)
+        await ProcessReporter(runtime, "reply-sender").report(odd)
         metrics = ProcessMetrics(runtime)
         await metrics.run_once()
         found = scraped(metrics)
@@ -150,7 +176,7 @@ async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> No
 
 @asynccontextmanager
 async def serving(runtime: Runtime) -> AsyncIterator[int]:
-    api = Api(runtime, [processes.face(runtime, Angarium())])
+    api = Api(runtime, [processes.http_api(runtime, Angarium())])
     await api.start()
     try:
         yield api.ports["http"]
@@ -170,14 +196,14 @@ async def test_the_api_lists_every_process_with_its_figures(any_redis_url: str) 
         serving(one) as port,
     ):
         assert await listed(port) == []
-        await Figures(two, "relay").report({"queued": 3, "mode": "calm"})
+        await ProcessReporter(two, "relay").report({"queued": 3, "mode": "calm"})
         (process,) = await listed(port)
         assert (process["role"], process["actor"]) == ("relay", "two")
         assert process["figures"] == {"queued": 3.0, "mode": "calm"}
         assert process["host"]
         assert process["pid"] > 0
         assert process["at_ms"] > 0
-        await Figures(two, "relay").withdraw()
+        await ProcessReporter(two, "relay").withdraw()
         assert await listed(port) == []
 
 
@@ -189,7 +215,7 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
         sample_runtime(redis_url, actor="one", http={"port": 0}) as one,
         beside(one, "two") as two,
     ):
-        await Figures(two, "relay").report({"queued": 3})
+        await ProcessReporter(two, "relay").report({"queued": 3})
         async with serving(one) as port:
             key = ("angarium_relay_queued", "two")
 
@@ -197,14 +223,14 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
                 return shown(await get(port, "/metrics")).get(key)
 
             assert await eventually(gauge, PATIENCE_S) == 3
-            await Figures(two, "relay").report({"queued": 7})
+            await ProcessReporter(two, "relay").report({"queued": 7})
 
             async def follows() -> bool:
                 return await gauge() == 7
 
             await eventually(follows, PATIENCE_S)
             assert "angarium_supervised_failures" in await get(port, "/metrics")
-            await Figures(two, "relay").withdraw()
+            await ProcessReporter(two, "relay").withdraw()
 
             async def gone() -> bool:
                 return await gauge() is None
@@ -214,14 +240,14 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
 
 async def test_the_operation_is_on_a_valid_page(redis_url: str) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime, serving(runtime) as port:
-        assert processes.__name__ in FACES
+        assert processes.__name__ in HTTP_APIS
         page = json.loads(await get(port, "/openapi.json"))
         check_page(page)
         operation = page["paths"]["/v1/processes"]["get"]
         assert operation["operationId"] == "list_processes"
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/Processes"}
-        figures = page["components"]["schemas"]["ProcessFigures"]["properties"]["figures"]
+        figures = page["components"]["schemas"]["ProcessReport"]["properties"]["figures"]
         kinds = [each["type"] for each in figures["additionalProperties"]["anyOf"]]
         assert sorted(kinds) == ["number", "string"]
 
@@ -240,7 +266,7 @@ async def test_the_figures_come_back_after_redis_was_gone(
             sample_runtime(server.url, http={"port": 0}, redis=quick) as runtime,
             serving(runtime) as port,
         ):
-            figures = Figures(runtime, "relay")
+            figures = ProcessReporter(runtime, "relay")
             await figures.report({"queued": 1})
 
             async def gauges() -> Series:
@@ -253,6 +279,6 @@ async def test_the_figures_come_back_after_redis_was_gone(
             await eventually(gauges, PATIENCE_S)
             server.kill()
             await eventually(reading_failed, PATIENCE_S)
-            assert len(await gauges()) <= 1, "an answer, with Redis gone"
+            assert len(await gauges()) <= 2, "an answer, with Redis gone"
             server.restart()
             await eventually(back, PATIENCE_S, ignoring=(AngariumError,))

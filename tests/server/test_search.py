@@ -12,8 +12,8 @@ from angarium.client.application import Angarium
 from angarium.lake.lookup import LakeEvent
 from angarium.runtime.errors import InputInvalid, NotFound
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import IN_HAND, InHand
-from angarium.server.joins import JoinedConversations, reply_letter_id
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork
+from angarium.server.reply_to_pickup import JoinedConversations, reply_letter_id
 from angarium.server.search import Search, SearchAnswer
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -173,11 +173,11 @@ async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
     async with sample_runtime(redis_url, **PATIENT) as runtime:
         client, search = Client(runtime=runtime), Search(runtime)
         carried = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
-        token = IN_HAND.set(InHand(MESSAGE.encode(), carried, is_message=True))
+        token = CURRENT_WORK.set(CurrentWork(MESSAGE.encode(), carried, is_message=True))
         try:
             transaction_id = await play(runtime, client)
         finally:
-            IN_HAND.reset(token)
+            CURRENT_WORK.reset(token)
         letter = reply_letter_id(runtime.settings.prefix, "anna", "r1")
         for id in (MESSAGE, transaction_id, "r1", letter):
             assert (await search.search(id)).trace_id == TRACE, id

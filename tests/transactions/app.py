@@ -1,4 +1,4 @@
-"""An application for tests that run real nodes: steps that tell what they did, and misbehave."""
+"""An application for tests with real nodes. Some steps log each execution, others misbehave."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from angarium.transactions import Outcome, Step
 
 app = Angarium()
 _fd = -1
-if path := os.environ.get("TRANSACTIONS_TOLD"):
+if path := os.environ.get("TRANSACTIONS_STEP_LOG"):
     _fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
-def tell(step: Step, what: str) -> None:
-    """One append each: what several nodes tell ends up in one file, whole."""
+def log(step: Step, what: str) -> None:
+    """One append per line, so that several nodes can write to one file."""
     if _fd >= 0:
         os.write(_fd, f"{what} {step.key}\n".encode())
 
@@ -27,13 +27,13 @@ async def echo(step: Step) -> Outcome:
     return step.succeeded(step.data)
 
 
-@app.step("told")
-async def told(step: Step) -> Outcome:
-    tell(step, "began")
+@app.step("logged")
+async def logged(step: Step) -> Outcome:
+    log(step, "began")
     pause_s = step.parameters.get("pause_s", 0)
     if pause_s:
         await asyncio.sleep(pause_s)
-    tell(step, "ended")
+    log(step, "ended")
     return step.succeeded({"index": step.index})
 
 
@@ -90,7 +90,7 @@ async def for_ever(step: Step) -> Outcome:
 
 @app.step("stubborn")
 async def stubborn(step: Step) -> Outcome:
-    """Ignores that it is cancelled, but not a second time: the test has to end."""
+    """Ignores the first cancellation, but not the second one, so that the test can end."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -106,7 +106,7 @@ def blocked(step: Step) -> Outcome:
 
 @app.step("deaf")
 async def deaf(step: Step) -> Outcome:
-    """Hears that it is cancelled, and says that all went well."""
+    """Catches its cancellation and returns success."""
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
     return step.succeeded({"late": True})

@@ -1,4 +1,4 @@
-"""The module under test: its stores on a runtime of their own, pipelines, and a node if wanted."""
+"""The stores of the module on a test runtime with sample pipelines, and a node on request."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import Start, Taken, Transaction, step_words
-from angarium.transactions.node import Node
+from angarium.transactions.model import (
+    TakenTransaction,
+    Transaction,
+    TransactionStart,
+    encode_step_types,
+)
+from angarium.transactions.node import TransactionNode
 from angarium.transactions.pipeline import pipeline_of
-from angarium.transactions.statistics import Level
+from angarium.transactions.statistics import StatisticsLevel
 from angarium.transactions.store import (
-    Able,
-    HandoutStore,
-    Held,
+    NodeCapabilities,
+    NodeWork,
     PipelineStore,
-    ReadingStore,
+    TransactionLeases,
+    TransactionQueries,
     TransactionStore,
 )
 from tests.kit.eventually import eventually
@@ -33,11 +38,11 @@ from tests.transactions.app import app
 
 DEADLINE_S = 30.0
 FAR_MS = 4_000_000_000_000
-STEP_TYPES = step_words(app.handlers("step"))
+STEP_TYPES = encode_step_types(app.handlers("step"))
 STEPS: Mapping[str, list[dict[str, Any]]] = {
     "one": [{"type": "echo"}],
     "two": [{"type": "add"}, {"type": "add", "parameters": {"n": 10}}],
-    "five": [{"type": "told"}] * 5,
+    "five": [{"type": "logged"}] * 5,
 }
 
 
@@ -46,12 +51,12 @@ class Harness:
         self.runtime = runtime
         self.store = TransactionStore(runtime)
         self.pipelines = PipelineStore(runtime)
-        self.handout = HandoutStore(runtime)
-        self.reading = ReadingStore(runtime)
+        self.leases = TransactionLeases(runtime)
+        self.queries = TransactionQueries(runtime)
         self.client = Transactions(runtime, app)
 
     async def completed(self, count: int = 1, **more: Any) -> list[str]:
-        """Ids of that many transactions that have just ended well."""
+        """Start and complete `count` transactions. Returns their ids."""
         ids = [await self.start(**more) for _ in range(count)]
         for taken in await self.take(count=count):
             await self.store.complete(taken, "success", b"{}", "")
@@ -61,7 +66,9 @@ class Harness:
         return await self.pipelines.put(pipeline_of({"name": name, "steps": [*steps], **more}))
 
     async def start(self, pipeline: str = "one", data: Any = None, **more: Any) -> str:
-        start = Start(pipeline, msgspec.json.encode({} if data is None else data), **more)
+        start = TransactionStart(
+            pipeline, msgspec.json.encode({} if data is None else data), **more
+        )
         return (await self.store.start(start)).transaction_id
 
     async def take(
@@ -70,30 +77,32 @@ class Harness:
         count: int = 10,
         group: str = "default",
         step_types: str = STEP_TYPES,
-    ) -> list[Taken]:
-        """From every partition."""
-        found: list[Taken] = []
-        for partition in self.store.places.partitions:
+    ) -> list[TakenTransaction]:
+        """Take up to `count` transactions from all partitions."""
+        found: list[TakenTransaction] = []
+        for partition in self.store.keys.partitions:
             left = count - len(found)
-            haul = await self.store.dequeue(partition, node, [group], left, Able(step_types))
-            found += haul.taken
+            batch = await self.store.dequeue(
+                partition, node, [group], left, NodeCapabilities(step_types)
+            )
+            found += batch.taken
             if len(found) >= count:
                 break
         return found
 
-    async def taken(self, pipeline: str = "one", **more: Any) -> Taken:
+    async def taken(self, pipeline: str = "one", **more: Any) -> TakenTransaction:
         await self.start(pipeline, **more)
         (taken,) = await self.take()
         return taken
 
     async def recover(
-        self, node: str = "n2", held: tuple[str, ...] = (), *, judges: bool = True
+        self, node: str = "n2", running: tuple[str, ...] = (), *, recovers_others: bool = True
     ) -> int:
-        parts, hand = self.store.places.partitions, Held(held, FAR_MS, judges)
-        return sum([(await self.store.recover(p, node, hand)).count for p in parts])
+        parts, work = self.store.keys.partitions, NodeWork(running, FAR_MS, recovers_others)
+        return sum([(await self.store.recover(p, node, work)).count for p in parts])
 
     async def wake(self) -> int:
-        parts = self.store.places.partitions
+        parts = self.store.keys.partitions
         return sum([await self.store.wake_due(p, 100) for p in parts])
 
     async def state(self, transaction_id: str) -> Transaction:
@@ -110,7 +119,7 @@ class Harness:
         assert found is not None
         return found
 
-    async def reaches(self, transaction_id: str, status: str) -> Transaction:
+    async def wait_for_status(self, transaction_id: str, status: str) -> Transaction:
         async def there() -> Transaction | None:
             found = await self.state(transaction_id)
             return found if found.status == status else None
@@ -120,9 +129,9 @@ class Harness:
         return found
 
     async def events(self) -> list[Event]:
-        """This module's part of the journal of all partitions."""
+        """The journal events of this module, from all partitions."""
         found: list[Event] = []
-        for partition in self.store.places.partitions:
+        for partition in self.store.keys.partitions:
             after = "0-0"
             while entries := await Journal(self.runtime).read(partition, after):
                 for entry_id, fields in entries:
@@ -135,16 +144,16 @@ class Harness:
     async def event_names(self, transaction_id: str) -> list[str]:
         return [each.event for each in await self.events() if each.subject == transaction_id]
 
-    async def counters(self, level: Level = Level.COARSE) -> dict[str, int]:
-        """All events of all intervals."""
+    async def counters(self, level: StatisticsLevel = StatisticsLevel.COARSE) -> dict[str, int]:
+        """Event → count over all intervals."""
         sums: dict[str, int] = {}
-        for interval in await self.reading.statistics(level, level.intervals_max):
+        for interval in await self.queries.statistics(level, level.intervals_max):
             for event, count in interval.all.items():
                 sums[event] = sums.get(event, 0) + count
         return sums
 
-    async def score(self, key: keys.Key, transaction_id: str) -> float | None:
-        partition = self.store.places.partition_of(transaction_id)
+    async def score(self, key: Key, transaction_id: str) -> float | None:
+        partition = self.store.keys.partition_of(transaction_id)
         name = self.runtime.keyspace.name(key, partition)
         found = await self.runtime.redis.call("ZSCORE", name, transaction_id, key=name)
         return None if found is None else float(found)
@@ -175,8 +184,10 @@ async def _module(runtime: Runtime) -> AsyncIterator[Harness]:
 
 
 @asynccontextmanager
-async def running_node(runtime: Runtime, application: Angarium = app) -> AsyncIterator[Node]:
-    node = Node(runtime, application)
+async def running_node(
+    runtime: Runtime, application: Angarium = app
+) -> AsyncIterator[TransactionNode]:
+    node = TransactionNode(runtime, application)
     await node.start()
     try:
         yield node

@@ -1,4 +1,4 @@
-"""The role `archiver`: nothing lost, nothing doubled, whatever the database does."""
+"""The role `archiver`: no transaction is lost or stored twice, whatever the database does."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from angarium.runtime.errors import DatabaseUnavailable
-from angarium.transactions.archive import Archive
+from angarium.transactions.archive import TransactionArchive
 from angarium.transactions.archiver import Archiver
 from angarium.transactions.errors import TransactionUnknown
-from angarium.transactions.model import Status
+from angarium.transactions.model import TransactionStatus
 from tests.kit.postgres import PostgresProcess
+from tests.transactions.api_client import api
 from tests.transactions.harness import Harness, harness
-from tests.transactions.web import api
 
 NOW = {"delay_before_archiving": 0}
 
@@ -27,12 +27,12 @@ async def _completed(here: Harness, count: int, **more: Any) -> list[str]:
 
 
 async def _rows(here: Harness) -> list[str]:
-    found = await here.client.archive.listed(Status.SUCCESS, 1_000)
+    found = await here.client.archive.page(TransactionStatus.SUCCESS, 1_000)
     return sorted(each.id for each in found)
 
 
 async def _pass(here: Harness, archiver: Archiver) -> None:
-    for partition in here.store.places.partitions:
+    for partition in here.store.keys.partitions:
         await archiver.run_once(partition)
         await archiver.run_once(partition)
 
@@ -48,26 +48,28 @@ async def test_ended_transactions_move_and_are_still_answered(any_redis_url: str
             found = await here.client.get(id)
             assert (found.status, bytes(found.output)) == ("success", b'{"n":1}')
         assert await _rows(here) == sorted([*ids, named])
-        assert len(await here.client.listed(Status.SUCCESS, 50, owner="ann")) == 21
-        async with api(here.runtime) as ask:
-            _, body = await ask.ask("GET", f"/datp/1.0/tx/status/{named}?reply=longpoll")
+        assert (
+            len(await here.client.list_by_status(TransactionStatus.SUCCESS, 50, owner="ann")) == 21
+        )
+        async with api(here.runtime) as http:
+            _, body = await http.request("GET", f"/datp/1.0/tx/status/{named}?reply=longpoll")
             assert body["data"] == {"n": 1}
-            _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
+            _, body = await http.request("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
             assert body["metadata"]["txId"] == named
-            partition = here.store.places.partition_of(named)
+            partition = here.store.keys.partition_of(named)
             name = here.runtime.keyspace.name
-            from angarium.runtime import keyspace as keys
+            from angarium.transactions import keys
 
-            key = name(keys.EXTERNAL_ID, partition, "ann:x")
+            key = name(keys.EXTERNAL_ID, partition, "ann|x")
             await here.runtime.redis.call("DEL", key, key=key)  # its period is over
-            _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
+            _, body = await http.request("GET", "/datp/1.0/tx/statusByExternalId/x?owner=ann")
             assert body["metadata"]["txId"] == named
         with pytest.raises(TransactionUnknown):
             await here.client.get("nobody")
 
 
-class Refusing(Archive):
-    """Refuses before, in the middle of, or after storing."""
+class Refusing(TransactionArchive):
+    """Fails before or after storing."""
 
     def __init__(self, url: str, after: bool) -> None:
         super().__init__(url)
@@ -96,8 +98,8 @@ async def test_a_database_that_refuses_deletes_nothing(redis_url: str, after: bo
         assert await here.store.find(ids[0]) is None
 
 
-async def test_what_was_stored_but_not_told_is_stored_once(redis_url: str) -> None:
-    """The archiver dies between the database's answer and Redis hearing of it."""
+async def test_a_transaction_stored_but_not_reported_is_stored_once(redis_url: str) -> None:
+    """The archiver dies after the commit, before it reports to Redis."""
     async with harness(redis_url, transactions=NOW) as here:
         ids = await _completed(here, 5)
         dead = Archiver(here.runtime, here.client.archive)
@@ -112,16 +114,16 @@ async def test_the_service_archives_by_itself_and_reports_at_the_end(redis_url: 
     from tests.kit.eventually import eventually
 
     async with harness(redis_url, transactions=NOW) as here:
-        archiver = Archiver(here.runtime, Archive(here.runtime.settings.database_url))
+        archiver = Archiver(here.runtime, TransactionArchive(here.runtime.settings.database_url))
         await archiver.start()
         ids = await _completed(here, 1_200)
 
         async def gone() -> bool:
-            return (await here.reading.watch(["default"], 1)).to_archive == 0
+            return (await here.queries.health_report(["default"], 1)).to_archive == 0
 
         await eventually(gone, 30)
         await archiver.stop(10)
-        rows = await here.client.archive.listed(Status.SUCCESS, 2_000)
+        rows = await here.client.archive.page(TransactionStatus.SUCCESS, 2_000)
         assert {each.id for each in rows} == set(ids)
 
 

@@ -1,4 +1,4 @@
-"""The examples as a user runs them: real roles, the command line, and what comes out."""
+"""The examples as a user runs them, with real roles and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module over HTTP: both faces, long polls, event streams, and what they refuse."""
+"""Both HTTP APIs of the module: operations, refusals, long polls and event streams."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ import pytest
 
 from angarium.transactions.archiver import Archiver
 from tests.kit.eventually import eventually
+from tests.transactions.api_client import ApiClient, api
 from tests.transactions.harness import Harness, harness, running_node
-from tests.transactions.web import Asker, api
 
 HTTP: dict[str, Any] = {"http": {"port": 0}}
 
 
-async def _start(ask: Asker, pipeline: str = "one", **more: Any) -> str:
-    status, body = await ask.ask("POST", "/v1/transactions", {"pipeline": pipeline, **more})
+async def _start(http: ApiClient, pipeline: str = "one", **more: Any) -> str:
+    status, body = await http.request("POST", "/v1/transactions", {"pipeline": pipeline, **more})
     assert status == 201, body
     return str(body["id"])
 
 
 async def test_a_transaction_is_started_seen_and_awaited(any_redis_url: str) -> None:
-    async with harness(any_redis_url, **HTTP) as here, api(here.runtime) as ask:
-        id = await _start(ask, "two", data={"sum": 1}, owner="ann", external_id="é/1")
-        status, body = await ask.ask("GET", f"/v1/transactions/{id}")
+    async with harness(any_redis_url, **HTTP) as here, api(here.runtime) as http:
+        id = await _start(http, "two", data={"sum": 1}, owner="ann", external_id="é/1")
+        status, body = await http.request("GET", f"/v1/transactions/{id}")
         assert (status, body["status"]) == (200, "queued")
         async with running_node(here.runtime):
-            status, body = await ask.ask("GET", f"/v1/transactions/{id}?wait_s=30")
+            status, body = await http.request("GET", f"/v1/transactions/{id}?wait_s=30")
         assert (body["status"], body["output"]) == ("success", {"sum": 12})
         assert body["notified_ms"] >= body["completed_ms"]
         again = {"pipeline": "two", "owner": "ann", "external_id": "é/1"}
-        assert await ask.ask("POST", "/v1/transactions", again) == (
+        assert await http.request("POST", "/v1/transactions", again) == (
             200,
             {"id": id, "duplicate": True},
         )
 
 
 async def test_many_are_started_at_once_and_each_refusal_is_its_own(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         batch = [{"pipeline": "one"}, {"pipeline": "missing"}, {"pipeline": "one"}]
-        status, body = await ask.ask("POST", "/v1/transactions/batch", {"transactions": batch})
+        status, body = await http.request("POST", "/v1/transactions/batch", {"transactions": batch})
         first, second, third = body["transactions"]
         assert status == 200
         assert first["id"] != third["id"]
         assert second["problem"]["code"] == "pipeline_unknown"
         too_many = {"transactions": [{"pipeline": "one"}] * 1_001}
-        status, body = await ask.ask("POST", "/v1/transactions/batch", too_many)
+        status, body = await http.request("POST", "/v1/transactions/batch", too_many)
         assert (status, body["code"]) == (413, "limit_exceeded")
 
 
 async def test_a_transaction_is_listed_switched_and_cancelled(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
-        id = await _start(ask)
-        _, body = await ask.ask("GET", "/v1/transactions?status=queued&pipeline=one&limit=5")
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
+        id = await _start(http)
+        _, body = await http.request("GET", "/v1/transactions?status=queued&pipeline=one&limit=5")
         assert [each["id"] for each in body["transactions"]] == [id]
-        switch = await ask.ask("PUT", f"/v1/transactions/{id}/switches/go", {"value": "1"})
+        switch = await http.request("PUT", f"/v1/transactions/{id}/switches/go", {"value": "1"})
         assert switch == (200, {"status": "set"})
         cancel = f"/v1/transactions/{id}/cancel"
-        assert await ask.ask("POST", cancel) == (200, {"status": "cancelled"})
-        status, body = await ask.ask("POST", cancel)
+        assert await http.request("POST", cancel) == (200, {"status": "cancelled"})
+        status, body = await http.request("POST", cancel)
         assert (status, body["code"]) == (409, "transaction_finished")
 
 
@@ -109,34 +109,33 @@ async def test_a_transaction_is_listed_switched_and_cancelled(redis_url: str) ->
         ("GET", "/v1/transaction-watch?elders=x", None, 400, "input_invalid"),
     ],
 )  # fmt: skip
-async def test_bad_input_gets_its_problem(
+async def test_bad_input_is_answered_with_a_problem(
     redis_url: str, method: str, path: str, body: Any, status: int, code: str
 ) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
-        answer = await ask.ask(method, path, body)
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
+        answer = await http.request(method, path, body)
         assert (answer[0], answer[1]["code"]) == (status, code), answer
         assert await here.take() == []
 
 
-async def test_pipelines_statistics_and_watch_are_served(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
+async def test_pipelines_statistics_and_health_are_served(redis_url: str) -> None:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         definition = {"name": "new", "steps": [{"type": "echo", "parameters": {"a": [1]}}]}
-        stored = await ask.ask("PUT", "/v1/pipelines/new", definition)
+        stored = await http.request("PUT", "/v1/pipelines/new", definition)
         assert stored == (200, {"name": "new", "version": 1})
-        _, body = await ask.ask("GET", "/v1/pipelines/new")
+        _, body = await http.request("GET", "/v1/pipelines/new")
         assert body["pipelines"][0]["steps"] == definition["steps"]
-        _, body = await ask.ask("GET", "/v1/pipelines")
+        _, body = await http.request("GET", "/v1/pipelines")
         assert {each["name"] for each in body["pipelines"]} == {"one", "two", "five", "new"}
-        await _start(ask, "new")
-        _, body = await ask.ask("GET", "/v1/transaction-statistics?level=coarse")
+        await _start(http, "new")
+        _, body = await http.request("GET", "/v1/transaction-statistics?level=coarse")
         assert body["intervals"][0]["pipelines"]["new"] == {"started": 1}
-        _, body = await ask.ask("GET", "/v1/transaction-watch")
+        _, body = await http.request("GET", "/v1/transaction-watch")
         queue = next(each for each in body["queues"] if each["kind"] == "in")
         assert (queue["node_group"], queue["length"]) == ("default", 1)
 
         async def shown() -> bool:
-            async with ask._session.get(f"{ask.url}/metrics") as response:
-                return "angarium_transactions{state=" in await response.text()
+            return "angarium_transactions{state=" in await http.metrics()
 
         await eventually(shown, 30)
 
@@ -145,19 +144,19 @@ async def test_pipelines_statistics_and_watch_are_served(redis_url: str) -> None
 
 
 async def test_existing_clients_start_and_ask(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         metadata = {"owner": "ann", "externalId": "x", "unknown": 1}
         body = {"metadata": metadata, "data": {"sum": 1}}
-        _, started = await ask.ask("PUT", "/datp/1.0/tx/start/two", body)
+        _, started = await http.request("PUT", "/datp/1.0/tx/start/two", body)
         assert started["metadata"]["status"] == "running"
         assert started["data"] is None
         id = started["metadata"]["txId"]
         async with running_node(here.runtime):
-            _, found = await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
+            _, found = await http.request("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
             by_id = "/datp/1.0/tx/statusByExternalId/x?owner=ann"
 
             async def recorded() -> bool:
-                _, external = await ask.ask("GET", by_id)
+                _, external = await http.request("GET", by_id)
                 return bool(external == found)
 
             await eventually(recorded, 30)
@@ -166,17 +165,17 @@ async def test_existing_clients_start_and_ask(redis_url: str) -> None:
         assert (kept["owner"], kept["externalId"], kept["transactionType"]) == ("ann", "x", "two")
         assert kept["completionTime"].endswith("Z")
         assert {"lastUpdated", "notifiedTime"} <= set(kept)
-        _, repeat = await ask.ask("PUT", "/datp/1.0/tx/start/two", body)
+        _, repeat = await http.request("PUT", "/datp/1.0/tx/start/two", body)
         assert repeat["metadata"]["txId"] == id
 
 
 @pytest.mark.parametrize("asked", [{"reply": "longpoll"}, {"poll": "long"}])
 async def test_a_start_can_wait_for_the_end(redis_url: str, asked: dict[str, str]) -> None:
     async with (
-        harness(redis_url, **HTTP) as here, api(here.runtime) as ask, running_node(here.runtime),
+        harness(redis_url, **HTTP) as here, api(here.runtime) as http, running_node(here.runtime),
     ):  # fmt: skip
         body = {"metadata": asked, "data": {"sum": 1}}
-        _, found = await ask.ask("PUT", "/datp/1.0/tx/start/two", body)
+        _, found = await http.request("PUT", "/datp/1.0/tx/start/two", body)
         assert found["metadata"]["status"] == "success"
         assert found["data"] == {"sum": 12}
 
@@ -190,20 +189,20 @@ async def _complete(here: Harness) -> None:
 
 
 async def test_polls_before_during_and_after_the_end_are_all_answered(any_redis_url: str) -> None:
-    """Three pollers on two API processes' worth of watchers: each in its own service."""
+    """Pollers of two API services in this process."""
     async with (
         harness(any_redis_url, **HTTP) as here, api(here.runtime) as one, api(here.runtime) as two,
     ):  # fmt: skip
         for round in range(5):
             id = await _start(one)
             path = f"/datp/1.0/tx/status/{id}?reply=longpoll"
-            early = [asyncio.ensure_future(ask.ask("GET", path)) for ask in (one, two)]
+            early = [asyncio.ensure_future(http.request("GET", path)) for http in (one, two)]
             if round % 2:
                 await asyncio.sleep(0.01 * round)
             ending = asyncio.ensure_future(_complete(here))
-            during = asyncio.ensure_future(two.ask("GET", path))
+            during = asyncio.ensure_future(two.request("GET", path))
             await ending
-            late = asyncio.ensure_future(one.ask("GET", path))
+            late = asyncio.ensure_future(one.request("GET", path))
             async with asyncio.timeout(30):
                 answers = await asyncio.gather(*early, during, late)
             assert {body["metadata"]["status"] for _, body in answers} == {"success"}
@@ -211,21 +210,21 @@ async def test_polls_before_during_and_after_the_end_are_all_answered(any_redis_
             assert all("notifiedTime" in body["metadata"] for _, body in answers)
 
 
-async def test_a_poll_whose_time_is_over_gets_what_there_is(redis_url: str) -> None:
+async def test_a_poll_that_times_out_gets_the_current_state(redis_url: str) -> None:
     settings = {"longpoll_timeout_ms": 50}
-    async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as ask:
-        id = await _start(ask)
-        _, body = await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
+    async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as http:
+        id = await _start(http)
+        _, body = await http.request("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
         assert body["metadata"]["status"] == "running"
         assert "notifiedTime" not in body["metadata"]
 
 
 async def test_too_many_polls_are_refused(redis_url: str) -> None:
     limits = {"transaction_longpolls_items_max": 1}
-    async with harness(redis_url, limits=limits, **HTTP) as here, api(here.runtime) as ask:
-        id = await _start(ask)
+    async with harness(redis_url, limits=limits, **HTTP) as here, api(here.runtime) as http:
+        id = await _start(http)
         path = f"/v1/transactions/{id}?wait_s="
-        polls = [asyncio.ensure_future(ask.ask("GET", f"{path}30")) for _ in range(2)]
+        polls = [asyncio.ensure_future(http.request("GET", f"{path}30")) for _ in range(2)]
         done, waiting = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED, timeout=30)
         status, body = done.pop().result()
         assert (status, body["code"]) == (503, "overloaded")
@@ -233,17 +232,17 @@ async def test_too_many_polls_are_refused(redis_url: str) -> None:
         assert (await waiting.pop())[1]["status"] == "success"
 
 
-async def test_a_poll_that_asked_for_it_takes_the_webhook_off_the_list(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
+async def test_a_poll_cancels_the_webhook_if_asked_for(redis_url: str) -> None:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         metadata = {"webhook": "https://example.org/", "pollReplyCancelsWebhook": True}
-        _, started = await ask.ask("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
+        _, started = await http.request("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
         id = started["metadata"]["txId"]
         await _complete(here)
-        assert (await here.reading.watch(["default"], 1)).webhooks == 1
-        await ask.ask("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
+        assert (await here.queries.health_report(["default"], 1)).webhooks == 1
+        await http.request("GET", f"/datp/1.0/tx/status/{id}?reply=longpoll")
 
         async def cancelled() -> bool:
-            return (await here.reading.watch(["default"], 1)).webhooks == 0
+            return (await here.queries.health_report(["default"], 1)).webhooks == 0
 
         await eventually(cancelled, 30)
         assert "webhook_cancelled" in await here.event_names(id)
@@ -253,14 +252,14 @@ async def test_a_poll_that_asked_for_it_takes_the_webhook_off_the_list(redis_url
 
 
 async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url: str) -> None:
-    async with harness(any_redis_url, **HTTP) as here, api(here.runtime) as ask:
+    async with harness(any_redis_url, **HTTP) as here, api(here.runtime) as http:
         await here.define("p", {"type": "progress", "parameters": {"wait": True}})
-        id = await _start(ask, "p")
+        id = await _start(http, "p")
         heard: list[tuple[str, Any]] = []
 
         async def follow() -> None:
             event = ""
-            async for line in ask.lines(f"/v1/transactions/{id}/events"):
+            async for line in http.lines(f"/v1/transactions/{id}/events"):
                 if line.startswith("event: "):
                     event = line.removeprefix("event: ")
                 elif line.startswith("data: "):
@@ -269,7 +268,7 @@ async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url
         following = asyncio.ensure_future(follow())
         await eventually(lambda: heard, 30)
         async with running_node(here.runtime):
-            await here.reaches(id, "sleeping")
+            await here.wait_for_status(id, "sleeping")
             await eventually(lambda: any(s["status"] == "sleeping" for _, s in heard), 30)
             await here.client.set_switch(id, "go", "1")
             async with asyncio.timeout(30):
@@ -280,27 +279,27 @@ async def test_the_events_of_a_transaction_are_streamed_to_its_end(any_redis_url
     assert any(state["progress"] == {"percent": 50} for _, state in heard)
 
 
-async def test_a_poll_by_external_id_after_the_end_counts_as_told(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
+async def test_a_poll_by_external_id_after_the_end_counts_as_notification(redis_url: str) -> None:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
         metadata = {
             "externalId": "mine", "webhook": "https://example.org/",
             "pollReplyCancelsWebhook": True,
         }  # fmt: skip
-        await ask.ask("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
+        await http.request("PUT", "/datp/1.0/tx/start/one", {"metadata": metadata})
         await _complete(here)
-        _, body = await ask.ask("GET", "/datp/1.0/tx/statusByExternalId/mine?reply=longpoll")
+        _, body = await http.request("GET", "/datp/1.0/tx/statusByExternalId/mine?reply=longpoll")
         assert "notifiedTime" in body["metadata"]
 
         async def cancelled() -> bool:
-            return (await here.reading.watch(["default"], 1)).webhooks == 0
+            return (await here.queries.health_report(["default"], 1)).webhooks == 0
 
         await eventually(cancelled, 30)
 
 
-async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> None:
+async def test_an_archived_transaction_is_finished_and_not_unknown(redis_url: str) -> None:
     settings = {"delay_before_archiving": 0}
-    async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as ask:
-        id = await _start(ask)
+    async with harness(redis_url, transactions=settings, **HTTP) as here, api(here.runtime) as http:
+        id = await _start(http)
         await _complete(here)
         archiver = Archiver(here.runtime, here.client.archive)
         while (await archiver.run_once(0)).stored:
@@ -310,17 +309,17 @@ async def test_what_is_archived_has_ended_and_is_not_unknown(redis_url: str) -> 
             ("POST", f"/v1/transactions/{id}/cancel", None),
             ("PUT", f"/v1/transactions/{id}/switches/go", {"value": "1"}),
         ):
-            status, problem = await ask.ask(method, path, body)
+            status, problem = await http.request(method, path, body)
             assert (status, problem["code"]) == (409, "transaction_finished")
 
 
-async def test_no_event_of_a_stream_is_swallowed_by_another(redis_url: str) -> None:
-    async with harness(redis_url, **HTTP) as here, api(here.runtime) as ask:
-        id = await _start(ask, "two")
+async def test_a_stream_sends_every_event(redis_url: str) -> None:
+    async with harness(redis_url, **HTTP) as here, api(here.runtime) as http:
+        id = await _start(http, "two")
         heard: list[str] = []
 
         async def follow() -> None:
-            async for line in ask.lines(f"/v1/transactions/{id}/events"):
+            async for line in http.lines(f"/v1/transactions/{id}/events"):
                 if line.startswith("event: "):
                     heard.append(line.removeprefix("event: "))
 

@@ -1,4 +1,4 @@
-"""A node in this process: what steps may do, and what becomes of their transactions."""
+"""A node in this process: the outcomes of steps, and the states of their transactions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from angarium.runtime.runtime import Runtime
+from angarium.transactions.settings import TransactionsSettings
 from tests.kit.eventually import eventually
 from tests.kit.server import ServerProcess
 from tests.transactions.harness import Harness, harness, running_node
@@ -22,7 +23,7 @@ def _output(transaction: Any) -> Any:
     return msgspec.json.decode(transaction.output)
 
 
-async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
+async def test_a_step_gets_the_output_of_the_step_before(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         ended = await here.ended(await here.start("two", {"sum": 5}))
         assert ended.status == "success"
@@ -41,7 +42,7 @@ async def test_steps_hand_their_output_to_the_next(any_redis_url: str) -> None:
         ("sleep_nonsense", "internal-error", "sleep for nan"),
     ],
 )
-async def test_whatever_a_step_does_ends_its_transaction_and_not_the_node(
+async def test_a_step_that_misbehaves_ends_its_transaction_but_not_the_node(
     redis_url: str, step: str, status: str, note: str
 ) -> None:
     async with harness(redis_url) as here, running_node(here.runtime) as node:
@@ -83,7 +84,9 @@ async def test_a_transaction_times_out_in_a_step_and_asleep(redis_url: str) -> N
         assert [e.event for e in await here.events()].count("expired") == 2
 
 
-async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str) -> None:
+async def test_a_sleeping_transaction_wakes_at_its_time_and_counts_retries(
+    any_redis_url: str,
+) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "sleep_once"}])
         assert _output(ended) == {"retry": 1}
@@ -91,11 +94,11 @@ async def test_a_sleeper_wakes_by_time_and_counts_its_retries(any_redis_url: str
         assert names == ["started", "taken", "slept", "woken", "taken", "completed"]
 
 
-async def test_a_switch_wakes_a_sleeper_once(any_redis_url: str) -> None:
+async def test_a_switch_wakes_a_sleeping_transaction_once(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here, running_node(here.runtime):
         await here.define("p", {"type": "wait_for_switch"})
         id = await here.start("p")
-        await here.reaches(id, "sleeping")
+        await here.wait_for_status(id, "sleeping")
         assert await here.client.set_switch(id, "other", "1") == "set"
         assert await here.client.set_switch(id, "go", "now") == "woken"
         ended = await here.ended(id)
@@ -147,10 +150,12 @@ async def test_children_run_on_the_node_group_of_their_pipeline(redis_url: str) 
         await here.define("p", {"pipeline": "child"})
         id = await here.start("p", {"value": 1})
         async with running_node(here.runtime):
-            await here.reaches(id, "sleeping")
+            await here.wait_for_status(id, "sleeping")
             assert (await here.state(f"{id}.0-1")).status == "queued"
         settings = here.runtime.settings
-        other = settings.transactions.model_copy(update={"node_groups": ("other", "default")})
+        other = settings.group(TransactionsSettings).model_copy(
+            update={"node_groups": ("other", "default")}
+        )
         changed = settings.model_copy(update={"transactions": other})
         async with Runtime.open(changed) as second, running_node(second):
             assert _output(await here.ended(id)) == {"value": 2}
@@ -169,18 +174,18 @@ async def test_old_transactions_finish_on_the_version_they_started_with(redis_ur
 
 
 async def test_a_running_transaction_is_cancelled_in_its_step(any_redis_url: str) -> None:
-    """Once is enough, wherever its node is: the notice may come before the node has it in hand."""
+    """One request is enough, even if the hint arrives before the node has taken the transaction."""
     settings = {"node_timeout_ms": 1_000}
     async with harness(any_redis_url, transactions=settings) as here, running_node(here.runtime):
         await here.define("p", {"type": "for_ever"})
         for _ in range(5):
             id = await here.start("p")
-            await here.reaches(id, "running")
+            await here.wait_for_status(id, "running")
             assert await here.client.cancel(id) == "cancelling"
             assert (await here.ended(id)).status == "cancelled"
 
 
-async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
+async def test_a_node_that_stops_returns_its_transactions_to_the_front_of_the_queue(
     redis_url: str,
 ) -> None:
     settings = {"node_grace_ms": 50, "node_concurrency": 3}
@@ -189,15 +194,15 @@ async def test_a_node_that_stops_hands_its_work_to_the_front_of_the_queue(
         ids = [await here.start("p") for _ in range(5)]
         async with running_node(here.runtime):
             for id in ids[:3]:
-                await here.reaches(id, "running")
+                await here.wait_for_status(id, "running")
         assert {(await here.state(id)).status.value for id in ids} == {"queued"}
-        assert (await here.reading.watch(["default"], 1)).nodes == []
+        assert (await here.queries.health_report(["default"], 1)).nodes == []
         taken = [each.id for each in await here.take()]
         assert set(taken[:3]) == set(ids[:3])
         assert taken[3:] == ids[3:]
 
 
-async def test_a_progress_report_is_kept_and_told(redis_url: str) -> None:
+async def test_a_progress_report_is_stored_and_published(redis_url: str) -> None:
     async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "progress"}])
         assert msgspec.json.decode(ended.progress) == {"percent": 50}
@@ -236,7 +241,7 @@ async def test_a_report_that_is_too_large_is_the_steps_error(redis_url: str) -> 
         assert "transaction_data_bytes_max" in (ended.note or "")
 
 
-async def test_a_step_that_does_not_hear_its_cancellation_has_timed_out(redis_url: str) -> None:
+async def test_a_step_that_ignores_its_cancellation_times_out(redis_url: str) -> None:
     async with harness(redis_url) as here, running_node(here.runtime):
         ended = await _run(here, [{"type": "deaf", "timeout_ms": 50}, {"type": "echo"}])
         assert ended.status == "timeout"
@@ -265,20 +270,20 @@ async def test_a_step_waits_for_a_thread_without_losing_its_time(redis_url: str)
             assert (await here.ended(id)).status == "success"
 
 
-async def test_an_end_that_redis_refuses_comes_back_and_harms_nobody() -> None:
-    """Redis answers, but takes no writes: the node has nothing to wait for, and goes on."""
+async def test_a_transaction_whose_end_redis_refuses_runs_again() -> None:
+    """Redis answers, but refuses writes. The node drops the runs and continues."""
     with ServerProcess() as server:
         witness, settings = server.client(), {"node_timeout_ms": 1_000}
         async with (
             harness(server.url, transactions=settings) as here,
             running_node(here.runtime) as node,
         ):
-            await here.define("p", {"type": "told", "parameters": {"pause_s": 0.5}})
+            await here.define("p", {"type": "logged", "parameters": {"pause_s": 0.5}})
             ids = [await here.start("p") for _ in range(3)]
             for id in ids:
-                await here.reaches(id, "running")
+                await here.wait_for_status(id, "running")
             witness.config_set("min-replicas-to-write", 1)
-            await eventually(lambda: not node._running, 30)
+            await eventually(lambda: node.running_count == 0, 30)
             witness.config_set("min-replicas-to-write", 0)
             for id in ids:
                 ended = await here.ended(id)

@@ -1,4 +1,4 @@
-"""Requests made up from the OpenAPI page, good and bad, against the real process."""
+"""Valid and invalid requests generated from the OpenAPI page, against a real process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.kit.roles import RoleProcess
 load_all_checks()
 
 
-def test_the_api_keeps_what_its_page_promises(redis_url: str) -> None:
+def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
     env = {
         "ANGARIUM_REDIS_URL": redis_url,
         "ANGARIUM_PREFIX": f"t{secrets.token_hex(4)}:",
         "ANGARIUM_HTTP__PORT": "0",
-        # Generated waits are long: a page is not tested faster by waiting.
+        # Generated waits are long, and waiting tests nothing.
         "ANGARIUM_TRANSACTIONS__LONGPOLL_TIMEOUT_MS": "20",
     }
     with RoleProcess(["serve", "api"], env) as role:
@@ -36,7 +36,7 @@ def test_the_api_keeps_what_its_page_promises(redis_url: str) -> None:
             @settings(max_examples=rounds(8, 200), suppress_health_check=list(HealthCheck))
             @given(case=operation.as_strategy())
             def hold(case: Any) -> None:
-                # Well-formed ids and names that nobody gave out are refused all the same.
+                # Well-formed but unknown ids and names are refused.
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()

@@ -1,4 +1,4 @@
-"""Definitions: how they are written, and what is refused before it can do harm."""
+"""Pipeline definitions: their formats, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.runtime.errors import AngariumError
+from angarium.transactions.definitions import read_definitions
 from angarium.transactions.errors import NameInvalid, PipelineInvalid, PipelineLoops, StepUnknown
-from angarium.transactions.library import read_definitions
 from angarium.transactions.pipeline import (
     check_references,
     definition_of,
@@ -81,13 +81,13 @@ def test_one_file_may_hold_many_and_a_folder_all(tmp_path: Path) -> None:
         {"name": "p", "steps": [{"type": "a", "parameters": {"x": object()}}]},
     ],
 )
-def test_a_definition_that_can_not_run_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_definition_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(PipelineInvalid):
         pipeline_of(wrong)
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "a|b", "ä", "x" * 129])
-def test_names_that_scripts_could_not_quote_are_refused(name: str) -> None:
+def test_names_that_scripts_cannot_quote_are_refused(name: str) -> None:
     with pytest.raises(NameInvalid):
         pipeline_of({"name": name, "steps": [{"type": "a"}]})
 

@@ -1,4 +1,4 @@
-"""Every script of the module, called directly: what it does, each refusal, and its repeat."""
+"""The scripts of transitions, called directly: success, each refusal, and a repeat."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from angarium.runtime import keyspace as keys
 from angarium.runtime.errors import LimitExceeded
+from angarium.transactions import keys
 from angarium.transactions.errors import (
     PipelineUnknown,
     TransactionFinished,
     TransactionUnknown,
 )
-from angarium.transactions.model import Start, Taken
-from angarium.transactions.store import Able, Held, life
-from angarium.transactions.store.life import ENQUEUE
+from angarium.transactions.model import TakenTransaction, TransactionStart
+from angarium.transactions.store import NodeCapabilities, NodeWork, transitions
+from angarium.transactions.store.transitions import ENQUEUE
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import STEP_TYPES, harness
 
@@ -28,7 +28,7 @@ HOOK = "https://example.org/hook"
 # enqueue_transactions
 
 
-async def test_a_start_saves_queues_and_tells(any_redis_url: str) -> None:
+async def test_a_start_saves_queues_and_journals(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here:
         id = await here.start("one", {"a": 1}, owner="ann", external_id="x")
         found = await here.state(id)
@@ -39,7 +39,7 @@ async def test_a_start_saves_queues_and_tells(any_redis_url: str) -> None:
         assert taken.id == id
 
 
-async def test_a_refused_start_does_not_burn_its_external_id(any_redis_url: str) -> None:
+async def test_a_refused_start_does_not_reserve_its_external_id(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here:
         with pytest.raises(PipelineUnknown):
             await here.start("missing", external_id="x")
@@ -47,18 +47,18 @@ async def test_a_refused_start_does_not_burn_its_external_id(any_redis_url: str)
             await here.start("one", external_id="x", version=7)
         with pytest.raises(LimitExceeded):
             await here.start("one", "x" * 2_000_000, external_id="x")
-        assert await here.store.find_external("default", "x") is None
+        assert await here.store.find_by_external_id("default", "x") is None
         id = await here.start("one", external_id="x")
-        assert await here.store.find_external("default", "x") == id
+        assert await here.store.find_by_external_id("default", "x") == id
 
 
 async def test_a_repeated_external_id_answers_with_the_first_transaction(
     any_redis_url: str,
 ) -> None:
     async with harness(any_redis_url) as here:
-        first = await here.store.start(Start("one", owner="ann", external_id="x"))
-        again = await here.store.start(Start("two", owner="ann", external_id="x"))
-        other = await here.store.start(Start("one", owner="bob", external_id="x"))
+        first = await here.store.start(TransactionStart("one", owner="ann", external_id="x"))
+        again = await here.store.start(TransactionStart("two", owner="ann", external_id="x"))
+        other = await here.store.start(TransactionStart("one", owner="bob", external_id="x"))
         assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
         assert not other.duplicate
         assert [each.event for each in await here.events()].count("started") == 2
@@ -68,26 +68,29 @@ async def test_a_start_sent_again_when_its_transaction_is_archived_starts_nothin
     any_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness(any_redis_url) as here:
-        first = await here.store.start(Start("one", external_id="x"))
-        # As after a lost reply: the same call once more, when the state is no longer in Redis.
-        monkeypatch.setattr(life, "new_transaction_id", lambda *_: first.transaction_id)
-        places = here.store.places
-        state = places.state(places.partition_of(first.transaction_id), first.transaction_id)
+        first = await here.store.start(TransactionStart("one", external_id="x"))
+        # As after a lost reply: the same call again, after the state was archived.
+        monkeypatch.setattr(transitions, "new_transaction_id", lambda *_: first.transaction_id)
+        module_keys = here.store.keys
+        state = module_keys.state(
+            module_keys.partition_of(first.transaction_id), first.transaction_id
+        )
         await here.runtime.redis.call("DEL", state, key=state)
-        again = await here.store.start(Start("one", external_id="x"))
+        again = await here.store.start(TransactionStart("one", external_id="x"))
         assert (again.transaction_id, again.duplicate) == (first.transaction_id, True)
         assert [each.event for each in await here.events()].count("started") == 1
 
 
 async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
     async with harness(redis_url) as here:
-        name, places = here.runtime.keyspace.name, here.store.places
+        name, module_keys = here.runtime.keyspace.name, here.store.keys
         state = name(keys.STATE, 0, "tx")
         names = [
-            *places.statistics(0), places.stem(keys.QUEUE_IN, 0), places.stem(keys.QUEUE_ADMIN, 0),
-            places.stem(keys.PIPELINE, 0), state,
+            *module_keys.statistics(0), module_keys.stem(keys.QUEUE_IN, 0),
+            module_keys.stem(keys.QUEUE_ADMIN, 0),
+            module_keys.stem(keys.PIPELINE, 0), state,
         ]  # fmt: skip
-        args = (*places.channels, 1000, 1000, 1, "tx", "one||ann", "{}", "")
+        args = (*module_keys.channels, 1000, 1000, 1, "tx", "one||ann", "{}", "")
         assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"started"]
         assert await here.runtime.run(ENQUEUE, 0, names, args) == [b"already_queued"]
         await here.take()
@@ -109,7 +112,7 @@ async def test_admin_goes_before_out_and_out_before_in(redis_url: str) -> None:
         assert [each.id for each in await here.take()] == [new]
 
 
-async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
+async def test_dequeue_refuses_entries_that_cannot_run_and_takes_the_rest(
     redis_url: str,
 ) -> None:
     async with harness(redis_url) as here:
@@ -117,9 +120,9 @@ async def test_what_can_not_be_run_is_refused_by_name_and_the_rest_goes_on(
         cancelled, good = await here.start(), await here.start()
         await here.store.cancel(cancelled)
         await here.runtime.redis.call("RPUSH", queue, "ghost")
-        haul = await here.store.dequeue(0, "n1", ["default"], 10, Able(STEP_TYPES))
-        assert [each.id for each in haul.taken] == [good]
-        assert haul.refused == 2
+        batch = await here.store.dequeue(0, "n1", ["default"], 10, NodeCapabilities(STEP_TYPES))
+        assert [each.id for each in batch.taken] == [good]
+        assert batch.refused == 2
         assert await here.event_names("ghost") == ["dropped"]
 
 
@@ -155,16 +158,16 @@ async def test_a_running_transaction_completes(any_redis_url: str, status: str, 
         assert await here.score(keys.WEBHOOKS, taken.id) is None
 
 
-async def test_a_completion_is_refused_by_name(redis_url: str) -> None:
+async def test_complete_names_each_refusal(redis_url: str) -> None:
     async with harness(redis_url) as here:
         complete, queued = here.store.complete, await here.start()
-        ghost = Taken("ghost", "1", b"1", "default|one|default", "1", b"", 1)
+        ghost = TakenTransaction("ghost", "1", b"1", "default|one|default", "1", b"", 1)
         assert await complete(ghost, "success") == "no_state"
         assert await complete(replace(ghost, id=queued), "success") == "not_running"
         (taken,) = await here.take()
         assert await complete(taken, "splendid") == "bad_status"
         assert await complete(taken, "running") == "bad_status"
-        assert await complete(replace(taken, place=b"7"), "success") == "stale_run"
+        assert await complete(replace(taken, processing_score=b"7"), "success") == "stale_run"
         assert await complete(taken, "success") == "completed"
         assert await complete(taken, "success") == "completed"
         assert await complete(taken, "failed") == "not_running"
@@ -201,7 +204,7 @@ async def test_each_change_is_published(redis_url: str) -> None:
                 while len(heard) < 3:
                     for message in (await subscription.receive()).messages:
                         heard.append((message.channel.decode(), message.payload.decode()))
-        # Nobody can wait for a start: its id is not known yet. Polls hear of ends alone.
+        # A start is not published: no client knows its id yet. Polls subscribe to ends only.
         done = f"completed {taken.id}"
         assert heard == [(events, f"taken {taken.id}"), (events, done), (ends, done)]
 
@@ -216,11 +219,11 @@ async def test_a_checkpoint_is_found_by_the_next_run(any_redis_url: str) -> None
         assert await here.store.checkpoint(taken.id, "1", 1, b'1 0 {"n":1}') == "saved"
         assert await here.store.return_to_queue(taken.id, "1") == "returned"
         (again,) = await here.take()
-        assert (again.run, again.frame) == ("2", b'1 0 {"n":1}')
+        assert (again.run, again.checkpoint) == ("2", b'1 0 {"n":1}')
         assert (await here.event_names(taken.id)).count("advanced") == 1
 
 
-async def test_what_is_not_ours_any_more_is_refused_by_name(redis_url: str) -> None:
+async def test_writes_of_a_lost_run_are_refused_with_a_reason(redis_url: str) -> None:
     async with harness(redis_url) as here:
         store, queued = here.store, await here.start()
         calls: list[Any] = [
@@ -243,7 +246,7 @@ async def test_what_is_not_ours_any_more_is_refused_by_name(redis_url: str) -> N
             assert await call(taken.id, "1") == "not_running"
 
 
-async def test_a_mark_of_cancellation_is_seen_at_every_transition(redis_url: str) -> None:
+async def test_every_transition_reports_a_requested_cancellation(redis_url: str) -> None:
     async with harness(redis_url) as here:
         taken = await here.taken("two")
         assert await here.store.cancel(taken.id) == "cancelling"
@@ -262,15 +265,15 @@ async def test_a_progress_report_makes_the_webhook_due_only_if_asked_for(redis_u
         silent = await here.taken(webhook=HOOK)
         assert await here.store.report_progress(silent.id, "1", b'{"p":1}') == "reported"
         assert await here.score(keys.WEBHOOKS, silent.id) is None
-        told = await here.taken(webhook=HOOK, progress_reports=True)
-        await here.store.report_progress(told.id, "1", b'{"p":1}')
-        assert await here.score(keys.WEBHOOKS, told.id) is not None
+        reporting = await here.taken(webhook=HOOK, progress_reports=True)
+        await here.store.report_progress(reporting.id, "1", b'{"p":1}')
+        assert await here.score(keys.WEBHOOKS, reporting.id) is not None
 
 
 # sleep_transactions, wake_transactions, set_switches
 
 
-async def test_a_sleeper_is_woken_by_its_time_once(any_redis_url: str) -> None:
+async def test_a_sleeping_transaction_wakes_once_at_its_time(any_redis_url: str) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
         taken = await here.taken()
@@ -282,22 +285,22 @@ async def test_a_sleeper_is_woken_by_its_time_once(any_redis_url: str) -> None:
         assert await here.wake() == 1
         assert await here.wake() == 0
         (again,) = await here.take()
-        assert again.frame == b"0 1 "
+        assert again.checkpoint == b"0 1 "
         assert (await here.event_names(taken.id)).count("woken") == 1
 
 
-async def test_nobody_sleeps_past_the_transactions_time_out(redis_url: str) -> None:
+async def test_no_transaction_sleeps_past_its_deadline(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         await here.define("p", {"type": "echo"}, timeout_ms=1_000)
         await here.start("p")
         (taken,) = await here.take()
-        assert taken.left_ms == 1_000
+        assert taken.remaining_ms == 1_000
         await here.store.sleep(taken.id, "1", b"", None, "never")
         await clock.advance(1)
         assert await here.wake() == 1
         (again,) = await here.take()
-        assert again.left_ms == 0
+        assert again.remaining_ms == 0
 
 
 async def test_a_switch_set_before_going_to_sleep_is_not_missed(any_redis_url: str) -> None:
@@ -312,11 +315,11 @@ async def test_a_switch_set_before_going_to_sleep_is_not_missed(any_redis_url: s
         await here.store.set_switch(taken.id, "go", "3")
         assert await here.store.sleep(taken.id, "2", b"", None, "go") == "awake"
         (third,) = await here.take()
-        # Seen by this run: it sleeps until the switch is set anew.
+        # This run has seen the switch, so it sleeps until the switch is set again.
         assert await here.store.sleep(third.id, "3", b"", None, "go") == "sleeping"
 
 
-async def test_a_switch_is_refused_by_name(redis_url: str) -> None:
+async def test_set_switch_names_each_refusal(redis_url: str) -> None:
     async with harness(redis_url) as here:
         with pytest.raises(TransactionUnknown):
             await here.store.set_switch("ghost", "go", "1")
@@ -385,7 +388,7 @@ async def test_a_parent_goes_on_when_the_last_child_has_ended(any_redis_url: str
 # recover_orphans, touch_node
 
 
-async def test_a_silent_nodes_transactions_go_back_to_their_queue(any_redis_url: str) -> None:
+async def test_transactions_of_a_silent_node_are_queued_again(any_redis_url: str) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
         taken = await here.taken("two")
@@ -397,40 +400,42 @@ async def test_a_silent_nodes_transactions_go_back_to_their_queue(any_redis_url:
         assert await here.recover() == 1
         assert await here.recover() == 0
         (again,) = await here.take(node="n2")
-        assert (again.run, again.frame) == ("2", b"1 0 7")
+        assert (again.run, again.checkpoint) == ("2", b"1 0 7")
         assert await here.store.complete(taken, "success", b"", "") == "stale_run"
         assert "recovered" in await here.event_names(taken.id)
 
 
-async def test_a_node_that_gives_signs_of_life_keeps_its_work(any_redis_url: str) -> None:
+async def test_a_node_that_sends_heartbeats_keeps_its_transactions(any_redis_url: str) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
         await here.taken()
         for _ in range(5):
             await clock.advance(5)
-            for partition in here.store.places.partitions:
+            for partition in here.store.keys.partitions:
                 await here.store.touch_node(partition, "n1", ["default"], ["echo"])
             assert await here.recover() == 0
-        for partition in here.store.places.partitions:
+        for partition in here.store.keys.partitions:
             await here.store.touch_node(partition, "n1", leaving=True)
         assert await here.recover() == 1
 
 
-async def test_what_a_lost_reply_gave_to_a_node_comes_back(any_redis_url: str) -> None:
+async def test_transactions_of_a_lost_dequeue_reply_are_queued_again(any_redis_url: str) -> None:
     clock = FakeClock()
     async with harness(any_redis_url, clock=clock) as here:
         for _ in range(2):
             await here.start()
         known, unknown = await here.take(node="n1")
         await clock.advance(8.1)
-        for partition in here.store.places.partitions:
+        for partition in here.store.keys.partitions:
             await here.store.touch_node(partition, "n1")
         assert await here.recover("n1", (known.id,)) == 1
         assert (await here.state(unknown.id)).status == "queued"
         assert (await here.state(known.id)).status == "running"
 
 
-async def test_one_that_lost_sight_of_redis_judges_nobody_but_itself(redis_url: str) -> None:
+async def test_a_node_that_lost_its_redis_connection_does_not_declare_other_nodes_dead(
+    redis_url: str,
+) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         await here.start()
@@ -438,22 +443,22 @@ async def test_one_that_lost_sight_of_redis_judges_nobody_but_itself(redis_url: 
         (others,) = await here.take(node="n1", count=1)
         (own,) = await here.take(node="n2", count=1)
         await clock.advance(60)
-        assert await here.recover("n2", judges=False) == 1
+        assert await here.recover("n2", recovers_others=False) == 1
         assert (await here.state(own.id)).status == "queued"
         assert (await here.state(others.id)).status == "running"
 
 
-async def test_what_was_taken_after_the_node_looked_is_not_its_orphan(redis_url: str) -> None:
-    """The call was sent, then Redis stood still: what it finds is older than what was looked at."""
+async def test_a_transaction_taken_after_as_of_ms_is_not_an_orphan(redis_url: str) -> None:
+    """Redis stood still after the call was sent, so the ids are older than the transactions."""
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         as_of_ms = await here.store.touch_node(0, "n1")
         await here.taken()
         await clock.advance(20)
-        assert (await here.store.recover(0, "n1", Held((), as_of_ms))).count == 0
+        assert (await here.store.recover(0, "n1", NodeWork((), as_of_ms))).count == 0
 
 
-async def test_orphans_are_found_though_the_clock_went_back(redis_url: str) -> None:
+async def test_orphans_are_recovered_after_the_clock_went_back(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         taken = await here.taken()
@@ -464,21 +469,21 @@ async def test_orphans_are_found_though_the_clock_went_back(redis_url: str) -> N
         assert (await here.state(taken.id)).status == "queued"
 
 
-async def test_a_node_that_missed_the_notice_learns_what_to_cancel(redis_url: str) -> None:
+async def test_a_node_that_missed_the_hint_learns_what_to_cancel(redis_url: str) -> None:
     clock = FakeClock()
     async with harness(redis_url, clock=clock) as here:
         taken = await here.taken()
         await here.store.cancel(taken.id)
         await clock.advance(8.1)
         as_of_ms = await here.store.touch_node(0, "n1")
-        found = await here.store.recover(0, "n1", Held((taken.id,), as_of_ms))
+        found = await here.store.recover(0, "n1", NodeWork((taken.id,), as_of_ms))
         assert (found.count, found.to_cancel) == (0, [taken.id])
 
 
 # get_states, record_replies
 
 
-async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
+async def test_a_reply_is_recorded_once_and_may_cancel_the_webhook(
     any_redis_url: str,
 ) -> None:
     clock = FakeClock()
@@ -488,14 +493,14 @@ async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
         for each in (taken, kept):
             open = await here.store.poll(each.id)
             assert open is not None
-            assert (open.first, open.transaction.notified_ms) == (False, None)
+            assert (open.must_record, open.transaction.notified_ms) == (False, None)
             assert await here.store.record_reply(open.transaction) == "not_ended"
             await here.store.complete(each, "success", b"", "")
             first_ms = clock.now_ms()
             first = await here.store.poll(each.id)
             assert first is not None
-            assert (first.first, first.transaction.notified_ms) == (True, first_ms)
-            # A look alone records nothing: whoever it was for may have gone.
+            assert (first.must_record, first.transaction.notified_ms) == (True, first_ms)
+            # A poll alone records nothing: the client may have disconnected.
             assert (await here.state(each.id)).notified_ms is None
             assert await here.score(keys.WEBHOOKS, each.id) is not None
             clock.jump(1_000)
@@ -504,7 +509,7 @@ async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
             assert await here.store.record_reply(first.transaction) == "known"
             again = await here.store.poll(each.id)
             assert again is not None
-            assert (again.first, again.transaction.notified_ms) == (False, first_ms)
+            assert (again.must_record, again.transaction.notified_ms) == (False, first_ms)
             assert (await here.event_names(each.id)).count("notified") == 1
         assert await here.score(keys.WEBHOOKS, taken.id) is None
         assert await here.score(keys.WEBHOOKS, kept.id) is not None
@@ -515,7 +520,7 @@ async def test_a_reply_is_noted_once_and_may_take_the_webhook_off_the_list(
         assert await here.store.find("ghost") is None
 
 
-async def test_a_long_note_is_not_cut_in_the_middle_of_a_letter(redis_url: str) -> None:
+async def test_a_long_note_is_not_cut_inside_a_character(redis_url: str) -> None:
     async with harness(redis_url) as here:
         for note in ("ä" * 300, "x" + "ä" * 300, "x" * 199 + "€", "🙂" * 80, "plain" * 80):
             taken = await here.taken()
@@ -526,23 +531,25 @@ async def test_a_long_note_is_not_cut_in_the_middle_of_a_letter(redis_url: str) 
             assert len(ended.detail.encode()) > 195
 
 
-async def test_owners_can_not_reach_each_others_external_ids(redis_url: str) -> None:
+async def test_external_ids_of_different_owners_do_not_collide(redis_url: str) -> None:
     async with harness(redis_url) as here:
         first = await here.start(owner="a", external_id="b:c")
         second = await here.start(owner="a:b", external_id="c")
         assert first != second
-        assert await here.store.find_external("a", "b:c") == first
-        assert await here.store.find_external("a:b", "c") == second
+        assert await here.store.find_by_external_id("a", "b:c") == first
+        assert await here.store.find_by_external_id("a:b", "c") == second
 
 
-async def test_an_administrators_transaction_goes_before_others(any_redis_url: str) -> None:
+async def test_an_admin_transaction_is_served_first(any_redis_url: str) -> None:
     async with harness(any_redis_url) as here:
         for _ in range(20):
             await here.start()
         admin = await here.start(admin=True)
-        partition = here.store.places.partition_of(admin)
-        haul = await here.store.dequeue(partition, "n1", ["default"], 1, Able(STEP_TYPES))
-        assert [each.id for each in haul.taken] == [admin]
+        partition = here.store.keys.partition_of(admin)
+        batch = await here.store.dequeue(
+            partition, "n1", ["default"], 1, NodeCapabilities(STEP_TYPES)
+        )
+        assert [each.id for each in batch.taken] == [admin]
 
 
 async def test_switches_have_a_limit(redis_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The role `webhooks` against receivers that take, refuse, hang, redirect and never end."""
+"""The role `webhooks` with receivers that accept, refuse, hang, redirect or never stop sending."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ import pytest
 from aiohttp import web
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client import REGISTRY
 
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import load
+from angarium.settings import load
 from angarium.transactions import webhooks
-from angarium.transactions.signatures import KeyInvalid, ed25519_signer, headers_of, hmac_signer
-from angarium.transactions.webhooks import Webhooks
+from angarium.transactions.signatures import (
+    SigningKeyInvalid,
+    ed25519_signer,
+    headers_of,
+    hmac_signer,
+)
+from angarium.transactions.webhooks import WebhookSender
 from tests.kit.eventually import eventually
 from tests.transactions.harness import Harness, harness, running_node
 
@@ -37,7 +43,7 @@ QUICK: dict[str, Any] = {
 
 @dataclass
 class Receiver:
-    """Answers as its path says, and remembers what it got."""
+    """Responds as the path says, and stores the requests."""
 
     port: int = 0
     got: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
@@ -91,8 +97,8 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def sending(here: Harness) -> AsyncIterator[Webhooks]:
-    service = Webhooks(here.runtime)
+async def sending(here: Harness) -> AsyncIterator[WebhookSender]:
+    service = WebhookSender(here.runtime)
     await service.start()
     try:
         yield service
@@ -107,7 +113,12 @@ async def _hooked(here: Harness, url: str, count: int = 1, **more: Any) -> list[
     return ids
 
 
-async def test_the_end_of_a_transaction_is_told_signed_and_once(any_redis_url: str) -> None:
+def _alerts_given_up() -> float:
+    labels = {"what": "given_up"}
+    return REGISTRY.get_sample_value("angarium_webhook_notices_total", labels) or 0.0
+
+
+async def test_the_end_of_a_transaction_is_sent_signed_and_once(any_redis_url: str) -> None:
     key = Ed25519PrivateKey.generate()
     settings = {
         "webhook_secret": SECRET,
@@ -140,7 +151,7 @@ async def test_the_end_of_a_transaction_is_told_signed_and_once(any_redis_url: s
             key.public_key().verify(signature, content + b"x")
 
 
-async def test_progress_is_told_before_the_end_if_asked_for(redis_url: str) -> None:
+async def test_progress_is_sent_before_the_end_if_asked_for(redis_url: str) -> None:
     async with (
         receiver() as there,
         harness(redis_url, allow_private_addresses=True) as here,
@@ -151,7 +162,7 @@ async def test_progress_is_told_before_the_end_if_asked_for(redis_url: str) -> N
         id = await here.start("p", webhook=there.url("good"), progress_reports=True)
         await eventually(lambda: len(there.about(id)) >= 1, 30)
         assert there.about(id)[0]["progressReport"] == {"percent": 50}
-        await here.reaches(id, "sleeping")
+        await here.wait_for_status(id, "sleeping")
         await here.client.set_switch(id, "go", "1")
         await eventually(
             lambda: any(b["metadata"]["status"] == "success" for b in there.about(id)), 30
@@ -188,7 +199,7 @@ async def test_a_receiver_that_misbehaves_costs_its_attempts_and_nothing_else(
         assert service.ready
 
 
-async def test_an_answer_without_end_is_cut_off(redis_url: str) -> None:
+async def test_an_endless_response_is_cut_off(redis_url: str) -> None:
     async with (
         receiver() as there,
         harness(redis_url, allow_private_addresses=True) as here,
@@ -200,13 +211,15 @@ async def test_an_answer_without_end_is_cut_off(redis_url: str) -> None:
         async def delivered() -> bool:
             return (await here.state(id)).webhook_delivered_ms is not None
 
-        await eventually(delivered, 30)  # it did say 200
+        await eventually(delivered, 30)  # the status was 200
         assert service.ready
 
 
-async def test_a_private_address_is_not_asked_unless_allowed(redis_url: str) -> None:
+async def test_a_private_address_gets_no_request_unless_allowed(redis_url: str) -> None:
     async with receiver() as there, harness(redis_url, transactions=QUICK) as here, sending(here):
-        url = there.url("good").replace("127.0.0.1", "localhost")  # a name: seen when resolved
+        url = there.url("good").replace(
+            "127.0.0.1", "localhost"
+        )  # a name, refused after its resolution
         (id,) = await _hooked(here, url)
 
         async def given_up() -> bool:
@@ -217,7 +230,7 @@ async def test_a_private_address_is_not_asked_unless_allowed(redis_url: str) -> 
         assert "address_refused" in ((await here.state(id)).webhook_error or "")
 
 
-async def test_the_administrator_is_told_by_webhook_log_and_metric(redis_url: str) -> None:
+async def test_the_administrator_is_alerted_by_webhook_and_metric(redis_url: str) -> None:
     async with receiver() as there:
         settings = {
             **QUICK,
@@ -229,21 +242,21 @@ async def test_the_administrator_is_told_by_webhook_log_and_metric(redis_url: st
             harness(redis_url, allow_private_addresses=True, transactions=settings) as here,
             sending(here),
         ):
-            before = webhooks.NOTICES.labels("given_up")._value.get()
+            before = _alerts_given_up()
             ids = await _hooked(here, there.url("bad"), 2)
 
-            def told() -> list[Any]:
+            def alerts() -> list[Any]:
                 return [body for path, _, body in there.got if path == "admin"]
 
-            await eventually(lambda: len(told()) >= 3, 30)
-            assert {each["type"] for each in told()} == {"webhook.given_up", "webhook.disabled"}
-            assert {each.get("transactionId") for each in told()} == {*ids, None}
-            assert webhooks.NOTICES.labels("given_up")._value.get() == before + 2
+            await eventually(lambda: len(alerts()) >= 3, 30)
+            assert {each["type"] for each in alerts()} == {"webhook.given_up", "webhook.disabled"}
+            assert {each.get("transactionId") for each in alerts()} == {*ids, None}
+            assert _alerts_given_up() == before + 2
 
 
 async def test_a_process_without_the_role_sends_nothing(redis_url: str) -> None:
     async with receiver() as there, harness(redis_url, allow_private_addresses=True) as here:
-        await here.handout.webhooks(0, "another", [], 0)  # has the role now
+        await here.leases.webhooks(0, "another", [], 0)  # this process has the role now
         async with sending(here):
             (id,) = await _hooked(here, there.url("good"))
             await asyncio.sleep(0.5)  # nothing to wait for: nothing must happen
@@ -265,21 +278,21 @@ async def test_a_process_that_stops_leaves_the_role_to_the_next(redis_url: str) 
         assert len(there.got) == 3
 
 
-def test_keys_that_can_not_sign_are_refused_at_the_start() -> None:
-    with pytest.raises(KeyInvalid, match="whsec_"):
+def test_invalid_signing_keys_are_refused() -> None:
+    with pytest.raises(SigningKeyInvalid, match="whsec_"):
         hmac_signer("secret")
-    with pytest.raises(KeyInvalid, match="24 bytes"):
+    with pytest.raises(SigningKeyInvalid, match="24 bytes"):
         hmac_signer("whsec_YWJj")
-    with pytest.raises(KeyInvalid, match="base64"):
+    with pytest.raises(SigningKeyInvalid, match="base64"):
         hmac_signer("whsec_&&&")
-    with pytest.raises(KeyInvalid, match="32 bytes"):
+    with pytest.raises(SigningKeyInvalid, match="32 bytes"):
         ed25519_signer("whsk_YWJj")
     settings = load(transactions={"webhook_secret": "oops"})
     with pytest.raises(SettingInvalid, match="WEBHOOK_SECRET"):
         webhooks.signers_of(settings)
 
 
-def test_the_signature_is_that_of_the_published_example() -> None:
+def test_the_signature_equals_the_published_example() -> None:
     """The example of the Standard Webhooks specification's own test suite."""
     sign = hmac_signer("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     headers = headers_of(

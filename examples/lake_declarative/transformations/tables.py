@@ -14,7 +14,7 @@ from angarium.lake import gold, silver
 from angarium.lake.schemas import INTERVALS_S, MESSAGES_OPEN
 from angarium.lake.tables import Lake
 from angarium.lake.views import table_of
-from angarium.runtime.settings import load
+from angarium.settings import load
 
 LAKE = Lake.of(load())
 

@@ -24,7 +24,7 @@ from angarium.runtime.errors import AngariumError, ServerMissing, SettingInvalid
 
 if TYPE_CHECKING:
     from angarium.redis.server_info import ServerInfo
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 REDIS_MS_MAX = 2_000  # a server that needs longer for INFO is not fit for use
 PROGRAM_S_MAX = 5.0  # for a program to tell its version; Java is not quick on a busy machine
@@ -69,7 +69,7 @@ def _python() -> Component:
 
 
 def _settings() -> tuple[Settings | None, Component]:
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     try:
         return load(), Component("settings", True, True, "environment and angarium.toml")
@@ -95,7 +95,7 @@ def _server_binary(*, required: bool) -> Component:
 
 
 def _redis(settings: Settings) -> Component:
-    from angarium.runtime.settings import redacted
+    from angarium.settings import redacted
 
     if settings.redis_url == "embedded":
         return _embedded_redis(settings)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from angarium.cli.output import Json, print_json, print_table, printable, run, seconds
+
 if TYPE_CHECKING:
-    from angarium.conversations.order import Need
-    from angarium.conversations.show import Shown, ShownSenders
+    from angarium.conversations.views import ConversationView, SendersView
+    from angarium.conversations.wait_reasons import SenderWait
 
 
 def conversation_commands() -> typer.Typer:
@@ -24,128 +25,98 @@ def conversation_commands() -> typer.Typer:
 
 def show(
     conversation_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Print a conversation's queue in order, and the reason each reply waits."""
-    import msgspec
-    import uvloop
-
-    found = uvloop.run(_look(conversation_id))
+    found = run(_look(conversation_id))
     if as_json:
-        print(msgspec.json.encode(found).decode())
-    elif sys.stdout.isatty():
-        _print_table(found)
-    else:
-        _print_lines(found)
-    if not as_json:
-        _print_needs(found.needs, found.now_ms)
+        print_json(found)
+        return 0
+    print(_summary(found))
+    _print_requests(found)
+    _print_replies(found)
+    _print_needs(found.needs, found.now_ms)
     return 0
 
 
 def senders(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Print the senders of the running processes, and the replies that wait for another one."""
-    import msgspec
-    import uvloop
-
-    found = uvloop.run(_look_at_senders())
+    found = run(_look_at_senders())
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return 0
     for name, processes in found.senders.items():
-        print(
-            f"sender {_plain(name)} in {processes} {'process' if processes == 1 else 'processes'}"
-        )
+        noun = "process" if processes == 1 else "processes"
+        print(f"sender {printable(name)} in {processes} {noun}")
     if not found.senders:
         print("no process sends replies")
     _print_needs(found.needs, found.now_ms)
     return 0
 
 
-async def _look_at_senders() -> ShownSenders:
+async def _look_at_senders() -> SendersView:
     from angarium.cli.runtime import opened
-    from angarium.conversations.show import show_senders
-    from angarium.conversations.store import ConversationStore
+    from angarium.conversations.queries import ConversationQueries
+    from angarium.conversations.views import view_senders
 
     async with opened() as runtime:
-        return await show_senders(ConversationStore(runtime))
+        return await view_senders(ConversationQueries(runtime))
 
 
-def _print_needs(needs: Sequence[Need], now_ms: int) -> None:
-    from angarium.conversations.order import wanted
+def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
+    from angarium.conversations.wait_reasons import process_with_sender
 
     for need in needs:
         many = "1 reply" if need.replies == 1 else f"{need.replies} replies"
         seconds = max(0, now_ms - need.since_ms) // 1000
-        print(f"{many} waiting for {_plain(wanted(need.senders))}, the first for {seconds} s")
+        process = printable(process_with_sender(need.senders))
+        print(f"{many} waiting for {process}, the first for {seconds} s")
 
 
-async def _look(conversation_id: str) -> Shown:
+async def _look(conversation_id: str) -> ConversationView:
     from angarium.cli.runtime import opened
-    from angarium.conversations.show import show
-    from angarium.conversations.store import ConversationStore
+    from angarium.conversations.queries import ConversationQueries
+    from angarium.conversations.views import view_conversation
 
     async with opened() as runtime:
-        return await show(ConversationStore(runtime), conversation_id)
+        return await view_conversation(ConversationQueries(runtime), conversation_id)
 
 
-def _print_lines(found: Shown) -> None:
-    print(_summary(found))
-    for request in found.requests:
-        state = "answered" if request.answered else "no reply yet"
-        print(f"request {_plain(request.request_id)} position {request.position} {state}")
-    for each in found.replies:
-        reply = each.reply
-        place = f"{reply.position}.{reply.number}"
-        text = f"{_plain(reply.response_id)} {reply.status} {_plain(each.reason.text)}"
-        print(f"reply {place} {text}")
-
-
-def _print_table(found: Shown) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    console.print(Text(_summary(found), "bold"))
-    requests = Table(title="Requests", box=None, pad_edge=False, title_justify="left")
-    for heading in ("Position", "Request", "State", "Time left"):
-        requests.add_column(heading, overflow="fold")
-    for request in found.requests:
-        state = Text("answered", "green") if request.answered else Text("no reply yet", "yellow")
-        left = _left(request.until_ms, found.now_ms)
-        requests.add_row(str(request.position), Text(_plain(request.request_id)), state, left)
-    replies = Table(title="Replies", box=None, pad_edge=False, title_justify="left")
-    for heading in ("Place", "Reply", "Status", "Why", "Time left"):
-        replies.add_column(heading, overflow="fold")
-    for each in found.replies:
-        reply = each.reply
-        colour = "green" if each.reason.why in ("send", "sent") else "yellow"
-        replies.add_row(
-            f"{reply.position}.{reply.number}",
-            Text(_plain(reply.response_id)),
-            Text(reply.status, colour),
-            Text(_plain(each.reason.text)),
-            _left(reply.until_ms, found.now_ms),
+def _print_requests(found: ConversationView) -> None:
+    rows = [
+        (
+            each.position,
+            each.request_id,
+            "answered" if each.answered else "no reply yet",
+            _left(each.until_ms, found.now_ms),
         )
-    console.print(requests)
-    console.print(replies)
+        for each in found.requests
+    ]
+    print_table(("position", "request", "state", "time left"), rows)
 
 
-def _summary(found: Shown) -> str:
+def _print_replies(found: ConversationView) -> None:
+    rows = [
+        (
+            f"{each.reply.position}.{each.reply.number}",
+            each.reply.response_id,
+            each.reply.status,
+            each.reason.text,
+            _left(each.reply.until_ms, found.now_ms),
+        )
+        for each in found.replies
+    ]
+    print_table(("place", "reply", "status", "reason", "time left"), rows)
+
+
+def _summary(found: ConversationView) -> str:
     return (
-        f"conversation {_plain(found.conversation_id)}: {found.replies_total} replies in flight, "
-        f"{found.requests_total} requests"
+        f"conversation {printable(found.conversation_id)}: "
+        f"{found.replies_total} replies in flight, {found.requests_total} requests"
     )
 
 
 def _left(until_ms: int, now_ms: int) -> str:
-    return f"{max(0, until_ms - now_ms) / 1000:.1f} s"
-
-
-def _plain(text: str) -> str:
-    """Ids are strangers' text: what would steer a terminal or begin a line is spelled out."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+    return seconds(max(0, until_ms - now_ms))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from angarium.dispatch.letters import DeadLetters
-    from angarium.dispatch.store import DeadLetter, DispatchStore, PartitionStatus
+from angarium.cli.output import Json, print_json, print_table, run, seconds, warn
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+if TYPE_CHECKING:
+    from angarium.dispatch.dead_letters import DispatchDeadLetters
+    from angarium.dispatch.store import DispatchDeadLetter, DispatchStore, PartitionStatus
+
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
 # Of a payload or a reason in a list: a line for people, not the whole of it.
-SHOWN_LETTERS_MAX = 60
+SHOWN_CHARS_MAX = 60
 
 
 def dispatch_commands() -> typer.Typer:
@@ -32,9 +32,7 @@ def dispatch_commands() -> typer.Typer:
 
 def status(as_json: Json = False) -> int:
     """Who leads each partition, what waits there, and who is there to work."""
-    import uvloop
-
-    return uvloop.run(_status(as_json))
+    return run(_status(as_json))
 
 
 async def _status(as_json: bool) -> int:
@@ -42,9 +40,9 @@ async def _status(as_json: bool) -> int:
         partitions = [await store.status(number) for number in range(store.partitions)]
         consumers, dispatchers = await store.consumers(), await store.dispatchers()
     if as_json:
-        _print_json({"partitions": partitions, "consumers": consumers, "dispatchers": dispatchers})
+        print_json({"partitions": partitions, "consumers": consumers, "dispatchers": dispatchers})
         return 0
-    _print_rows(
+    print_table(
         ("partition", "leader", "term", "pending", "oldest", "inbox", "processed", "dead"),
         [_partition_row(each) for each in partitions],
     )
@@ -54,7 +52,7 @@ async def _status(as_json: bool) -> int:
 
 
 def _partition_row(each: PartitionStatus) -> tuple[str, ...]:
-    oldest = f"{each.oldest_ms / 1000:.1f} s" if each.pending else "-"
+    oldest = seconds(each.oldest_ms) if each.pending else "-"
     numbers = (each.inbox, each.processed, each.dead)
     return (
         str(each.partition), each.leader or "nobody", str(each.term), str(each.pending), oldest,
@@ -70,31 +68,29 @@ def list_dead(
     as_json: Json = False,
 ) -> int:
     """List dead letters, oldest first, with what went wrong."""
-    import uvloop
-
-    return uvloop.run(_list_dead(limit, after, as_json))
+    return run(_list_dead(limit, after, as_json))
 
 
 async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
-    from angarium.dispatch.letters import DeadLetters, mark_of, shown
+    from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view, page_cursor
 
-    letters: list[DeadLetter] = []
+    letters: list[DispatchDeadLetter] = []
     mark = None
     async with _store() as store:
-        async for letter in DeadLetters(store).walk(after):
+        async for letter in DispatchDeadLetters(store).walk(after):
             if len(letters) == limit:
-                mark = mark_of(letters[-1])
+                mark = page_cursor(letters[-1])
                 break
             letters.append(letter)
     if as_json:
-        _print_json({"letters": [shown(each) for each in letters], "next": mark})
+        print_json({"letters": [dead_letter_view(each) for each in letters], "next": mark})
         return 0
-    _print_rows(
+    print_table(
         ("message", "died", "deliveries", "last reason", "payload"),
         [_letter_row(each) for each in letters],
     )
     if mark is not None:
-        print(f"angarium: there are more; go on with --after {mark}", file=sys.stderr)
+        warn(f"there are more; go on with --after {mark}")
     return 0
 
 
@@ -105,11 +101,11 @@ def retry(
 ) -> int:
     """Make dead messages pending again, with all their deliveries before them."""
 
-    async def one(letters: DeadLetters, message_id: str) -> str:
+    async def one(letters: DispatchDeadLetters, message_id: str) -> str:
         await letters.retry(message_id)
         return "retried"
 
-    async def all_of_them(letters: DeadLetters) -> dict[str, int]:
+    async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
         return {"retried": 0, **await letters.retry_all()}
 
     return _act(ids, everything, as_json, one, all_of_them)
@@ -122,11 +118,11 @@ def drop(
 ) -> int:
     """Give up dead messages for good."""
 
-    async def one(letters: DeadLetters, message_id: str) -> str:
+    async def one(letters: DispatchDeadLetters, message_id: str) -> str:
         await letters.drop(message_id)
         return "discarded"
 
-    async def all_of_them(letters: DeadLetters) -> dict[str, int]:
+    async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
         return {"discarded": 0, **await letters.drop_all()}
 
     return _act(ids, everything, as_json, one, all_of_them)
@@ -136,33 +132,31 @@ def _act(
     ids: Sequence[str] | None,
     everything: bool,
     as_json: bool,
-    one: Callable[[DeadLetters, str], Awaitable[str]],
-    all_of_them: Callable[[DeadLetters], Awaitable[dict[str, int]]],
+    one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
+    all_of_them: Callable[[DispatchDeadLetters], Awaitable[dict[str, int]]],
 ) -> int:
     """0 when it was done to all that were named; else 1, with a line for each that it was not."""
-    import uvloop
-
     from angarium.runtime.errors import InputInvalid
 
     if bool(ids) == everything:
         raise InputInvalid("name the messages by their ids, or all of them by --all")
 
-    async def run() -> int:
-        from angarium.dispatch.letters import DeadLetters
+    async def act() -> int:
+        from angarium.dispatch.dead_letters import DispatchDeadLetters
 
         async with _store() as store:
-            letters = DeadLetters(store)
+            letters = DispatchDeadLetters(store)
             if everything:
-                return _say_counts(await all_of_them(letters), as_json)
+                return _print_counts(await all_of_them(letters), as_json)
             return await _one_by_one(letters, ids or (), one, as_json)
 
-    return uvloop.run(run())
+    return run(act())
 
 
 async def _one_by_one(
-    letters: DeadLetters,
+    letters: DispatchDeadLetters,
     ids: Sequence[str],
-    one: Callable[[DeadLetters, str], Awaitable[str]],
+    one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
     as_json: bool,
 ) -> int:
     from angarium.runtime.errors import Conflict, NotFound
@@ -176,18 +170,18 @@ async def _one_by_one(
             outcomes[message_id] = error.code
             problems.append(str(error))
     if as_json:
-        _print_json({"messages": outcomes})
+        print_json({"messages": outcomes})
     else:
         for message_id, outcome in outcomes.items():
             print(f"{message_id} {outcome}")
     for problem in problems:
-        print(f"angarium: {problem}", file=sys.stderr)
+        warn(problem)
     return 1 if problems else 0
 
 
-def _say_counts(counts: dict[str, int], as_json: bool) -> int:
+def _print_counts(counts: dict[str, int], as_json: bool) -> int:
     if as_json:
-        _print_json(counts)
+        print_json(counts)
     else:
         print(", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0
@@ -202,7 +196,7 @@ async def _store() -> AsyncIterator[DispatchStore]:
         yield DispatchStore(runtime)
 
 
-def _letter_row(letter: DeadLetter) -> tuple[str, ...]:
+def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:
     from datetime import datetime
 
     died = datetime.fromtimestamp(letter.at_ms / 1000).isoformat(" ", "seconds")
@@ -214,28 +208,4 @@ def _letter_row(letter: DeadLetter) -> tuple[str, ...]:
 def _short(text: str) -> str:
     # What strangers published may hold what a terminal would obey.
     line = "".join(letter if letter.isprintable() else " " for letter in text)
-    return line if len(line) <= SHOWN_LETTERS_MAX else f"{line[: SHOWN_LETTERS_MAX - 1]}…"
-
-
-def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people; when piped, a line for each, its cells parted by tabs."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            print("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading.capitalize(), overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
+    return line if len(line) <= SHOWN_CHARS_MAX else f"{line[: SHOWN_CHARS_MAX - 1]}…"

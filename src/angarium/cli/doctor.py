@@ -1,65 +1,49 @@
-"""`angarium doctor`: what is here, what is missing, and the command that mends it.
+"""`angarium doctor`: what is installed, what is missing, and the command that fixes it.
 
-A table for people, plain lines when piped, a list with `--json`. Exit code 0 when everything that
-is required is fine, 1 otherwise.
+Exit code 0 when everything that is required is fine, 1 otherwise.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from angarium.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from angarium.cli.components import Component
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Say what is missing, and the command that fixes it."""
     from angarium.cli.components import examine
 
     components = list(examine())
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(components).decode())
-    elif sys.stdout.isatty():
-        _print_table(components)
+        print_json(components)
     else:
-        _print_lines(components)
+        _print(components)
     return 0 if all(each.ok for each in components if each.required) else 1
 
 
-def _print_lines(components: Sequence[Component]) -> None:
-    for each in components:
-        need = "required" if each.required else "optional"
-        fix = f" -> {each.fix}" if each.fix else ""
-        print(f"{_state(each):<7} {need:<9} {each.name:<13} {_found(each)}{fix}")
-
-
-def _print_table(components: Sequence[Component]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print(components: Sequence[Component]) -> None:
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "Component", "", "Found"):
-        table.add_column(heading, overflow="fold")
+    terminal = sys.stdout.isatty()
+    rows = []
     for each in components:
         colour = "green" if each.ok else "red" if each.required else "yellow"
-        need = Text("required" if each.required else "optional", "dim")
-        table.add_row(Text(_state(each), colour), each.name, need, Text(_found(each)))
-    console = Console()
-    console.print(table)
+        need = "required" if each.required else "optional"
+        fix = f" -> {each.fix}" if each.fix and not terminal else ""
+        rows.append((Text(_state(each), colour), need, each.name, f"{_found(each)}{fix}"))
+    print_table(("", "", "component", "found") if terminal else (), rows)
     for each in components:
-        if each.fix is not None:
-            # Outside the table, on one line: a command folded into a column can't be copied.
-            line = Text.assemble("To fix ", each.name, ": ", (each.fix, "bold"))
-            console.print(line, soft_wrap=True)
+        if terminal and each.fix is not None:
+            # Below the table, on one line: a command folded into a column can't be copied.
+            print(f"To fix {each.name}: {each.fix}")
 
 
 def _state(component: Component) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from angarium.cli.output import Json, print_json, run
+
 if TYPE_CHECKING:
     from angarium.server.search import HistoryEvent, SearchAnswer
 
@@ -14,15 +16,14 @@ def find(
     id: Annotated[
         str, typer.Argument(help="Of a message, transaction, conversation, reply, connection, key.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Find an id in every module, in the journal and in the lake."""
     import msgspec
-    import uvloop
 
-    answer = uvloop.run(_find(id))
+    answer = run(_find(id))
     if as_json:
-        print(msgspec.json.encode(answer).decode())
+        print_json(answer)
         return 0
     for found in answer.found:
         state = msgspec.json.encode(found.state).decode()

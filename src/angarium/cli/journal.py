@@ -1,11 +1,12 @@
-"""`angarium journal …`: how full each partition's journal is, and who holds it."""
+"""`angarium journal …`: how full each partition's journal is, and who reads it."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from angarium.cli.output import Json, print_json, print_table, run
 
 if TYPE_CHECKING:
     from angarium.runtime.journal import JournalStatus
@@ -21,36 +22,28 @@ def journal_commands() -> typer.Typer:
 
 
 def show(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Print each partition's journal: what it holds, what was dropped, who reads it."""
-    import msgspec
-    import uvloop
-
-    partitions = uvloop.run(_look())
+    partitions = run(_look())
     if as_json:
-        print(msgspec.json.encode(partitions).decode())
+        print_json(partitions)
         return 0
     rows = [_row(number, status) for number, status in enumerate(partitions)]
-    if sys.stdout.isatty():
-        _print_table(rows)
-    else:
-        for row in rows:
-            print("partition {} entries {} events {} dropped {} readers {}".format(*row))
+    print_table(("partition", "entries", "events ever", "dropped", "readers"), rows)
     return 0
 
 
 def forget(
     reader: Annotated[str, typer.Argument(help="Name of the reader, as `show` prints it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Let the journal be trimmed past a reader that is gone for good."""
-    import json
-
-    import uvloop
-
-    uvloop.run(_forget(reader))
-    print(json.dumps({"forgotten": reader}) if as_json else f"forgotten: {reader}")
+    run(_forget(reader))
+    if as_json:
+        print_json({"forgotten": reader})
+    else:
+        print(f"forgotten: {reader}")
     return 0
 
 
@@ -81,16 +74,3 @@ async def _forget(reader: str) -> None:
 def _row(number: int, status: JournalStatus) -> tuple[Any, ...]:
     readers = ", ".join(f"{name} at {at or '-'}" for name, at in sorted(status.readers.items()))
     return number, status.entries, status.events, status.dropped_events, readers or "none"
-
-
-def _print_table(rows: list[tuple[Any, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("Partition", "Entries", "Events ever", "Dropped", "Readers"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    Console().print(table)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from angarium.lake.replay import Plan, Planned, Send
     from angarium.lake.steps import LakeTables
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
@@ -60,7 +60,7 @@ def run(
 ) -> int:
     """Read the journal, the results and the archive into the lake's tables."""
     from angarium.lake.runner import run_lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load(**({"app": app} if app else {}))
     with (
@@ -98,7 +98,7 @@ def audit(
     from angarium.lake import audit as audits
     from angarium.lake import reconcile as statistics
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load()
     lake = Lake.of(settings)
@@ -152,7 +152,7 @@ def report(
     from angarium.lake.report import report as draw
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import InputInvalid
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     lake = Lake.of(load())
     with progress(quiet=as_json, counts=False) as tell:
@@ -178,7 +178,7 @@ def query(
     """Ask the lake in SQL; DuckDB answers, Spark is not needed."""
     from angarium.lake.query import ask
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     with progress(quiet=as_json, counts=False) as tell:
         tell({"state": "asking"})
@@ -204,7 +204,7 @@ def replay(
     """Send rows of the lake back into their module, each once. Shows them unless --send."""
     from angarium.lake import replay as replays
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load()
     replays.check(name, source)
@@ -228,7 +228,7 @@ def compact(context: typer.Context, as_json: Json = False) -> int:
     """Put small files together, and delete those that no table needs any more."""
     from angarium.lake.pipeline import tidy
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load()
     lake = Lake.of(settings)
@@ -304,14 +304,16 @@ def _to_transactions(runtime: Runtime) -> Send:
     import msgspec
 
     from angarium.transactions.client import Transactions
-    from angarium.transactions.model import Start
+    from angarium.transactions.model import TransactionStart
 
     transactions = Transactions(runtime)
 
     async def send(planned: Planned, key: str) -> str:
         row = planned.row
         data = msgspec.json.encode(msgspec.json.decode(row["state"]).get("data"))
-        start = Start(row["pipeline"], data, row["owner"], external_id=key, version=row["version"])
+        start = TransactionStart(
+            row["pipeline"], data, row["owner"], external_id=key, version=row["version"]
+        )
         return (await transactions.start(start)).transaction_id
 
     return send
@@ -378,7 +380,7 @@ def _with_runtime(use: Callable[[Runtime], Any], settings: Settings | None = Non
     import uvloop
 
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     async def run() -> Any:
         async with Runtime.open(settings or load()) as runtime:

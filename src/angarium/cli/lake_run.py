@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 LOG = "lake-run.log"  # in the home folder; that of the run before is beside it
 

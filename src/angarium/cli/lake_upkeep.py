@@ -11,7 +11,7 @@ import typer
 from angarium.cli.lake_run import progress, spark_aside
 
 if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 
@@ -27,7 +27,7 @@ def shell(
 ) -> int:
     """Open Python with Spark, and every table of the lake in `spark.sql`."""
     from angarium.lake.shell import run_shell
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = load()
     with spark_aside(settings, context.obj.debug):
@@ -45,7 +45,7 @@ def erase(
     from angarium.lake.spark import start
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import InputInvalid
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     if not key.strip():
         raise InputInvalid("the key is empty; name one with --key")
@@ -77,7 +77,7 @@ def rebuild(
     from angarium.lake.spark import start
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import Conflict
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings: Settings = load()
     lake = Lake.of(settings)

@@ -25,11 +25,11 @@ from angarium.cli.journal import journal_commands
 from angarium.cli.lake import lake_commands
 from angarium.cli.pickup import pickup_commands
 from angarium.cli.publish import publish
-from angarium.cli.route import route_commands
+from angarium.cli.routing import routing_commands
 from angarium.cli.serve import serve
 from angarium.cli.tokens import token_commands
 from angarium.cli.top import top
-from angarium.cli.tx import pipeline_commands, tx_commands
+from angarium.cli.transactions import pipeline_commands, transaction_commands
 from angarium.cli.up import up
 from angarium.runtime.errors import AngariumError, SettingInvalid
 
@@ -74,8 +74,10 @@ def application() -> typer.Typer:
     app.command()(bench)
     app.add_typer(dispatch_commands(), name="dispatch")
     app.add_typer(conversation_commands(), name="conversation")
-    app.add_typer(route_commands(), name="route")
-    app.add_typer(tx_commands(), name="tx")
+    app.add_typer(routing_commands(), name="routing")
+    app.add_typer(routing_commands(), name="route", hidden=True)
+    app.add_typer(transaction_commands(), name="transactions")
+    app.add_typer(transaction_commands(), name="tx", hidden=True)
     app.add_typer(pickup_commands(), name="pickup")
     app.add_typer(pipeline_commands(), name="pipeline")
     app.add_typer(token_commands(), name="token")

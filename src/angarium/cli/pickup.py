@@ -1,17 +1,17 @@
-"""`angarium pickup`: what waits for a connection, who has its live session, and emptying it."""
+"""`angarium pickup`: a connection's queue and live session, and emptying it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-if TYPE_CHECKING:
-    from angarium.pickup.inspection import Inspection, Overview, Shown
+from angarium.cli.output import Json, print_json, print_table, run
 
-Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+if TYPE_CHECKING:
+    from angarium.pickup.inspection import ConnectionQueue, Inspection, PickupOverview
+
 Tenant = Annotated[str, typer.Option("--tenant", help="Whose connection it is.")]
 T = TypeVar("T")
 
@@ -32,21 +32,23 @@ def show(
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> int:
-    """Say what waits for a connection, or how the module stands."""
+    """Show what waits for a connection, or the state of the module."""
     if connection is None:
-        overview: Overview = _run(lambda inspection: inspection.overview())
-        _print_json(overview) if as_json else _print_overview(overview)
+        overview: PickupOverview = _run(lambda inspection: inspection.overview())
+        print_json(overview) if as_json else _print_overview(overview)
         return 0
-    found: Shown = _run(lambda inspection: inspection.show(tenant, connection))
+    found: ConnectionQueue = _run(lambda inspection: inspection.show(tenant, connection))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return 0
-    print(f"connection {found.connection_id} of {found.tenant}")
-    print(f"pending    {found.pending} ({found.archived} in the database)")
-    print(f"sending    {found.sending}")
-    print(f"bytes      {found.bytes}")
-    session = f"{found.session} at {found.gateway}" if found.live else "none"
-    print(f"session    {session}")
+    rows = [
+        ("connection", f"{found.connection_id} of {found.tenant}"),
+        ("pending", f"{found.pending} ({found.archived} in the database)"),
+        ("sending", found.sending),
+        ("bytes", found.bytes),
+        ("session", f"{found.session} at {found.gateway}" if found.live else "none"),
+    ]
+    print_table((), rows)
     return 0
 
 
@@ -65,16 +67,14 @@ def drain(
         typer.confirm(f"Remove all messages of {connection}{whose} for good?", abort=True)
     removed: int = _run(lambda inspection: inspection.drain(tenant, connection, recipient))
     if as_json:
-        _print_json({"removed": removed})
+        print_json({"removed": removed})
     else:
         print(f"{removed} messages removed")
     return 0
 
 
 def _run(ask: Callable[[Inspection], Awaitable[T]]) -> T:
-    import uvloop
-
-    return uvloop.run(_asked(ask))
+    return run(_asked(ask))
 
 
 async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
@@ -85,23 +85,10 @@ async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
         return await ask(module)
 
 
-def _print_overview(overview: Overview) -> None:
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("gateway", "sessions", "live", box=None)
-        for each in overview.gateways:
-            table.add_row(each.gateway, str(each.sessions), "yes" if each.live else "no")
-        Console().print(table)
-    else:
-        for each in overview.gateways:
-            print(f"{each.gateway} {each.sessions} {'live' if each.live else 'dead'}")
+def _print_overview(overview: PickupOverview) -> None:
+    rows = [
+        (each.gateway, each.sessions, "yes" if each.live else "no") for each in overview.gateways
+    ]
+    print_table(("gateway", "sessions", "live"), rows)
     print(f"{overview.queues} queues with messages in Redis, {overview.archived} archived messages")
     print(f"{overview.moving} on their way to the database, {overview.pushes} pushes to send")
-
-
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from angarium.cli.output import Json, print_json, run, warn
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
@@ -36,11 +38,9 @@ def publish(
         typer.Option("--key", help="Idempotency key of a single durable message."),
     ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Each message so often.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Publish messages on the channel, or put them into the durable intake."""
-    import uvloop
-
     from angarium.runtime.errors import InputInvalid
 
     if key is not None and not (durable and key):
@@ -48,8 +48,8 @@ def publish(
     if key is not None and (len(messages) > 1 or count > 1 or messages == ["-"]):
         raise InputInvalid("--key is for one message, given as an argument or @FILE")
     if durable:
-        return uvloop.run(_enqueue(messages, count, key, as_json))
-    return uvloop.run(_publish(messages, count, as_json))
+        return run(_enqueue(messages, count, key, as_json))
+    return run(_publish(messages, count, as_json))
 
 
 async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
@@ -65,12 +65,12 @@ async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
             sent += len(chunk)
         channel = store.channel
     if as_json:
-        _print_json({"messages": sent, "listeners": listeners, "unheard": unheard})
+        print_json({"messages": sent, "listeners": listeners, "unheard": unheard})
     else:
         print(f"{_count(sent, 'message')} on {channel}, heard by {listeners}")
     if unheard:
         hint = "start a dispatcher, or publish with --durable"
-        _warn(f"nobody listened to {_count(unheard, 'message')}: lost; {hint}")
+        warn(f"nobody listened to {_count(unheard, 'message')}: lost; {hint}")
     return 0
 
 
@@ -91,13 +91,13 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
         dispatchers = len(await store.dispatchers())
     if as_json:
         messages = [each._asdict() for each in shown]
-        _print_json({"messages": messages, "dispatchers": dispatchers})
+        print_json({"messages": messages, "dispatchers": dispatchers})
     else:
         again = f", {duplicates} of them sent before" if duplicates else ""
         id = f": {shown[0].message_id}" if sent == len(shown) == 1 else ""
         print(f"{_count(sent, 'message')} in the durable intake{id}{again}")
     if not dispatchers:
-        _warn("no dispatcher runs; the messages wait until one does")
+        warn("no dispatcher runs; the messages wait until one does")
     return 0
 
 
@@ -105,7 +105,7 @@ def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
     """What comes from stdin may go on for long, with Redis away in the middle of it."""
     from angarium.cli.runtime import opened
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     return Runtime.open(load()) if "-" in arguments else opened()
 
@@ -113,10 +113,10 @@ def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
 def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:
     """Checked payloads in the order given. Arguments are checked before the first one goes; of
     stdin, what is there goes at once."""
-    for run in _runs(arguments, store):
+    for payloads in _runs(arguments, store):
         chunk: list[bytes] = []
         size = 0
-        for payload in run:
+        for payload in payloads:
             for _ in range(count):
                 chunk.append(payload)
                 size += len(payload)
@@ -187,13 +187,3 @@ def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
-
-
-def _warn(problem: str) -> None:
-    print(f"angarium: {problem}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 # Longer than a connection over a slow line takes, shorter than anyone waits without wondering.
 PATIENCE_MS = 2_000
@@ -21,7 +21,7 @@ PATIENCE_MS = 2_000
 @asynccontextmanager
 async def opened() -> AsyncIterator[Runtime]:
     from angarium.runtime.runtime import Runtime
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     async with Runtime.open(impatient(load())) as runtime:
         yield runtime

@@ -34,11 +34,12 @@ def serve(
 
     names = app.checked(roles)
 
-    from angarium.runtime import log, settings
+    from angarium.runtime import log
     from angarium.server import host
+    from angarium.settings import load
 
     given: dict[str, Any] = {} if application is None else {"app": application}
     if groups:
         given["transactions"] = {"node_groups": groups}
     log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
-    return host.run(app.compose(names, settings.load(**given)))
+    return host.run(app.compose(names, load(**given)))

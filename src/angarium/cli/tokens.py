@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from angarium.cli.output import Json, print_json, print_table, run
+
 if TYPE_CHECKING:
     from angarium.runtime.tokens import TokenStore
 
 T = TypeVar("T")
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 
 
 def token_commands() -> typer.Typer:
@@ -28,47 +29,45 @@ def create(
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="Only for what is this tenant's.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> int:
     """Make a token. It is shown this once; only its hash is kept."""
     token = _run(lambda store: store.create(name, scope, tenant), remember=True)
     if as_json:
-        _print_json({"name": name, "scope": scope, "tenant": tenant, "token": token})
+        print_json({"name": name, "scope": scope, "tenant": tenant, "token": token})
     else:
         print(token)
     return 0
 
 
-def list_tokens(as_json: AsJson = False) -> int:
+def list_tokens(as_json: Json = False) -> int:
     """All tokens that were made, without the tokens themselves."""
     found = _run(lambda store: store.listed())
     if as_json:
-        _print_json([{"id": each.id, "token": each.token} for each in found])
+        print_json([{"id": each.id, "token": each.token} for each in found])
         return 0
-    for each in found:
-        tenant = f" for {each.token.tenant}" if each.token.tenant else ""
-        print(f"{each.id}  {each.token.scope:<5}  {each.token.name}{tenant}")
     if not found:
         print("no tokens; `angarium token create NAME --scope admin` makes one")
+        return 0
+    rows = [(each.id, each.token.scope, each.token.name, each.token.tenant) for each in found]
+    print_table(("id", "scope", "name", "tenant"), rows)
     return 0
 
 
 def revoke(
-    id: Annotated[str, typer.Argument(help="As `token list` shows it.")], as_json: AsJson = False
+    id: Annotated[str, typer.Argument(help="As `token list` shows it.")], as_json: Json = False
 ) -> int:
     """Take a token back; every API process knows within seconds."""
     _run(lambda store: store.revoke(id))
     if as_json:
-        _print_json({"revoked": id})
+        print_json({"revoked": id})
     else:
         print(f"revoked {id}")
     return 0
 
 
 def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -> T:
-    import uvloop
-
-    async def run() -> T:
+    async def used() -> T:
         from angarium.cli.runtime import opened
         from angarium.runtime.tokens import TokenStore
         from angarium.runtime.tokens_seen import TokensSeen
@@ -79,10 +78,4 @@ def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -
                 TokensSeen(runtime, "api").write_note()
             return answer
 
-    return uvloop.run(run())
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
+    return run(used())

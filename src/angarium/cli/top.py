@@ -1,4 +1,4 @@
-"""`angarium top`: the building in the terminal, the same figures as on the dashboard.
+"""`angarium top`: the whole system in the terminal, with the same metrics as the dashboard.
 
 Asks Redis itself, so it needs no API process. On a terminal it stays and redraws; into a pipe, or
 with `--once`, it prints once and ends, after the few seconds that a rate takes to be seen.
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from angarium.cli.output import print_json, run
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -19,14 +21,6 @@ if TYPE_CHECKING:
 # Roles report every 3 s; two reports make a rate.
 BETWEEN_S = 3.2
 INTERVAL_S_MIN = 0.2
-# Module -> the joints whose rates say most, with what happens there.
-SHOWN = {
-    "dispatch": (("accepted", "in"), ("completed", "done"), ("redelivered", "again")),
-    "routing": (("accepted", "in"), ("delivered", "done")),
-    "transactions": (("started", "taken"), ("completed", "ended")),
-    "conversations": (("sent", "sent"), ("delivered", "acknowledged")),
-    "pickup": (("accepted", "in"), ("sent", "live"), ("delivered", "picked up")),
-}
 
 
 def top(
@@ -38,12 +32,10 @@ def top(
         float, typer.Option("--interval", min=INTERVAL_S_MIN, help="Seconds between two looks.")
     ] = 1.0,
 ) -> int:
-    """Watch the building: what waits in each module, how fast it moves, what needs an eye."""
-    import uvloop
-
+    """Watch what waits in each module, how fast it moves, and what needs attention."""
     stays = not once and (as_json or sys.stdout.isatty())
     try:
-        uvloop.run(_watch(as_json=as_json, interval_s=interval_s if stays else None))
+        run(_watch(as_json=as_json, interval_s=interval_s if stays else None))
     except BrokenPipeError:
         return 0  # whoever read us has seen enough
     return 0
@@ -61,10 +53,10 @@ async def _watch(*, as_json: bool, interval_s: float | None) -> None:
             await sampler.sample()
             await asyncio.sleep(BETWEEN_S)
             sample = await sampler.sample()
-            _print_json(sample) if as_json else _print_once(sample)
+            print_json(sample) if as_json else _print_once(sample)
         elif as_json:
             while True:
-                _print_json(await sampler.sample())
+                print_json(await sampler.sample())
                 await asyncio.sleep(interval_s)
         else:
             await _stay(sampler, interval_s)
@@ -88,12 +80,6 @@ async def _stay(sampler: Any, interval_s: float) -> None:
             await asyncio.sleep(interval_s)
 
 
-def _print_json(sample: Overview) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(sample).decode(), flush=True)
-
-
 def _print_once(sample: Overview) -> None:
     """Plain lines in a pipe, a table for people."""
     if sys.stdout.isatty():
@@ -104,7 +90,7 @@ def _print_once(sample: Overview) -> None:
     for module in sample.modules:
         rates = " ".join(
             f"{event}_per_s={sample.rates[f'{module.name}.{event}']:g}"
-            for event, _ in SHOWN[module.name]
+            for event, _ in _shown(module.name)
         )
         oldest = "" if module.oldest_ms is None else f" oldest_ms={module.oldest_ms}"
         print(
@@ -152,19 +138,26 @@ def _modules(sample: Overview) -> RenderableType:
 def _rates(sample: Overview, module: ModuleMetrics) -> str:
     return "  ".join(
         f"{word} {sample.rates[f'{module.name}.{event}']:,.1f}"
-        for event, word in SHOWN[module.name]
+        for event, word in _shown(module.name)
     )
+
+
+def _shown(name: str) -> list[tuple[str, str]]:
+    """The rates that say most of a module, with a word for each."""
+    from angarium.modules import MODULES
+
+    return [(rate.name, rate.label) for each in MODULES if each.name == name for rate in each.rates]
 
 
 def _processes(sample: Overview) -> RenderableType:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("Role", "Host", "Process", "Heard of"):
+    for heading in ("Role", "Host", "Process", "Last report"):
         table.add_column(heading, overflow="fold")
     for process in sample.processes:
-        heard = f"{max(0, sample.at_ms - process.at_ms) / 1000:.1f} s ago"
-        table.add_row(process.role, process.host, str(process.pid), heard)
+        reported = f"{max(0, sample.at_ms - process.at_ms) / 1000:.1f} s ago"
+        table.add_row(process.role, process.host, str(process.pid), reported)
     return table
 
 

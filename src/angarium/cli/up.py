@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from angarium.runtime.service import Service
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 
 def up(
@@ -27,8 +27,8 @@ def up(
 ) -> int:
     """Run everything in one process, with an embedded Redis unless another is set."""
     from angarium.runtime import log
-    from angarium.runtime.settings import load
     from angarium.server import app, host
+    from angarium.settings import load
 
     # At a terminal the address and the hints stay in sight: only what needs an eye comes after.
     level = logging.WARNING if sys.stderr.isatty() else logging.INFO
@@ -85,7 +85,7 @@ def _http_url(settings: Settings, services: Sequence[Service]) -> str:
 
 
 def _redis(settings: Settings) -> str:
-    from angarium.runtime.settings import redacted
+    from angarium.settings import redacted
 
     if settings.redis_url == "embedded":
         return f"embedded server in {settings.home / 'redis'}"

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from angarium.runtime import application
-from angarium.runtime.trace import IN_HAND
+from angarium.runtime.trace import CURRENT_WORK
 
 if TYPE_CHECKING:
     from angarium.client.client import Client
@@ -48,13 +48,13 @@ class Angarium(application.Angarium):
     @property
     def message_id(self) -> str | None:
         """The id of the message that the worker's function has in hand."""
-        handling = IN_HAND.get()
+        handling = CURRENT_WORK.get()
         return None if handling is None else handling.message_id
 
     @property
     def traceparent(self) -> str | None:
         """The trace of what is in hand, to be passed on to others."""
-        handling = IN_HAND.get()
+        handling = CURRENT_WORK.get()
         return None if handling is None else handling.trace.header
 
     def bind(self, runtime: Runtime) -> None:

@@ -2,7 +2,7 @@
 
 Inside a role's process it stands on the runtime of that process; anywhere else it is entered as a
 context and opens its own. A module's part is imported when it is first used. Nothing is decided
-here: each part checks what it is given as its module's HTTP face does, and calls the module's
+here: each part checks what it is given as its module's HTTP API does, and calls the module's
 store.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from angarium.client.pickup import PickupClients
     from angarium.client.routing import RoutingClient
     from angarium.client.transactions import TransactionsClient
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
 
 MODULES = ("dispatch", "routing", "transactions", "conversations", "pickup")
@@ -48,7 +48,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         if self._given is None and self._opened is None:
-            from angarium.runtime.settings import load
+            from angarium.settings import load
 
             async with AsyncExitStack() as stack:
                 runtime = Runtime.open(self._settings or load())

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from angarium.conversations.answers import NewReply
-from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
 from angarium.conversations.model import (
     MessageOptions,
-    MinMessageInfo,
     TaskItem,
-    encode_task,
-    need_of,
 )
-from angarium.conversations.show import Shown, show
+from angarium.conversations.operations import ConversationOperations, new_reply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import current_trace
@@ -31,17 +28,20 @@ class ConversationsClient:
         self._settings = runtime.settings
         self._tracing = runtime.tracing
         self._store = ConversationStore(runtime)
-        self._manager = MessageSyncManager(self._store, runtime.settings.conversations)
+        self._operations = ConversationOperations(
+            self._store, runtime.settings.group(ConversationsSettings)
+        )
 
     async def request(
         self, conversation_id: str, request_id: str, origin: str = "pickup", *, corr: str = ""
     ) -> str:
         """Open a request, once: 'created' | 'duplicate'. Its replies leave by `origin`."""
-        info = MinMessageInfo(request_id, "", conversation_id)
 
         async def open_under(corr: str) -> str:
-            status, _ = await self._store.create_request(info, origin, wall_clock_ms(), corr)
-            return status
+            opened = await self._operations.open_request(
+                conversation_id, request_id, origin, corr=corr
+            )
+            return opened[0]
 
         return await self._traced("conversations request", conversation_id, corr, open_under)
 
@@ -57,30 +57,26 @@ class ConversationsClient:
         address: Any = None,
         corr: str = "",
     ) -> str:
-        """'accepted' | 'duplicate'. `address` is for the sender: see `pickup.letterbox.Address`."""
+        """'accepted' | 'duplicate'. `address` is for the sender: see `PickupAddress`."""
         if callback_url is not None:
             check_url(callback_url, allow_private=self._settings.allow_private_addresses)
         options = MessageOptions(payload, sender, callback_url, address)
 
         async def reply_under(corr: str) -> str:
-            task = encode_task(TaskItem(options, response_id, conversation_id, corr=corr))
-            accepted = await self._store.accept_reply(
-                NewReply(
-                    conversation_id, request_id, response_id, wall_clock_ms(), task, corr,
-                    need=need_of(options),
-                )
-            )  # fmt: skip
+            task = TaskItem(options, response_id, conversation_id, corr=corr)
+            new = new_reply(conversation_id, request_id, response_id, task, corr=corr)
+            accepted = await self._store.accept_reply(new)
             return "duplicate" if accepted.duplicate else "accepted"
 
         return await self._traced("conversations reply", conversation_id, corr, reply_under)
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
         """'delivered' | 'gone'; raises `AckUnknown`."""
-        return await self._manager.acknowledge(ack_id, conversation_id)
+        return await self._operations.acknowledge(ack_id, conversation_id)
 
-    async def show(self, conversation_id: str) -> Shown:
+    async def show(self, conversation_id: str) -> ConversationView:
         """Who waits for whom, and why."""
-        return await show(self._store, conversation_id)
+        return await view_conversation(self._store, conversation_id)
 
     async def _traced(
         self, name: str, conversation_id: str, corr: str, call: Callable[[str], Awaitable[str]]

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from angarium.client.dispatch import encoded
-from angarium.pickup.archive import Archive
-from angarium.pickup.inspection import Inspection, Shown
-from angarium.pickup.letterbox import Letter, Letterbox, letter_id
-from angarium.pickup.mailbox import Mailbox
-from angarium.pickup.model import DEFAULT_TENANT, Message, queue_name
+from angarium.conversations.settings import ConversationsSettings
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage, derived_id
+from angarium.pickup.inspection import ConnectionQueue, Inspection
+from angarium.pickup.model import DEFAULT_TENANT, StoredMessage, queue_name
+from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore, TakeLimits
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.runtime import Runtime
@@ -25,9 +26,10 @@ from angarium.runtime.text import check_text
 class PickupClients:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
-        self._box = Letterbox(runtime)
+        repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
+        self._adds = DeduplicatedAdd(runtime, repeats_ms)
         self._store = PickupStore(runtime)
-        self._archive: Archive | None = None
+        self._archive: MessageArchive | None = None
         self._opening = asyncio.Lock()
 
     async def add(
@@ -48,9 +50,9 @@ class PickupClients:
             if text is not None:
                 check_text(text, name)
         parts = (self._settings.prefix, tenant, connection_id, key or time_ordered_id().hex)
-        message_id = letter_id(*parts)
-        await self._box.put(
-            Letter(
+        message_id = derived_id(*parts)
+        await self._adds.add(
+            NewMessage(
                 connection_id, encoded(payload), message_id, recipients, tenant, push_token,
                 key or "",
             )
@@ -64,15 +66,15 @@ class PickupClients:
         recipient: str = "",
         limit: int = 100,
         tenant: str = DEFAULT_TENANT,
-    ) -> list[Message]:
+    ) -> list[StoredMessage]:
         """Oldest first; they come again unless they are removed in time."""
         limits = self._settings.limits
         messages_max = min(limit, limits.pickup_take_messages_max)
         queue = _queue(tenant, connection_id)
         check_text(recipient, "recipient")
-        mailbox = await self._mailbox()
+        queues = await self._queues()
         most = TakeLimits(messages_max, limits.pickup_take_bytes_max)
-        return (await mailbox.take_portion(queue, recipient, most)).messages
+        return (await queues.take(queue, recipient, most)).messages
 
     async def remove(
         self, connection_id: str, message_ids: Sequence[str], *, tenant: str = DEFAULT_TENANT
@@ -81,13 +83,13 @@ class PickupClients:
         queue = _queue(tenant, connection_id)
         for message_id in message_ids:
             check_text(message_id, "message_id")
-        return await (await self._mailbox()).remove(queue, message_ids)
+        return await (await self._queues()).remove(queue, message_ids)
 
     async def count(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> int:
         queue = _queue(tenant, connection_id)
-        return await (await self._mailbox()).count(queue, "")
+        return await (await self._queues()).count(queue, "")
 
-    async def show(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> Shown:
+    async def show(self, connection_id: str, *, tenant: str = DEFAULT_TENANT) -> ConnectionQueue:
         _queue(tenant, connection_id)
         return await Inspection(self._store, await self._open()).show(tenant, connection_id)
 
@@ -96,14 +98,14 @@ class PickupClients:
         if archive is not None:
             await archive.close()
 
-    async def _mailbox(self) -> Mailbox:
-        return Mailbox(self._store, await self._open())
+    async def _queues(self) -> PickupQueues:
+        return PickupQueues(self._store, await self._open())
 
-    async def _open(self) -> Archive:
+    async def _open(self) -> MessageArchive:
         async with self._opening:
             if self._archive is None:
                 settings = self._settings
-                self._archive = await Archive.open(settings.database_url, settings.prefix)
+                self._archive = await MessageArchive.open(settings.database_url, settings.prefix)
             return self._archive
 
 

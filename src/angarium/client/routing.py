@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.routing.listening import rules_of
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import KeyState, RoutingStore
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.runtime import Runtime
@@ -13,7 +13,7 @@ from angarium.runtime.text import check_text
 class RoutingClient:
     def __init__(self, runtime: Runtime) -> None:
         settings = runtime.settings
-        self._store = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._store = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._bytes_max = settings.limits.http_body_bytes_max
         self._key_bytes_max = settings.limits.id_bytes_max
 

@@ -15,15 +15,20 @@ from angarium.lake.filed import transactions_of
 from angarium.redis.backoff import Backoff
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import IN_HAND, TRACEPARENT, Trace, current_trace
+from angarium.runtime.trace import CURRENT_WORK, TRACEPARENT, Trace, current_trace
 from angarium.transactions.client import Transactions
-from angarium.transactions.model import OWNER_DEFAULT, Start, Started, Transaction
-from angarium.transactions.pipeline import Pipeline, pipeline_of
+from angarium.transactions.model import (
+    OWNER_DEFAULT,
+    Transaction,
+    TransactionStart,
+    TransactionStarted,
+)
+from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
 
 
 class TransactionsClient:
     def __init__(self, runtime: Runtime) -> None:
-        self._transactions = Transactions(runtime, elsewhere=transactions_of(runtime.settings))
+        self._transactions = Transactions(runtime, lake_lookup=transactions_of(runtime.settings))
         self._clock = runtime.clock
         self._tracing = runtime.tracing
 
@@ -36,9 +41,9 @@ class TransactionsClient:
         external_id: str | None = None,
         version: int | None = None,
         webhook: str | None = None,
-    ) -> Started:
+    ) -> TransactionStarted:
         """Started, or the first one of its externalId (`duplicate`)."""
-        start = Start(
+        start = TransactionStart(
             pipeline,
             encoded({} if data is None else data),
             owner,
@@ -48,7 +53,7 @@ class TransactionsClient:
         )
         return await self._traced(start, current_trace())
 
-    async def _traced(self, start: Start, trace: Trace | None) -> Started:
+    async def _traced(self, start: TransactionStart, trace: Trace | None) -> TransactionStarted:
         """With the trace of what is in hand, or else with the one that follows from its id."""
         tracing, values = self._tracing, {"angarium.pipeline": start.pipeline}
         if tracing is None:
@@ -67,7 +72,7 @@ class TransactionsClient:
         return await self._transactions.get(transaction_id)
 
     async def by_external_id(self, external_id: str, owner: str = OWNER_DEFAULT) -> Transaction:
-        return await self._transactions.get_external(owner, external_id)
+        return await self._transactions.get_by_external_id(owner, external_id)
 
     async def wait(self, transaction_id: str, timeout_s: float = 30.0) -> Transaction:
         """Its end, or what there is when the time is over."""
@@ -88,7 +93,7 @@ class TransactionsClient:
         """'cancelled', or 'cancelling' when a node has to be told first."""
         return await self._transactions.cancel(transaction_id)
 
-    async def load(self, *pipelines: Pipeline | dict[str, Any]) -> dict[str, int]:
+    async def load(self, *pipelines: PipelineDefinition | dict[str, Any]) -> dict[str, int]:
         """Store definitions; name → version."""
         return await self._transactions.load([pipeline_of(each) for each in pipelines])
 
@@ -97,10 +102,10 @@ class TransactionsClient:
 
 
 def _external_id() -> str | None:
-    handling = IN_HAND.get()
+    handling = CURRENT_WORK.get()
     if handling is None or handling.message_id is None:
         return None
-    message_id = handling.start_id()
+    message_id = handling.message_id_once()
     if message_id is None:
         # Under the same id the second start would silently be the first one again.
         raise InputInvalid(
@@ -109,5 +114,5 @@ def _external_id() -> str | None:
     return message_id
 
 
-def _carrying(start: Start, trace: Trace | None) -> Start:
+def _carrying(start: TransactionStart, trace: Trace | None) -> TransactionStart:
     return start if trace is None else replace(start, metadata=encoded({TRACEPARENT: trace.header}))

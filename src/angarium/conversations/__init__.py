@@ -1,1 +1,1 @@
-"""Replies leave in the order in which their requests came in, whichever process holds them."""
+"""Replies of a conversation are sent in the order of its requests, whichever process holds them."""

@@ -1,19 +1,19 @@
-"""What can go wrong in a conversation, named by what happened.
+"""The errors of conversations.
 
     InputInvalid
-    └── IdRefused              empty, too long, or it would spell another key of the module
+    └── IdRefused              empty, too long, or spells another key of the module
     NotFound
-    ├── RequestUnknown         never opened, or its time is over
-    ├── ReplyUnknown           no such reply is in flight
-    └── AckUnknown             nobody waits for that ACK (any more)
+    ├── RequestUnknown         never opened, or expired
+    ├── ReplyUnknown           the reply is not in flight
+    └── AckUnknown             no reply waits for this ACK
     Conflict
     ├── RequestTaken           the request id is in use in another conversation
     ├── ReplyTaken             the response id is in use for another request
     └── WrongConversation      the request belongs to another conversation
     Overloaded                 a conversation is full
 
-Senders decide by what they raise: `Recoverable`, and the group is tried again; `Fatal`, and the
-group is cancelled. Anything else is recoverable until the reply's time is over.
+A sender raises `Recoverable` to have all replies of the request tried again, and `Fatal` to have
+them cancelled. Any other exception counts as recoverable until the reply expires.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotFound
 from angarium.runtime.text import valid_text
 
-# Of an error's text, in the journal and in the log.
+# Length of an error's text in the journal and in the log.
 WHY_CHARS_MAX = 200
 
 
@@ -54,27 +54,27 @@ class WrongConversation(Conflict):
 
 
 class Recoverable(AngariumError):
-    """The client can't take it now: it is awaited, with its whole group."""
+    """The client can't take the reply now: all replies of its request are awaited."""
 
     code = "send_recoverable"
 
 
 class Fatal(AngariumError):
-    """The client will never take it: the whole group is cancelled."""
+    """The client will never take the reply: all replies of its request are cancelled."""
 
     code = "send_fatal"
 
 
 class RetriesEnded(Recoverable):
-    """It was checked as often as allowed, or stayed as long, and still could not go."""
+    """A task used up its checks or its time in the memory queue before it could be sent."""
 
     code = "retries_ended"
 
 
 def error_text(error: BaseException) -> str:
-    """What an error of a user's function says, fit to be stored; its class if it says nothing."""
+    """The text of a user function's error as valid Unicode; its class name if it has none."""
     try:
         text = str(error)
-    except Exception as worse:  # its own code failed
+    except Exception as worse:  # the exception's own code failed
         text = f"its text can't be read: {type(worse).__name__}"
     return valid_text(text or type(error).__name__)[:WHY_CHARS_MAX]

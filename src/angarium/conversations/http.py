@@ -1,7 +1,6 @@
-"""The module over HTTP: open a request, post a reply, acknowledge, look at a conversation.
+"""The module's HTTP API: open a request, post a reply, acknowledge, show a conversation.
 
-The process that answers does not send: a reply it takes in is handed to the next process of the
-role `conversations` that asks.
+The process that serves the API sends no replies: processes of the role `conversations` take them.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.conversations.errors import ReplyUnknown
-from angarium.conversations.manager import MessageSyncManager
-from angarium.conversations.model import Message, MessageOptions, TaskItem
-from angarium.conversations.show import Shown, show
+from angarium.conversations.model import ConversationMessage, MessageOptions, TaskItem
+from angarium.conversations.operations import ConversationOperations, new_reply
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
+from angarium.conversations.views import ConversationView, view_conversation
 from angarium.runtime.application import Angarium
-from angarium.runtime.outbound import check_url
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     decode,
@@ -30,8 +28,10 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.outbound import check_url
+from angarium.runtime.runtime import Runtime
 
-# Numbers are exact up to here in Redis' scripts and in JavaScript.
+# Lua and JavaScript numbers are exact up to here.
 Timestamp = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -45,11 +45,11 @@ class OpenRequestBody(msgspec.Struct, frozen=True, rename="camel"):
 
 class OpenedRequest(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["created", "duplicate"]
-    request: Message
+    request: ConversationMessage
 
 
 class ReplyBody(msgspec.Struct, frozen=True, rename="camel"):
-    """`callbackUrl` or `sender` say how it leaves; without them, its origin decides."""
+    """`sender` or `callbackUrl` choose the sender; without them, the origin decides."""
 
     conversation_id: str
     request_id: str
@@ -69,57 +69,60 @@ class AcceptedReply(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AckBody(msgspec.Struct, frozen=True, rename="camel"):
-    """With the conversation, one partition is asked; without it, all of them."""
+    """Without the conversation id, every partition is asked."""
 
     async_response_id: str
     conversation_id: str | None = None
 
 
-class Acknowledged(msgspec.Struct, frozen=True, rename="camel"):
+class AcknowledgedReply(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["delivered", "cancelled"]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
-    return Face("conversations", _Operations(runtime).all())
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
+    return HttpApi("conversations", ConversationsHttpApi(runtime).operations())
 
 
-class _Operations:
+class ConversationsHttpApi:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
         self._store = ConversationStore(runtime)
-        self._manager = MessageSyncManager(self._store, runtime.settings.conversations)
+        self._operations = ConversationOperations(
+            self._store, runtime.settings.group(ConversationsSettings)
+        )
 
-    def all(self) -> list[Operation]:
+    def operations(self) -> list[Operation]:
         conversation = Parameter("conversation_id", "path", description="Id of the conversation")
         return [
             Operation(
                 "POST", "/v1/conversations/requests", "openRequest",
-                "Open a request: what comes in and will be replied to", self.open_request,
+                "Open a request: a message that replies will answer", self.open_request,
                 OpenRequestBody, {201: OpenedRequest, 200: OpenedRequest}, (TRACE,), scope="write",
             ),
             Operation(
                 "POST", "/v1/conversations/replies", "postReply",
-                "Post a reply to an open request; it leaves when it is its turn", self.post_reply,
+                "Post a reply to an open request; it is sent when it is its turn", self.post_reply,
                 ReplyBody, {202: AcceptedReply, 200: AcceptedReply}, (TRACE,), scope="write",
             ),
             Operation(
                 "POST", "/v1/conversations/acks", "acknowledgeReply",
-                "Acknowledge a sent reply, so that the next may go", self.acknowledge_reply,
-                AckBody, {200: Acknowledged}, scope="write",
+                "Acknowledge a sent reply, so that the next can be sent", self.acknowledge_reply,
+                AckBody, {200: AcknowledgedReply}, scope="write",
             ),
             Operation(
                 "GET", "/v1/conversations/{conversation_id:path}", "showConversation",
-                "Show who waits for whom, and why", self.show_conversation,
-                None, {200: Shown}, (conversation,),
+                "Show a conversation's queue, and why each reply waits", self.show_conversation,
+                None, {200: ConversationView}, (conversation,),
             ),
         ]  # fmt: skip
 
     async def open_request(self, request: Request) -> Response:
         body = await self._body(request, OpenRequestBody)
         corr = body.corr or traceparent_of(request)
-        status, message = await self._manager.create_conversation_register(
-            body.origin, body.conversation_id, body.request_id, corr, body.request_timestamp
-        )
+        status, message = await self._operations.open_request(
+            body.conversation_id, body.request_id, body.origin, corr=corr,
+            request_timestamp=body.request_timestamp,
+        )  # fmt: skip
         opened = OpenedRequest("created" if status == "created" else "duplicate", message)
         return reply(opened, 201 if status == "created" else 200)
 
@@ -130,10 +133,11 @@ class _Operations:
         options = MessageOptions(body.payload, body.sender, body.callback_url)
         corr = body.corr or traceparent_of(request)
         task = TaskItem(options, body.response_id, body.conversation_id, corr=corr)
-        accepted = await self._manager.mark_pending_conversation_register(
-            "", body.conversation_id, body.request_id, task, corr, body.response_id,
+        new = new_reply(
+            body.conversation_id, body.request_id, body.response_id, task, corr=corr,
             response_timestamp=body.response_timestamp,
         )  # fmt: skip
+        accepted = await self._store.accept_reply(new)
         status: Literal["accepted", "duplicate"] = "accepted"
         if accepted.duplicate:
             status = "duplicate"
@@ -142,13 +146,13 @@ class _Operations:
 
     async def acknowledge_reply(self, request: Request) -> Response:
         body = await self._body(request, AckBody)
-        status = await self._manager.acknowledge(body.async_response_id, body.conversation_id)
+        status = await self._operations.acknowledge(body.async_response_id, body.conversation_id)
         if status == "gone":
-            raise ReplyUnknown("its time was over before the ACK came")
-        return reply(Acknowledged("delivered" if status == "delivered" else "cancelled"))
+            raise ReplyUnknown("the reply expired before its ACK came")
+        return reply(AcknowledgedReply("delivered" if status == "delivered" else "cancelled"))
 
     async def show_conversation(self, request: Request) -> Response:
-        return reply(await show(self._store, request.path_params["conversation_id"]))
+        return reply(await view_conversation(self._store, request.path_params["conversation_id"]))
 
     async def _body(self, request: Request, kind: Any) -> Any:
         return decode(await read_bytes(request, self._settings.limits.http_body_bytes_max), kind)

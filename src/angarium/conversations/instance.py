@@ -1,20 +1,19 @@
-"""The role `conversations`: takes replies, waits for their turn, sends them, hears their ACKs.
+"""The role `conversations`: takes replies, sends each when it is its turn, receives ACKs.
 
-Any number of processes run it side by side; Redis decides who may send what. A reply that waits
-is woken by what happened before it: in this process at once, from another over Pub/Sub. Polling
-and the awaited agent find what a lost hint or a dead process left behind.
+Any number of processes run the role; Redis decides which process may send which reply. The end of
+the reply ahead wakes a waiting reply: directly in the same process, over Pub/Sub in another.
+Polling and the awaited agent find the replies of lost hints and dead processes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
-from angarium.conversations.answers import Accepted, NewReply, Taken
-from angarium.conversations.awaited import AwaitedAgent
+from angarium.conversations.awaited_agent import AwaitedAgent
 from angarium.conversations.errors import (
     WHY_CHARS_MAX,
     Fatal,
@@ -23,43 +22,43 @@ from angarium.conversations.errors import (
     RetriesEnded,
     error_text,
 )
-from angarium.conversations.manager import MessageSyncManager, wall_clock_ms
 from angarium.conversations.memory_queue import (
     MemoryQueue,
-    QueueFigures,
-    QueueLimits,
-    Step,
-    Task,
+    MemoryQueueLimits,
+    MemoryQueueMetrics,
+    QueuedTask,
+    TaskVerdict,
     Validation,
 )
 from angarium.conversations.model import (
-    Message,
+    ConversationMessage,
     MinMessageInfo,
-    Reply,
+    OutgoingReply,
     TaskItem,
-    encode_task,
-    need_of,
-    senders_of,
+    acceptable_senders,
 )
-from angarium.conversations.senders import Sender, Senders, sender_names
-from angarium.conversations.show import ShownSenders, show_senders
+from angarium.conversations.operations import ConversationOperations, new_reply
+from angarium.conversations.script_values import AcceptResult, NewReply, TakenReply
+from angarium.conversations.senders import ReplySender, ReplySenders, sender_names
+from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import WAITING, ConversationStore
+from angarium.conversations.views import view_senders
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
-from angarium.runtime.figures import INTERVAL_S, Figures
 from angarium.runtime.outbound import Outbound
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 ROLE = "conversations"
-# New replies that one pass fetches from a partition: enough to fill the execution queue, few
-# enough to leave some for the other processes.
+# Replies that one pass fetches from a partition: enough to fill the execution queue, few enough to
+# leave some for the other processes.
 FETCH_MAX = 100
 
 
-def check(settings: Settings, app: Angarium) -> None:
-    conversations = settings.conversations
+def check(settings: CommonSettings, app: Angarium) -> None:
+    conversations = settings.group(ConversationsSettings)
     if conversations.max_pending_ttl_margin >= conversations.max_pending_ttl:
         raise SettingInvalid(
             "ANGARIUM_CONVERSATIONS__MAX_PENDING_TTL_MARGIN",
@@ -69,14 +68,14 @@ def check(settings: Settings, app: Angarium) -> None:
 
 
 def build(
-    runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
+    runtime: Runtime, app: Angarium, senders: Mapping[str, ReplySender] | None = None
 ) -> ConversationsInstance:
-    """`senders` are ways out that other modules offer, by name; they are joined in the server."""
+    """`senders`: senders of other modules by name; the server passes them."""
     return ConversationsInstance(runtime, app, senders)
 
 
-class _Hints(msgspec.Struct, frozen=True):
-    """What the scripts publish; anything else on the channel is ignored."""
+class WakeHints(msgspec.Struct, frozen=True):
+    """The JSON that the scripts publish. `needs` are required senders of waiting replies."""
 
     new: bool = False
     due: bool = False
@@ -84,37 +83,37 @@ class _Hints(msgspec.Struct, frozen=True):
     needs: tuple[str, ...] = ()
 
 
-_read_hints = msgspec.json.Decoder(_Hints).decode
+_read_hints = msgspec.json.Decoder(WakeHints).decode
 
 
 @dataclass(frozen=True)
-class _Pass:
+class FetchPass:
     again: bool
 
 
 class ConversationsInstance(Service):
     def __init__(
-        self, runtime: Runtime, app: Angarium, senders: Mapping[str, Sender] | None = None
+        self, runtime: Runtime, app: Angarium, senders: Mapping[str, ReplySender] | None = None
     ) -> None:
         super().__init__(ROLE, clock=runtime.clock)
         self._joined = dict(senders or {})
-        self._runtime = runtime
+        self.runtime = runtime
         self._app = app
-        settings, limits = runtime.settings.conversations, runtime.settings.limits
+        settings, limits = runtime.settings.group(ConversationsSettings), runtime.settings.limits
         self._settings = settings
         self._tasks_max = limits.conversation_queue_replies_max
         self._bytes_max = limits.conversation_queue_bytes_max
-        # Of replies that will be held here when Redis has accepted them.
-        self._coming = self._coming_bytes = 0
+        # Replies that Redis is accepting for this process.
+        self._accepting = self._accepting_bytes = 0
         self._threads_max = settings.concurrent + limits.conversation_slow_sends_max
-        # Sending must be over while the reply is still surely ours.
+        # A send must end while this process certainly holds the reply.
         self._hold_s = (settings.max_pending_ttl - settings.max_pending_ttl_margin) / 1000
-        self._names = sender_names(app, self._joined)
-        self.store = ConversationStore(runtime, self._names)
-        # Replies found here without their sender since it was last asked who else runs.
+        self._sender_names = sender_names(app, self._joined)
+        self.store = ConversationStore(runtime, self._sender_names)
+        # `operations.without_sender` when the registry was last asked for old processes.
         self._without_sender = 0
         self.queue = MemoryQueue(
-            QueueLimits(
+            MemoryQueueLimits(
                 settings.concurrent,
                 settings.concurrent_factor,
                 settings.max_retries,
@@ -122,19 +121,19 @@ class ConversationsInstance(Service):
             ),
             self.clock,
         )
-        self.manager = MessageSyncManager(self.store, settings, self.queue.wake)
+        self.operations = ConversationOperations(self.store, settings, self.queue.wake)
         self.agent = AwaitedAgent(
-            self.manager, self.store, settings, self.clock, self._module, self._enqueue
+            self.operations, self.store, settings, self.clock, self._free_slots, self._enqueue
         )
-        self._figures = Figures(runtime, ROLE)
-        self._senders: Senders | None = None
+        self._reporter = ProcessReporter(runtime, ROLE)
+        self._senders: ReplySenders | None = None
         self._outbound: Outbound | None = None
         self._fetching: Loop | None = None
         self._fetching_waiting: Loop | None = None
-        self._partial = QueueFigures()
+        self._last_metrics = MemoryQueueMetrics()
         self.sent = self.acknowledged = self.cancelled = self.awaited = 0
 
-    # What a process that runs the role can ask of it
+    # Operations for programs that run the role themselves
 
     async def request(
         self,
@@ -144,10 +143,10 @@ class ConversationsInstance(Service):
         *,
         corr: str = "",
         request_timestamp: int | None = None,
-    ) -> tuple[str, Message]:
+    ) -> tuple[str, ConversationMessage]:
         """Open a request: ('created' | 'duplicate', the request)."""
-        return await self.manager.create_conversation_register(
-            origin, conversation_id, request_id, corr, request_timestamp
+        return await self.operations.open_request(
+            conversation_id, request_id, origin, corr=corr, request_timestamp=request_timestamp
         )
 
     async def reply(
@@ -159,65 +158,65 @@ class ConversationsInstance(Service):
         *,
         corr: str = "",
         response_timestamp: int | None = None,
-    ) -> Accepted:
-        """Accept a reply and send it from here, when it is its turn.
+    ) -> AcceptResult:
+        """Accept a reply; this process sends it when it is its turn.
 
-        A process whose memory is full, or that lacks the reply's sender, leaves it to others.
+        If the memory queue is full or lacks the reply's sender, another process sends it.
         """
-        responded = wall_clock_ms() if response_timestamp is None else response_timestamp
-        task, held = encode_task(task_item), self._module() > 0
-        new = NewReply(
-            conversation_id, request_id, response_id, responded, task, corr, held,
-            need=need_of(task_item.message_options),
+        held = self._free_slots() > 0
+        new = new_reply(
+            conversation_id, request_id, response_id, task_item, corr=corr,
+            response_timestamp=response_timestamp,
         )  # fmt: skip
-        self._coming += held
-        self._coming_bytes += held * len(task)
+        self._accepting += held
+        self._accepting_bytes += held * len(new.task)
         try:
-            accepted = await self.store.accept_reply(new)
+            accepted = await self.store.accept_reply(replace(new, held=held))
         finally:
-            self._coming -= held
-            self._coming_bytes -= held * len(task)
+            self._accepting -= held
+            self._accepting_bytes -= held * len(new.task)
         if accepted.held:
-            # What the sender gets beside the task comes from the request.
-            self._enqueue_own(accepted, task_item, new)
+            self._enqueue_accepted(accepted, task_item, new)
         return accepted
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
         """'delivered' or 'gone'; raises `AckUnknown`."""
-        status = await self.manager.acknowledge(ack_id, conversation_id)
+        status = await self.operations.acknowledge(ack_id, conversation_id)
         self.acknowledged += status == "delivered"
         return status
 
-    # Life
+    # Starting and stopping
 
     async def on_start(self) -> None:
         settings = self._settings
         self._outbound = Outbound(
-            allow_private=self._runtime.settings.allow_private_addresses, timeout_s=self._hold_s
+            allow_private=self.runtime.settings.allow_private_addresses, timeout_s=self._hold_s
         )
-        self._senders = Senders(self._app, self._outbound, self._threads_max, self._joined)
-        await self.store.senders.register(self._names)
-        self.store.older_beside = await self.store.senders.older_beside()
+        self._senders = ReplySenders(self._app, self._outbound, self._threads_max, self._joined)
+        await self.store.senders.register(self._sender_names)
+        self.store.old_version_runs = await self.store.senders.old_version_runs()
         self.spawn("queue", self.queue.run)
         self._fetching = self.loop("new", self._fetch_new, settings.interval / 1000)
         self._fetching_waiting = self.loop(
             "waiting", self._fetch_waiting, settings.check_queue_interval / 1000
         )
-        self.loop("senders", self._sign_of_life, INTERVAL_S, until="stop")
+        self.loop("senders", self._register_senders, INTERVAL_S, until="stop")
         self.spawn("hints", self._listen)
         self.spawn("awaited", self.agent.run)
         self.spawn("poll", self._poll)
-        self.loop("figures", self._report, INTERVAL_S, until="stop")
+        self.loop("metrics", self.report, INTERVAL_S, until="stop")
         if settings.extra_time_metrics:
-            self.loop("metrics", self._report_partial, settings.metrics_partial_interval / 1000)
+            self.loop(
+                "partial_metrics", self._report_partial, settings.metrics_partial_interval / 1000
+            )
 
     async def on_stop(self) -> None:
-        """What is being sent is finished; what waits goes back, for others to take at once."""
+        """Finish the running sends and give the other replies back, for others to take at once."""
         await self.passes_ended()
         await self._give_back()
         await self.queue.drained()
-        await self._give_back()  # what was being checked, and has to wait after all
-        await self._figures.withdraw()
+        await self._give_back()  # replies that were in validation and must wait
+        await self._reporter.withdraw()
         await self.store.senders.withdraw()
 
     async def _give_back(self) -> None:
@@ -232,56 +231,56 @@ class ConversationsInstance(Service):
         if self._outbound is not None:
             await self._outbound.close()
 
-    # Getting replies
+    # Fetching replies
 
-    def _module(self) -> int:
-        """How many more may come in; none when this process is on its way out.
+    def _free_slots(self) -> int:
+        """How many more replies the memory queue takes; 0 while this process stops.
 
-        In bytes it is over the limit by what one call brings, at most: a single reply that is
-        larger than the whole limit has to go, too.
+        The bytes may exceed their limit by what one call fetches, so that a reply larger than the
+        whole limit is also sent.
         """
-        if not self.ready or self.queue.size_bytes + self._coming_bytes >= self._bytes_max:
+        if not self.ready or self.queue.size_bytes + self._accepting_bytes >= self._bytes_max:
             return 0
-        return max(0, self._tasks_max - len(self.queue) - self._coming)
+        return max(0, self._tasks_max - len(self.queue) - self._accepting)
 
-    async def _fetch_new(self) -> _Pass:
+    async def _fetch_new(self) -> FetchPass:
         again = False
         for partition in self.store.partitions:
-            most = min(FETCH_MAX, self._module())
+            most = min(FETCH_MAX, self._free_slots())
             if most <= 0:
                 break
             infos = await self.store.pop_new(partition, most)
             if infos:
-                self._enqueue(await self.manager.take(infos))
+                self._enqueue(await self.operations.take(infos))
             again = again or len(infos) == most
-        return _Pass(again)
+        return FetchPass(again)
 
-    async def _fetch_waiting(self) -> _Pass:
-        """What others could not send, and this process can."""
+    async def _fetch_waiting(self) -> FetchPass:
+        """Replies whose sender another process lacked and this process has."""
         again = False
         for partition in self.store.partitions:
-            most = min(FETCH_MAX, self._module())
+            most = min(FETCH_MAX, self._free_slots())
             if most <= 0:
                 break
             infos = await self.store.pop_waiting(partition, most)
-            taken = await self.manager.take(infos, WAITING)
+            taken = await self.operations.take(infos, WAITING)
             self._enqueue(taken)
-            # Fewer were taken: together they were too large for one call, and wait again.
+            # Fewer were taken if together they were too large for one call; the rest waits again.
             again = again or len(infos) == most or len(taken) < len(infos)
-        return _Pass(again)
+        return FetchPass(again)
 
-    async def _sign_of_life(self) -> None:
-        await self.store.senders.register(self._names)
-        if self.manager.without_sender != self._without_sender:
-            self._without_sender = self.manager.without_sender
-            self.store.older_beside = await self.store.senders.older_beside()
+    async def _register_senders(self) -> None:
+        await self.store.senders.register(self._sender_names)
+        if self.operations.without_sender != self._without_sender:
+            self._without_sender = self.operations.without_sender
+            self.store.old_version_runs = await self.store.senders.old_version_runs()
 
-    def _enqueue(self, taken: Sequence[Taken]) -> None:
+    def _enqueue(self, taken: Sequence[TakenReply]) -> None:
         for each in taken:
             self._add(each)
 
-    def _enqueue_own(self, accepted: Accepted, task: TaskItem, new: NewReply) -> None:
-        reply = Reply(
+    def _enqueue_accepted(self, accepted: AcceptResult, task: TaskItem, new: NewReply) -> None:
+        reply = OutgoingReply(
             new.conversation_id,
             new.request_id,
             new.response_id,
@@ -292,16 +291,16 @@ class ConversationsInstance(Service):
             corr=new.corr,
         )
         left_ms = self._settings.awaited_message_ttl
-        self._add(Taken(accepted.info, accepted.score, left_ms, reply, len(new.task)))
+        self._add(TakenReply(accepted.info, accepted.score, left_ms, reply, len(new.task)))
 
-    def _add(self, taken: Taken) -> None:
+    def _add(self, taken: TakenReply) -> None:
         info, reply = taken.info, taken.reply
         self.queue.add(
-            Task(
-                execution_task=self._send,
+            QueuedTask(
+                execution_task=self.send,
                 validation_task=self._validate,
                 error_task=self._failed,
-                # Response ids are known once per partition only.
+                # A response id is unique in its partition only.
                 task_id=info.key().decode(),
                 task_group=info.conversation_id,
                 ts_input=reply.request_timestamp,
@@ -315,7 +314,7 @@ class ConversationsInstance(Service):
         )
 
     async def _listen(self) -> None:
-        async with self._runtime.redis.subscribe(self.store.wake_channel) as subscription:
+        async with self.runtime.redis.subscribe(self.store.wake_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if batch.gap:
@@ -323,18 +322,20 @@ class ConversationsInstance(Service):
                     self._wake_fetching()
                     self._wake_fetching_waiting()
                 for message in batch.messages:
-                    self._take_hints(message.payload)
+                    self._apply_hints(message.payload)
 
-    def _take_hints(self, payload: bytes) -> None:
+    def _apply_hints(self, payload: bytes) -> None:
         try:
             hints = _read_hints(payload)
         except (msgspec.MsgspecError, RecursionError):
-            return  # not from a script of ours
+            return  # another program published it
         if hints.new:
             self._wake_fetching()
         if hints.due:
             self.agent.wake()
-        if any(name in self._names for need in hints.needs for name in senders_of(need)):
+        if any(
+            name in self._sender_names for need in hints.needs for name in acceptable_senders(need)
+        ):
             self._wake_fetching_waiting()
         for conversation_id in hints.woken:
             self.queue.wake(conversation_id)
@@ -348,7 +349,7 @@ class ConversationsInstance(Service):
             self._fetching_waiting.wake()
 
     async def _poll(self) -> None:
-        """The net under the wake-ups; it looks less often while there is nothing to look at."""
+        """Finds what lost wake-ups missed; polls less often while the queue is empty."""
         settings = self._settings
         while True:
             busy = len(self.queue) > 0
@@ -359,15 +360,16 @@ class ConversationsInstance(Service):
 
     # Sending
 
-    async def _validate(self, task: Task) -> Validation:
-        verdict = await self.store.check_reply(_info(task), only_mine=True)
-        if verdict.status == "send":
-            return Validation(Step.RUN)
-        if verdict.status == "gone":
-            return Validation(Step.DROP)
-        return Validation(Step.WAIT, None if verdict.left_ms is None else verdict.left_ms / 1000)
+    async def _validate(self, task: QueuedTask) -> Validation:
+        found = await self.store.check_reply(_info(task), only_mine=True)
+        if found.status == "send":
+            return Validation(TaskVerdict.RUN)
+        if found.status == "gone":
+            return Validation(TaskVerdict.DROP)
+        left_s = None if found.left_ms is None else found.left_ms / 1000
+        return Validation(TaskVerdict.WAIT, left_s)
 
-    async def _send(self, task: Task) -> float | None:
+    async def send(self, task: QueuedTask) -> float | None:
         assert self._senders is not None
         info, reply = _info(task), _reply(task)
         left_s = self._hold_s - (self.clock.monotonic() - task.entered_s)
@@ -389,30 +391,30 @@ class ConversationsInstance(Service):
                 await self.store.finish(info, "unasked")
                 return None
         except AngariumError as error:
-            # It left, but Redis does not know: it will be sent again when our claim has ended.
+            # Redis does not know of the send: the reply is sent again when the claim expires.
             self.log.error("sent_but_not_reported", reply=info.response_id, error=str(error))
             return None
         return self._settings.sent_message_ttl / 1000
 
-    async def _failed(self, task: Task, error: Exception) -> None:
+    async def _failed(self, task: QueuedTask, error: Exception) -> None:
         info = _info(task)
         if isinstance(error, Fatal):
-            self.cancelled += await self.manager.cancel_group(info, error_text(error))
+            self.cancelled += await self.operations.cancel_group(info, error_text(error))
         elif isinstance(error, RetriesEnded):
             self.awaited += 1
-            await self.manager.set_awaited_when_retries_end([info])
+            await self.operations.await_after_retries(info)
         else:
             why = f"{type(error).__name__}: {error_text(error)}"[:WHY_CHARS_MAX]
             if not isinstance(error, Recoverable | AngariumError):
                 self.log.warning("sender_failed", reply=info.response_id, error=why, exc_info=error)
-            self.awaited += await self.manager.set_awaited_by_request_id(
-                info.conversation_id, info.request_id, why=why
+            self.awaited += await self.operations.await_group(
+                info.conversation_id, info.request_id, why
             )
 
-    # Figures
+    # Metrics
 
-    async def _report(self) -> None:
-        figures: dict[str, float | str] = {
+    async def report(self) -> None:
+        metrics: dict[str, float | str] = {
             "queue": len(self.queue),
             "queue_bytes": self.queue.size_bytes,
             "parked": self.queue.parked,
@@ -426,35 +428,26 @@ class ConversationsInstance(Service):
         for partition in self.store.partitions:
             replies, requests, new = await self.store.in_flight(partition)
             for name, value in (("replies", replies), ("requests", requests), ("new", new)):
-                figures[name] = float(figures.get(name, 0)) + value
-        figures |= without_sender(await show_senders(self.store))
-        figures["senders"] = " ".join(self._names)
-        await self._figures.report(figures)
-        self.log.info("figures", **figures)
+                metrics[name] = float(metrics.get(name, 0)) + value
+        metrics |= (await view_senders(self.store)).metrics()
+        metrics["senders"] = " ".join(self._sender_names)
+        await self._reporter.report(metrics)
+        self.log.info("metrics", **metrics)
 
     async def _report_partial(self) -> None:
-        now = QueueFigures(**asdict(self.queue.figures))
-        before, self._partial = asdict(self._partial), now
-        partial = {name: value - before[name] for name, value in asdict(now).items()}
+        before, self._last_metrics = asdict(self._last_metrics), replace(self.queue.metrics)
+        now = asdict(self._last_metrics)
+        partial = {name: value - before[name] for name, value in now.items()}
         self.log.info(
             "queue_metrics", interval_ms=self._settings.metrics_partial_interval, **partial
         )
 
 
-def without_sender(shown: ShownSenders) -> dict[str, int]:
-    """How many replies wait for a process with their sender, and for how long the first does."""
-    since_ms = min((need.since_ms for need in shown.needs), default=shown.now_ms)
-    return {
-        "without_sender": sum(need.replies for need in shown.needs),
-        "without_sender_ms": max(0, shown.now_ms - since_ms),
-    }
-
-
-def _info(task: Task) -> MinMessageInfo:
+def _info(task: QueuedTask) -> MinMessageInfo:
     info: MinMessageInfo = task.message_options[0]
     return info
 
 
-def _reply(task: Task) -> Reply:
-    reply: Reply = task.message_options[1]
+def _reply(task: QueuedTask) -> OutgoingReply:
+    reply: OutgoingReply = task.message_options[1]
     return reply

@@ -1,13 +1,14 @@
-"""One process's queue: tasks by group, the first of each group checked and then executed.
+"""A process's queue of tasks by group: the first task of each group is validated, then executed.
 
     main queue ──► priority queue ──► execution queue ──► done
-    all, by group   first of a group   checked, executed     │ waits: parked until it is woken,
-        ▲                ▲                                    │ its time is over, or polled
-        └────────────────┴────────────────────────────────────┘
+    all, by group   first of a group   validated, executed    │ must wait: parked until woken,
+        ▲                ▲                                     │ its wait ends, or a poll
+        └────────────────┴─────────────────────────────────────┘
 
-A group's tasks run one after the other, by their order and not by when they came. What waits is
-woken by `wake`; `poll` looks at some of what is parked, as a net. A task that stays too long or
-was checked too often goes to its error task. It knows nothing of Redis or of conversations.
+Tasks of a group run one at a time, by their `order` and not by arrival. `wake` returns a parked
+group to the priority queue; `poll` does so for some groups, in case a wake-up was lost. A task that
+stays too long or is validated too often goes to its error task. The queue knows neither Redis nor
+conversations.
 """
 
 from __future__ import annotations
@@ -25,43 +26,43 @@ from angarium.conversations.errors import RetriesEnded, error_text
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
 
-# An execution that has lasted this long no longer counts as concurrent: one client that hangs
-# must not hold up the others. How many may hang like this is a limit.
+# An execution that lasts longer gives up its concurrency slot: a client that hangs must not block
+# the others. `MemoryQueueLimits.slow_max` limits how many executions may do so.
 SLOW_S = 1.0
-# A wait that ends later than this is left to polling.
+# A longer wait gets no timer; polling ends it.
 TIMER_S_MAX = 60.0
 
 
-class Step(Enum):
-    RUN = auto()  # execute it now
-    WAIT = auto()  # something stands before it, for `left_s` at the most if that is known
-    DROP = auto()  # it is not ours any more
+class TaskVerdict(Enum):
+    RUN = auto()
+    WAIT = auto()  # another task is ahead; `Validation.left_s` is the longest wait if known
+    DROP = auto()  # this process does not have the task any more
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    step: Step
+    verdict: TaskVerdict
     left_s: float | None = None
 
 
-QueueTask = Callable[["Task"], Awaitable[Validation]]
-Execution = Callable[["Task"], Awaitable[float | None]]
-ErrorTask = Callable[["Task", Exception], Awaitable[None]]
+ValidationTask = Callable[["QueuedTask"], Awaitable[Validation]]
+ExecutionTask = Callable[["QueuedTask"], Awaitable[float | None]]
+ErrorTask = Callable[["QueuedTask", Exception], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """`execution_task` answers for how long, in seconds, the next of its group must wait."""
+class QueuedTask:
+    """`execution_task` returns the seconds that the next task of its group must wait, or None."""
 
-    execution_task: Execution
+    execution_task: ExecutionTask
     task_id: str
     task_group: str
     ts_input: int
     ts_output: int
-    validation_task: QueueTask | None = None
+    validation_task: ValidationTask | None = None
     error_task: ErrorTask | None = None
     internal_id: int = 0
-    time_in_queue: float | None = None  # seconds it may stay
+    time_in_queue: float | None = None  # seconds
     size_bytes: int = 0
     message_options: Any = None
     corr: str = ""
@@ -69,11 +70,11 @@ class Task:
     validations: int = 0
     entered_s: float = 0.0
 
-    def __lt__(self, other: Task) -> bool:
+    def __lt__(self, other: QueuedTask) -> bool:
         return (self.order, self.internal_id) < (other.order, other.internal_id)
 
 
-class _Place(Enum):
+class _Stage(Enum):
     PRIORITY = auto()
     EXECUTION = auto()
     PARKED = auto()
@@ -82,16 +83,16 @@ class _Place(Enum):
 @dataclass(slots=True, eq=False)
 class _Group:
     name: str
-    tasks: list[Task] = field(default_factory=list)  # a heap
-    place: _Place = _Place.PARKED
-    woken: bool = False  # while it was in execution: what it learned may be out of date
+    tasks: list[QueuedTask] = field(default_factory=list)  # a heap
+    stage: _Stage = _Stage.PARKED
+    woken: bool = False  # during execution: its validation may be out of date
     timer: asyncio.TimerHandle | None = None
-    executing: Task | None = None
+    executing: QueuedTask | None = None
 
 
 @dataclass(slots=True)
-class QueueFigures:
-    """Counted since the start; the partial metrics are differences of two of these."""
+class MemoryQueueMetrics:
+    """Counters since the start of the process."""
 
     added: int = 0
     executed: int = 0
@@ -104,7 +105,7 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
+class MemoryQueueLimits:
     concurrent: int = 25
     concurrent_factor: float = 2.0
     max_retries: int = 100
@@ -116,17 +117,17 @@ class QueueLimits:
 
 
 class MemoryQueue:
-    """`run` must be running for anything to be executed."""
+    """Executes tasks while `run` runs."""
 
-    def __init__(self, limits: QueueLimits, clock: Clock) -> None:
+    def __init__(self, limits: MemoryQueueLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
         self._ids = itertools.count(1)
         self._groups: dict[str, _Group] = {}
         self._priority: deque[_Group] = deque()
-        self._parked: dict[str, _Group] = {}  # the longest parked first
-        self._aging: dict[int, Task] = {}  # by internal id, the oldest first
-        self._known: set[str] = set()
+        self._parked: dict[str, _Group] = {}  # by name, the longest parked first
+        self._timed: dict[int, QueuedTask] = {}  # by internal id, the oldest first
+        self._task_ids: set[str] = set()
         self._bytes = 0
         self._in_execution = 0
         self._slow = 0
@@ -135,10 +136,10 @@ class MemoryQueue:
         self._idle = asyncio.Event()
         self._idle.set()
         self._log = log.logger("angarium.conversations")
-        self.figures = QueueFigures()
+        self.metrics = MemoryQueueMetrics()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._task_ids)
 
     @property
     def size_bytes(self) -> int:
@@ -153,7 +154,7 @@ class MemoryQueue:
         return self._in_execution
 
     def __contains__(self, task_id: str) -> bool:
-        return task_id in self._known
+        return task_id in self._task_ids
 
     async def run(self) -> None:
         """Execute until cancelled."""
@@ -164,17 +165,17 @@ class MemoryQueue:
             finally:
                 self._tasks = None
 
-    def add(self, task: Task) -> bool:
-        """Enqueue; False if a task of this id is here already."""
-        if task.task_id in self._known:
+    def add(self, task: QueuedTask) -> bool:
+        """False if the queue already has a task of this id."""
+        if task.task_id in self._task_ids:
             return False
-        self._known.add(task.task_id)
+        self._task_ids.add(task.task_id)
         self._bytes += task.size_bytes
         task.internal_id = next(self._ids)
         task.entered_s = self._clock.monotonic()
-        self.figures.added += 1
+        self.metrics.added += 1
         if task.time_in_queue is not None:
-            self._aging[task.internal_id] = task
+            self._timed[task.internal_id] = task
         group = self._groups.get(task.task_group)
         if group is None:
             group = self._groups[task.task_group] = _Group(task.task_group)
@@ -185,7 +186,7 @@ class MemoryQueue:
         return True
 
     def wake(self, name: str) -> None:
-        """What the first of this group waited for may be over."""
+        """The first task of this group may be able to run now."""
         group = self._groups.get(name)
         if group is not None:
             self._ready(group)
@@ -195,20 +196,23 @@ class MemoryQueue:
             self._ready(group)
 
     def poll(self) -> int:
-        """Check some of what is parked again, the longest first, and end what stayed too long."""
-        self._end_old()
+        """End the tasks that stayed too long, and validate some parked groups again.
+
+        The longest parked groups come first; returns their number.
+        """
+        self._end_overstayed()
         some = list(itertools.islice(self._parked.values(), self._limits.execution_max))
         for group in some:
             self._ready(group)
         return len(some)
 
     async def drained(self) -> None:
-        """Until nothing is in execution."""
+        """Wait until no task is in execution."""
         await self._idle.wait()
 
-    def take_all(self) -> list[Task]:
-        """Everything that is not in execution, which leaves the queue."""
-        left: list[Task] = []
+    def take_all(self) -> list[QueuedTask]:
+        """Remove and return all tasks that are not in execution."""
+        left: list[QueuedTask] = []
         for group in list(self._groups.values()):
             left += [task for task in group.tasks if task is not group.executing]
             group.tasks = [task for task in group.tasks if task is group.executing]
@@ -218,16 +222,16 @@ class MemoryQueue:
             self._leave(task)
         return left
 
-    # From queue to queue
+    # Moving groups between the queues
 
     def _ready(self, group: _Group) -> None:
-        if group.place is _Place.EXECUTION:
+        if group.stage is _Stage.EXECUTION:
             group.woken = True
             return
-        if group.place is _Place.PRIORITY:
+        if group.stage is _Stage.PRIORITY:
             return
         self._unpark(group)
-        group.place = _Place.PRIORITY
+        group.stage = _Stage.PRIORITY
         self._priority.append(group)
         self._fill()
 
@@ -241,14 +245,14 @@ class MemoryQueue:
             if not group.tasks:
                 self._forget(group)
                 continue
-            group.place, group.woken = _Place.EXECUTION, False
+            group.stage, group.woken = _Stage.EXECUTION, False
             group.executing = group.tasks[0]
             self._in_execution += 1
             self._idle.clear()
             self._tasks.create_task(self._work(group, group.executing))
 
     def _park(self, group: _Group, left_s: float | None) -> None:
-        group.place = _Place.PARKED
+        group.stage = _Stage.PARKED
         self._parked[group.name] = group
         if left_s is not None and left_s <= TIMER_S_MAX:
             loop = asyncio.get_running_loop()
@@ -265,22 +269,22 @@ class MemoryQueue:
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
 
-    def _leave(self, task: Task) -> None:
-        self._aging.pop(task.internal_id, None)
-        self._known.discard(task.task_id)
+    def _leave(self, task: QueuedTask) -> None:
+        self._timed.pop(task.internal_id, None)
+        self._task_ids.discard(task.task_id)
         self._bytes -= task.size_bytes
 
     # Execution
 
-    async def _work(self, group: _Group, task: Task) -> None:
+    async def _work(self, group: _Group, task: QueuedTask) -> None:
         done, left_s = True, None
         try:
             done, left_s = await self._attempt(task)
         except BaseException as error:
             if _cancelled_from_outside():
                 raise
-            # A task may raise anything; that ends the task, not the queue or the process. It is
-            # caught here because what is below can't go on after a GeneratorExit.
+            # A task may raise anything: only the task ends, not the queue or the process. The
+            # exception is caught here because a coroutine can't continue after GeneratorExit.
             await self._fail(
                 task, RuntimeError(f"the task raised {type(error).__name__}: {error_text(error)}")
             )
@@ -291,7 +295,7 @@ class MemoryQueue:
             self._in_execution -= 1
             if self._in_execution == 0:
                 self._idle.set()
-            group.place = _Place.PARKED
+            group.stage = _Stage.PARKED
             if not group.tasks:
                 self._forget(group)
             elif not group.woken and (left_s is not None if done else group.tasks[0] is task):
@@ -300,50 +304,51 @@ class MemoryQueue:
                 self._ready(group)
             self._fill()
 
-    def _drop(self, group: _Group, task: Task) -> None:
+    def _drop(self, group: _Group, task: QueuedTask) -> None:
         self._leave(task)
         if group.tasks and group.tasks[0] is task:
             heapq.heappop(group.tasks)
-        elif task in group.tasks:  # one of an earlier order came while it was executed
+        elif task in group.tasks:  # a task of lower order was added meanwhile
             group.tasks.remove(task)
             heapq.heapify(group.tasks)
 
-    async def _attempt(self, task: Task) -> tuple[bool, float | None]:
-        """(it leaves the queue, seconds that its group has to wait)."""
+    async def _attempt(self, task: QueuedTask) -> tuple[bool, float | None]:
+        """(whether the task is done, seconds that its group must wait)."""
         try:
             if self._too_long(task) or task.validations >= self._limits.max_retries:
-                self.figures.retries_ended += 1
-                raise RetriesEnded(f"{task.task_id} could not go after {task.validations} checks")
+                self.metrics.retries_ended += 1
+                raise RetriesEnded(
+                    f"{task.task_id} could not be sent after {task.validations} checks"
+                )
             if task.validation_task is not None:
                 task.validations += 1
-                self.figures.validations += 1
-                verdict = await task.validation_task(task)
-                if verdict.step is Step.WAIT:
-                    self.figures.waits += 1
-                    return False, verdict.left_s
-                if verdict.step is Step.DROP:
-                    self.figures.dropped += 1
+                self.metrics.validations += 1
+                validation = await task.validation_task(task)
+                if validation.verdict is TaskVerdict.WAIT:
+                    self.metrics.waits += 1
+                    return False, validation.left_s
+                if validation.verdict is TaskVerdict.DROP:
+                    self.metrics.dropped += 1
                     return True, None
             left_s = await self._execute(task)
-            self.figures.executed += 1
+            self.metrics.executed += 1
             return True, left_s
         except Exception as error:
             await self._fail(task, error)
             return True, None
 
-    async def _execute(self, task: Task) -> float | None:
-        """Run it in one of the places for concurrent executions, which a slow one gives up."""
+    async def _execute(self, task: QueuedTask) -> float | None:
         await self._slots.acquire()
-        place = _Slot(self)
-        timer = asyncio.get_running_loop().call_later(SLOW_S, place.give_up)
+        slot = _ConcurrencySlot(self)
+        timer = asyncio.get_running_loop().call_later(SLOW_S, slot.give_up)
         try:
             return await task.execution_task(task)
         finally:
             timer.cancel()
-            place.release()
+            slot.release()
 
-    async def _fail(self, task: Task, error: Exception) -> None:
-        self.figures.failed += 1
+    async def _fail(self, task: QueuedTask, error: Exception) -> None:
+        self.metrics.failed += 1
         if task.error_task is None:
             self._log.error("task_failed", task=task.task_id, error=repr(error), exc_info=error)
             return
@@ -352,23 +357,23 @@ class MemoryQueue:
         except Exception as worse:
             self._log.error("error_task_failed", task=task.task_id, error=repr(worse))
 
-    def _too_long(self, task: Task) -> bool:
+    def _too_long(self, task: QueuedTask) -> bool:
         age_s = self._clock.monotonic() - task.entered_s
         return task.time_in_queue is not None and age_s >= task.time_in_queue
 
-    def _end_old(self) -> None:
-        """All tasks may stay equally long, near enough, so the oldest stand in front."""
+    def _end_overstayed(self) -> None:
+        """Stops at the first task that may stay: all tasks may stay about equally long."""
         if self._tasks is None:
             return
-        for task in list(itertools.takewhile(self._too_long, self._aging.values())):
-            del self._aging[task.internal_id]
+        for task in list(itertools.takewhile(self._too_long, self._timed.values())):
+            del self._timed[task.internal_id]
             group = self._groups[task.task_group]
             if group.executing is task:
-                continue  # its execution has a time limit of its own
+                continue  # the execution has its own time limit
             self._drop(group, task)
             if not group.tasks:
                 self._forget(group)
-            self.figures.retries_ended += 1
+            self.metrics.retries_ended += 1
             error = RetriesEnded(f"{task.task_id} stayed in the queue too long")
             self._tasks.create_task(self._fail(task, error))
 
@@ -378,8 +383,8 @@ def _cancelled_from_outside() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class _Slot:
-    """A place for a concurrent execution; given up once, early or at the end."""
+class _ConcurrencySlot:
+    """Released once: early by a slow execution, or when the execution ends."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
@@ -391,7 +396,7 @@ class _Slot:
         if self._held and queue._slow < queue._limits.slow_max:
             self._slow = True
             queue._slow += 1
-            queue.figures.slow += 1
+            queue.metrics.slow += 1
             self._free()
             queue._fill()
 

@@ -1,7 +1,7 @@
-"""What a conversation is made of: requests, replies, their states and their names in Redis.
+"""Requests and replies: their states, ids and stored fields.
 
-Field names are those of the stored hashes. `TRANSITIONS` is the whole state machine; the scripts
-make no other, and a property test watches them. Values only: nothing here talks to anything.
+Field names are those of the stored hashes. `TRANSITIONS` is the whole state machine: a property
+test checks that the scripts make no other transition. Pure: values only, no I/O.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class RequestStatus(StrEnum):
 
 
 class ResponseStatus(StrEnum):
-    WAITING = "WAITING"  # accepted, in no process's memory yet
+    WAITING = "WAITING"  # accepted, not taken by a process yet
     PENDING = "PENDING"  # a process holds it and tries to send it
-    SENT = "SENT"  # left; its ACK is waited for
-    AWAITED = "AWAITED"  # could not go; will be tried again
-    CANCEL = "CANCEL"  # its group failed for good: removed
+    SENT = "SENT"  # sent; waits for its ACK
+    AWAITED = "AWAITED"  # could not be sent; will be tried again
+    CANCEL = "CANCEL"  # its group failed permanently: removed
 
 
 GONE = "gone"
-"""Delivered or expired: nothing of it is stored."""
+"""Delivered or expired: Redis stores nothing of the reply."""
 
-# From None: accepted. To CANCEL or GONE: removed, with one terminal event in the journal.
+# None: not accepted yet. CANCEL and GONE: removed, with one terminal event in the journal.
 _END = frozenset({ResponseStatus.CANCEL, GONE})
 TRANSITIONS: Mapping[str | None, frozenset[str]] = MappingProxyType(
     {
         None: frozenset({ResponseStatus.WAITING, ResponseStatus.PENDING}),
-        # AWAITED without having been held: a reply of the same request failed.
+        # To AWAITED without being held: another reply of the same request failed.
         ResponseStatus.WAITING: _END
         | {ResponseStatus.PENDING, ResponseStatus.AWAITED, ResponseStatus.SENT},
         ResponseStatus.PENDING: _END
         | {ResponseStatus.PENDING, ResponseStatus.SENT, ResponseStatus.AWAITED},
-        # SENT without having been held again: a process that was paused reports what it did.
+        # To SENT without being held again: a process that was paused reports its send.
         ResponseStatus.AWAITED: _END | {ResponseStatus.PENDING, ResponseStatus.SENT},
         ResponseStatus.SENT: _END,
     }
@@ -51,7 +51,7 @@ TRANSITIONS: Mapping[str | None, frozenset[str]] = MappingProxyType(
 
 
 class MinMessageInfo(msgspec.Struct, frozen=True):
-    """The ids of a reply as one string, a member of lists; its bytes never vary."""
+    """The ids of a reply. `key` encodes them as a list member; the bytes never vary."""
 
     request_id: str = msgspec.field(name="rqId")
     response_id: str = msgspec.field(name="rsId")
@@ -63,6 +63,9 @@ class MinMessageInfo(msgspec.Struct, frozen=True):
         except UnicodeEncodeError as error:
             raise InputInvalid(f"an id of {self!r} is not valid Unicode: {error.reason}") from None
 
+    def of_request(self) -> MinMessageInfo:
+        return MinMessageInfo(self.request_id, "", self.conversation_id)
+
     @classmethod
     def read(cls, member: bytes) -> MinMessageInfo:
         return _decode_info(member)
@@ -73,7 +76,7 @@ _decode_info = msgspec.json.Decoder(MinMessageInfo).decode
 
 
 class CanSend(msgspec.Struct, frozen=True, rename="camel"):
-    """Whether a reply may go, and if not, what stands before it and how long at the most."""
+    """Whether a reply may be sent; if not, what blocks it and for how long at most."""
 
     status: Literal["send", "wait_request", "wait_response", "gone"] = msgspec.field(
         name="canSendStatus"
@@ -84,27 +87,8 @@ class CanSend(msgspec.Struct, frozen=True, rename="camel"):
     holder: str | None = None
 
 
-class SyncMessageOptions(msgspec.Struct, frozen=True, rename="camel"):
-    """Which reply is meant: by its own id or by that of its ACK.
-
-    The conversation is a short cut: without it every partition is asked.
-    """
-
-    response_id: str | None = None
-    async_response_id: str | None = None
-    corr: str = ""
-    conversation_id: str | None = None
-
-
-class ResponsesIdByRequestId(msgspec.Struct, frozen=True):
-    """A reply and all replies in flight of the same request, itself among them."""
-
-    info: MinMessageInfo
-    siblings: Sequence[MinMessageInfo]
-
-
-class Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A request or a reply as it is stored. Timestamps are the callers' own, in ms."""
+class ConversationMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A request or a reply as it is stored. Timestamps are the caller's, in ms."""
 
     conversation_id: str
     origin: str
@@ -124,13 +108,16 @@ class Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     position: int | None = None
     corr: str = ""
 
+    def info(self) -> MinMessageInfo:
+        return MinMessageInfo(self.request_id, self.response_id or "", self.conversation_id)
 
-# Names that older writers used for the same thing.
+
+# aura-bridge has two names for each of these fields; both are read.
 FORMER_FIELDS = {"requestIdCounter": "responseIdCounter", "asyncRequestId": "asyncResponseId"}
 
 
-def read_message(fields: Sequence[bytes]) -> Message | None:
-    """A stored hash, as HGETALL gives it; None for an empty one."""
+def read_message(fields: Sequence[bytes]) -> ConversationMessage | None:
+    """Convert the reply of HGETALL; None if the hash is empty."""
     if not fields:
         return None
     named: dict[str, Any] = {}
@@ -140,14 +127,14 @@ def read_message(fields: Sequence[bytes]) -> Message | None:
     task = named.pop("taskItem", None)
     if task:
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-            named["taskItem"] = msgspec.json.decode(task)  # else it is shown without
+            named["taskItem"] = msgspec.json.decode(task)  # a task that can't be read is left out
     if named.get("asyncResponseId") == "":
         del named["asyncResponseId"]
-    return msgspec.convert(named, Message, strict=False)
+    return msgspec.convert(named, ConversationMessage, strict=False)
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """What a sender gets: the reply, and how often it was tried before."""
+class OutgoingReply(msgspec.Struct, frozen=True):
+    """A reply as a sender gets it, with the number of earlier tries."""
 
     conversation_id: str
     request_id: str
@@ -166,17 +153,17 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class MessageOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is sent, and by which way if not by that of its origin."""
+    """The payload, and the sender or callback URL if the origin does not decide."""
 
     payload: Any = None
     sender: str | None = None
     callback_url: str | None = None
     address: Any = None
-    """Where to, in the sender's own words: a connection, a push token."""
+    """The destination, in the sender's own format: a connection, a push token."""
 
 
 class TaskItem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The part of a task that outlives a process: what the reply's hash keeps."""
+    """The part of a task that Redis stores, in the reply's hash."""
 
     message_options: MessageOptions = MessageOptions()
     task_id: str = ""
@@ -190,16 +177,16 @@ class TaskItem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 HTTP_SENDER, DEFAULT_SENDER = "http", "default"
 
 
-def need_of(options: MessageOptions) -> str:
-    """The sender that a reply needs, as the scripts spell it; '' if its origin tells."""
+def required_sender_of(options: MessageOptions) -> str:
+    """The sender that a reply requires, as the scripts spell it; '' if its origin decides."""
     if options.sender is not None:
         return f"n:{options.sender}"
     return "" if options.callback_url is None else f"n:{HTTP_SENDER}"
 
 
-def senders_of(need: str) -> tuple[str, ...]:
-    """The senders of which each can send what has this need; the first goes before the others."""
-    kind, _, name = need.partition(":")
+def acceptable_senders(required: str) -> tuple[str, ...]:
+    """The senders that meet this requirement, the preferred one first."""
+    kind, _, name = required.partition(":")
     if kind == "n" or name == DEFAULT_SENDER:
         return (name,)
     return (name, DEFAULT_SENDER)

@@ -1,9 +1,9 @@
-"""How a reply leaves: by a function of the user's, by an HTTP callback, or by another module.
+"""Senders: functions of the application, HTTP callbacks, and what other modules offer.
 
-A sender gets a `Reply` and answers with the id under which the client will acknowledge it, or
-None when no ACK is to come: then it is delivered. Which one a reply goes to is told by the reply
-itself (`sender`, or a `callbackUrl`), else by its origin, else it is the one named `default`.
-Other modules offer callables of the same shape, which the server joins by name.
+A sender gets an `OutgoingReply` and returns the id under which the client will acknowledge it. It
+returns None if no ACK will come: the reply is then delivered. A reply names its sender (`sender`,
+or `http` by a `callbackUrl`). Otherwise the sender named like its origin sends it, or the one named
+`default`. Other modules offer callables of the same shape; the server adds them by name.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import msgspec
 from angarium.conversations.errors import Fatal, Recoverable
 from angarium.conversations.model import (
     HTTP_SENDER,
-    Reply,
-    need_of,
-    senders_of,
+    OutgoingReply,
+    acceptable_senders,
+    required_sender_of,
 )
 from angarium.runtime.application import Angarium, Caller, Handler
 from angarium.runtime.outbound import Outbound, OutboundFailed, RequestRefused
 from angarium.runtime.text import check_text
 from angarium.runtime.trace import TRACEPARENT, current_trace, read_traceparent
 
-Sender = Callable[[Reply], Awaitable[str | None]]
+ReplySender = Callable[[OutgoingReply], Awaitable[str | None]]
 
-# The client's fault, and the same at every try, except for these: too early, too many, too slow.
+# Of the 4xx statuses, a later try can succeed only after these: too early, too many, too slow.
 RECOVERABLE_STATUSES = frozenset({408, 421, 425, 429})
 
 
-class Callback(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class CallbackBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The body of an HTTP callback."""
 
     conversation_id: str
@@ -44,26 +44,26 @@ class Callback(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     corr: str = ""
 
 
-class CallbackAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a client may answer: the id of the ACK that it will send."""
+class CallbackResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """The body a client may answer with: the id of the ACK that it will send."""
 
     async_response_id: str | None = None
 
 
-_read_answer = msgspec.json.Decoder(CallbackAnswer).decode
+_read_answer = msgspec.json.Decoder(CallbackResponse).decode
 
 
-class HttpSender:
+class CallbackSender:
     """POSTs a reply to its callback URL; the response id is the idempotency key."""
 
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
 
-    async def __call__(self, reply: Reply) -> str | None:
+    async def __call__(self, reply: OutgoingReply) -> str | None:
         url = reply.task_item.message_options.callback_url
         if not url:
             raise Fatal(f"reply {reply.response_id} has no callbackUrl")
-        body = Callback(
+        body = CallbackBody(
             reply.conversation_id,
             reply.request_id,
             reply.response_id,
@@ -86,55 +86,52 @@ class HttpSender:
         except (OutboundFailed, ValueError) as error:
             raise Recoverable(str(error)) from error
         if answer.ok:
-            return _ack_id(answer.body)
+            return read_ack_id(answer.body)
         if answer.status >= 500 or answer.status in RECOVERABLE_STATUSES:
             raise Recoverable(f"the client answered {answer.status}")
         raise Fatal(f"the client answered {answer.status}")
 
 
 def _as_header(response_id: str) -> str:
-    """As it is where a header can carry it, else percent-encoded."""
+    """Percent-encoded only if a header can't carry the id as it is."""
     if response_id.isascii() and response_id.isprintable() and response_id == response_id.strip():
         return response_id
     return quote(response_id)
 
 
-def _ack_id(body: bytes) -> str | None:
+def read_ack_id(body: bytes) -> str | None:
     try:
         return _read_answer(body).async_response_id or None
     except (msgspec.MsgspecError, RecursionError):
-        return None  # no answer of ours: the status says that it was taken
+        return None  # another format: the status alone says that the client took it
 
 
-def sender_names(app: Angarium, joined: Mapping[str, Sender]) -> tuple[str, ...]:
-    """Of all senders that a process with this application has."""
+def sender_names(app: Angarium, joined: Mapping[str, ReplySender]) -> tuple[str, ...]:
+    """All senders that a process with this application has."""
     names = {HTTP_SENDER, *joined, *app.handlers("reply_sender")}
     return tuple(sorted(check_text(name, f"the name of reply sender {name!r}") for name in names))
 
 
-class Senders:
-    """All ways of one process, by name."""
+class ReplySenders:
+    """The senders of one process, by name."""
 
     def __init__(
-        self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, Sender]
+        self, app: Angarium, outbound: Outbound, threads_max: int, joined: Mapping[str, ReplySender]
     ) -> None:
-        """What the application registers goes before what other modules offer under that name."""
+        """A sender of the application replaces one of `joined` with the same name."""
         self._caller = Caller(threads_max)
-        self._senders: dict[str, Sender] = {HTTP_SENDER: HttpSender(outbound), **joined}
+        self._senders: dict[str, ReplySender] = {HTTP_SENDER: CallbackSender(outbound), **joined}
         for name, handler in app.handlers("reply_sender").items():
             self._senders[name] = self._sender(handler)
 
-    @property
-    def names(self) -> Mapping[str, Sender]:
-        return self._senders
-
-    async def send(self, reply: Reply) -> str | None:
+    async def send(self, reply: OutgoingReply) -> str | None:
         """The ACK's id or None. Raises what the sender raises; `Recoverable` if there is none."""
-        wanted = senders_of(need_of(reply.task_item.message_options) or f"o:{reply.origin}")
-        name = next((name for name in wanted if name in self._senders), wanted[-1])
+        required = required_sender_of(reply.task_item.message_options) or f"o:{reply.origin}"
+        acceptable = acceptable_senders(required)
+        name = next((name for name in acceptable if name in self._senders), acceptable[-1])
         sender = self._senders.get(name)
         if sender is None:
-            # Only a reply with a need that does not fit its task: nobody else can do better.
+            # The stored requirement does not match the task; no other process could send it.
             raise Recoverable(f"this process has no reply sender {name!r}")
         answer = await sender(reply)
         if answer is not None and not isinstance(answer, str):
@@ -144,8 +141,8 @@ class Senders:
     def close(self) -> None:
         self._caller.close()
 
-    def _sender(self, handler: Handler) -> Sender:
-        async def send(reply: Reply) -> str | None:
+    def _sender(self, handler: Handler) -> ReplySender:
+        async def send(reply: OutgoingReply) -> str | None:
             answer: str | None = await self._caller.call(handler, reply)
             return answer
 

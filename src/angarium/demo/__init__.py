@@ -1,1 +1,1 @@
-"""The demo: a support chat through every module, with real processes, some of them killed."""
+"""The demo runs a support chat through every module in real processes and kills four of them."""

@@ -1,9 +1,9 @@
-"""The application of the story: a support desk that answers every question twice.
+"""The demo's application: a support chat that sends two replies to every question.
 
-A worker opens a request in the user's conversation and starts a transaction. Its first step says
-that somebody is looking into it; the second asks an expert outside, sleeps until the expert calls
-back, and passes the answer on. Everything here may run twice and has its effect once: the request
-and the transaction go by the message's id, a reply goes by the key of its step.
+A worker opens a request in the user's conversation and starts a transaction. The first step
+replies that somebody is looking into the question. The second step asks an external expert, sleeps
+until the expert calls back, and replies with the answer. Each function may run twice: the message's
+id identifies the request and the transaction, and the step's key identifies a reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from angarium.transactions import Outcome, Step
 PIPELINE = {"name": "support", "steps": [{"type": "greet"}, {"type": "consult"}]}
 REPLIES_PER_MESSAGE = 2
 SWITCH = "expert"
-# An expert who was asked and has not called back by then is asked again.
+# The step asks again if the expert has not called back by then.
 ASK_AGAIN_S = 5.0
 EXPERT_TIMEOUT_S = 5.0
 
@@ -71,6 +71,6 @@ async def _ask_expert(step: Step) -> None:
     try:
         await outbound.send("POST", step.data["expert"], msgspec.json.encode(question), headers)
     except OutboundFailed:
-        return  # the step sleeps, wakes and asks again
+        return  # the step wakes up and asks again
     finally:
         await outbound.close()

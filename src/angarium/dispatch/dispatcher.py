@@ -1,9 +1,9 @@
-"""The role `dispatcher`: hears the channel, leads its share of the partitions, deals to workers.
+"""The role `dispatcher`: receives the channel, leads its share of partitions, sends to workers.
 
-Every dispatcher hears every message and dials every worker, whether it leads or not, so that one
-that takes over can go on at once. Leadership is per partition and shared out among the dispatchers
-that live. Acknowledgements come on the links or at the ACK port of any dispatcher; taking one is a
-write to Redis and needs no leader.
+Every dispatcher receives every message and connects to every worker, whether it leads or not, so
+a dispatcher that takes over can continue at once. Each partition has one leader; the partitions
+are shared among the live dispatchers. Acknowledgements arrive on worker connections or at the ACK
+port of any dispatcher. An acknowledgement is a write to Redis and needs no leader.
 """
 
 from __future__ import annotations
@@ -12,45 +12,53 @@ import asyncio
 import math
 import socket
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 
 from angarium.dispatch import security
-from angarium.dispatch.acknowledgements import AckListener, Answers
-from angarium.dispatch.counts import DispatcherCounts
-from angarium.dispatch.epochs import Ring, digest
-from angarium.dispatch.links import Link, LinkOwner, Links, LinkTerms
-from angarium.dispatch.partition import Heard, Partition, partition_of_digest
-from angarium.dispatch.protocol import Rejected
+from angarium.dispatch.ack_listener import AckListener
+from angarium.dispatch.acknowledgements import AcknowledgementWriter
+from angarium.dispatch.epochs import EpochRing, PublishedMessage, digest
+from angarium.dispatch.metrics import DispatcherMetrics
+from angarium.dispatch.partition_leader import PartitionLeader, partition_of_digest
+from angarium.dispatch.protocol import RejectionReceived
+from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
+from angarium.dispatch.worker_connection import (
+    WorkerConnection,
+    WorkerConnectionEvents,
+    WorkerConnectionOptions,
+)
+from angarium.dispatch.worker_pool import WorkerPool
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 
-# Half a second of messages is compared at a takeover, and remembered in Redis until then.
-MARK_S = 0.5
-# How often the list of workers and dispatchers is read, and our own place in it confirmed.
+# The length of an epoch: a takeover compares at least this much with the digests in Redis.
+EPOCH_S = 0.5
+# How often the lists of workers and dispatchers are read, and our own entry is renewed.
 MEMBERS_S = 1.0
-# Messages that Redis has sent and we have not looked at; beyond them it buffers for us.
-HEARD_MAX = 200_000
-# From subscribing to hearing our own mark; Redis answered a moment ago.
-HEAR_S_MAX = 10.0
-# Redelivery looks this often within a time-out. Refused messages are due much sooner, so it also
-# looks several times a second; more often than every 20 ms would only be a load.
+# Messages that Redis sent and this process has not handled yet; beyond them Redis buffers.
+RECEIVED_MAX = 200_000
+# From subscribing to receiving our own first marker. Redis has just answered, so this is ample.
+FIRST_MARKER_S_MAX = 10.0
+# Due messages are claimed this often within a time-out. Rejected messages are due much sooner, so
+# a claim follows at the latest after CLAIM_S_MAX; more often than CLAIM_S_MIN is only load.
 CLAIMS_PER_TIMEOUT = 10
 CLAIM_S_MIN = 0.02
 CLAIM_S_MAX = 0.2
-# Time-outs after which a message that is still held by a link was finished without our knowing;
-# one that is still pending has been handed out anew long before.
+# After this many time-outs an unacknowledged message was finished without our knowledge: a
+# message that is still pending was sent again long before.
 FORGET_TIMEOUTS = 3
-# A dispatcher that missed messages lets one that did not take over its partitions.
+# A dispatcher that missed messages lets another one take over its partitions for this long.
 RESIGN_PAUSE_S = 1.0
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     security.client_tls(settings)
     security.server_tls(settings)
     _listen(settings).close()
@@ -60,12 +68,12 @@ def build(runtime: Runtime, app: Angarium) -> Service:
     return Dispatcher(runtime)
 
 
-def _unheard(_: bytes) -> None:
+def _discard(_: bytes) -> None:
     pass
 
 
-def _listen(settings: Settings) -> socket.socket:
-    dispatch = settings.dispatch
+def _listen(settings: CommonSettings) -> socket.socket:
+    dispatch = settings.group(DispatchSettings)
     return listen(
         dispatch.ack_host,
         dispatch.ack_port,
@@ -74,16 +82,16 @@ def _listen(settings: Settings) -> socket.socket:
     )
 
 
-class Dispatcher(Service, LinkOwner):
+class Dispatcher(Service, WorkerConnectionEvents):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("dispatcher", clock=runtime.clock)
         settings, limits = runtime.settings, runtime.settings.limits
         self._runtime = runtime
-        self._dispatch = settings.dispatch
+        self._dispatch = settings.group(DispatchSettings)
         self._store = DispatchStore(runtime)
-        self.counts = DispatcherCounts()
-        self._ring = Ring(limits.ring_messages_max, limits.ring_bytes_max)
-        terms = LinkTerms(
+        self.metrics = DispatcherMetrics()
+        self._ring = EpochRing(limits.ring_messages_max, limits.ring_bytes_max)
+        options = WorkerConnectionOptions(
             token=security.token(settings),
             tls=security.client_tls(settings),
             frame_bytes_max=limits.frame_bytes_max,
@@ -92,143 +100,149 @@ class Dispatcher(Service, LinkOwner):
             name=runtime.actor,
             tracing=runtime.tracing,
         )
-        self.links = Links(terms, self, self.counts, self.clock)
-        self._answers = Answers(self._store, self._is_due, self.counts)
-        self._acks = AckListener(self._answers, settings, self.counts, self._brought, self.clock)
+        self.workers = WorkerPool(options, self, self.metrics, self.clock)
+        self._acknowledgements = AcknowledgementWriter(self._store, self._on_due, self.metrics)
+        self._ack_listener = AckListener(
+            self._acknowledgements, settings, self.metrics, self._on_ack_port, self.clock
+        )
         self.partitions = [
-            Partition(number, runtime, self._store, self._ring, self.links, self.counts)
+            PartitionLeader(number, runtime, self._store, self._ring, self.workers, self.metrics)
             for number in range(self._store.partitions)
         ]
         self._dispatchers = 1
         self._covered: dict[int, int] = {}
-        self._hearing = asyncio.Event()
-        self._willing = False  # to lead
-        self._figures = Figures(runtime, "dispatcher")
+        self._first_marker = asyncio.Event()
+        self._may_lead = False
+        self._reporter = ProcessReporter(runtime, "dispatcher")
         self._last_processed = 0
-        self._last_figures_s = 0.0
+        self._last_report_s = 0.0
 
     async def on_start(self) -> None:
-        self.ports = {"ack": await self._acks.open(_listen(self._runtime.settings))}
+        self.ports = {"ack": await self._ack_listener.open(_listen(self._runtime.settings))}
         self._dispatchers = len(await self._store.join_dispatchers(self._runtime.actor))
-        self._last_figures_s = self.clock.monotonic()
-        self.spawn("links", self._keep_links)
-        self.spawn("hear", self._hear)
-        self.spawn("answers", self._answers.pump)
+        self._last_report_s = self.clock.monotonic()
+        self.spawn("workers", self._follow_consumers)
+        self.spawn("receive", self._receive)
+        self.spawn("acknowledgements", self._acknowledgements.run)
         self.loop("members", self._join_once, MEMBERS_S, until="stop")
-        self.loop("marks", self._mark_once, MARK_S)
-        self.loop("figures", self._figures_once, INTERVAL_S, until="stop")
+        self.loop("epochs", self._end_epoch_once, EPOCH_S)
+        self.loop("figures", self._report_once, INTERVAL_S, until="stop")
         claim_s = self._dispatch.ack_timeout_ms / 1000 / CLAIMS_PER_TIMEOUT
         claim_s = min(max(claim_s, CLAIM_S_MIN), CLAIM_S_MAX)
         for each in self.partitions:
             self.spawn(f"lead-{each.number}", partial(each.lead, self))
-            self.spawn(f"accept-{each.number}", each.pump)
+            self.spawn(f"accept-{each.number}", each.run_accepts)
             claims = self.loop(f"claim-{each.number}", each.claim_once, claim_s)
             each.on_backlog = claims.wake
-            self.loop(f"inbox-{each.number}", each.take_inbox_once, 0.2)
-        # Ready means: from here on nothing is missed, so one that waits for us may be stopped.
-        async with asyncio.timeout(HEAR_S_MAX):
-            await self._hearing.wait()
-        self._willing = True
+            self.loop(f"inbox-{each.number}", each.accept_inbox_once, 0.2)
+        # Ready means that this dispatcher misses no message from now on: in a rolling restart the
+        # next dispatcher may be stopped.
+        async with asyncio.timeout(FIRST_MARKER_S_MAX):
+            await self._first_marker.wait()
+        self._may_lead = True
         for each in self.partitions:
             each.wake()
 
     async def on_quiet(self) -> None:
-        self._willing = False
+        self._may_lead = False
         for each in self.partitions:
             await each.hand_over()
 
     async def on_stop(self) -> None:
-        await self._answers.drained()
+        await self._acknowledgements.drained()
         await self._store.leave_dispatchers(self._runtime.actor)
-        await self._figures.withdraw()
+        await self._reporter.withdraw()
 
     async def on_close(self) -> None:
-        self.links.close()
-        self._acks.close()
+        self.workers.close()
+        self._ack_listener.close()
 
-    # Hearing ----------------------------------------------------------------------------------
+    # Receiving --------------------------------------------------------------------------------
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         store = self._store
         async with self._runtime.redis.subscribe(
-            store.channel, store.marks, messages_max=HEARD_MAX, key=store.subscription_key
+            store.channel,
+            store.marker_channel,
+            messages_max=RECEIVED_MAX,
+            key=store.subscription_key,
         ) as subscription:
-            marks = store.marks.encode()
+            marker_channel = store.marker_channel.encode()
             while True:
                 batch = await subscription.receive()
                 run: list[bytes] = []
                 for i, (channel, payload) in enumerate(batch.messages):
                     if batch.gap and i == batch.before_gap:
-                        self._heard(run)
+                        self._handle_messages(run)
                         run = []
-                        self._missed_some()
-                    if channel == marks:
-                        self._heard(run)
+                        self._on_gap()
+                    if channel == marker_channel:
+                        self._handle_messages(run)
                         run = []
-                        self._marked(payload)
+                        self._handle_marker(payload)
                     else:
                         run.append(payload)
-                self._heard(run)
+                self._handle_messages(run)
                 if batch.gap and batch.before_gap >= len(batch.messages):
-                    self._missed_some()
+                    self._on_gap()
                 if batch.gap:
-                    await store.mark_epoch()
+                    await store.publish_epoch_marker()
 
-    def _heard(self, payloads: list[bytes]) -> None:
+    def _handle_messages(self, payloads: list[bytes]) -> None:
         if not payloads:
             return
-        self.counts.received += len(payloads)
+        self.metrics.received += len(payloads)
         self._ring.add(payloads)
         if self._ring.current is not None:
             self._offer(self._ring.current, payloads)
 
     def _offer(self, epoch: int, payloads: Sequence[bytes]) -> None:
-        listening = [each for each in self.partitions if each.listening]
-        if not listening:
+        accepting = [each for each in self.partitions if each.accepting]
+        if not accepting:
             return
-        heard: list[Heard] = [(payload, digest(payload)) for payload in payloads]
+        messages: list[PublishedMessage] = [(payload, digest(payload)) for payload in payloads]
         if len(self.partitions) == 1:
-            listening[0].offer(epoch, heard)
+            accepting[0].offer(epoch, messages)
             return
-        parts: dict[int, list[Heard]] = {each.number: [] for each in listening}
+        parts: dict[int, list[PublishedMessage]] = {each.number: [] for each in accepting}
         count = len(self.partitions)
-        for each in heard:
-            part = parts.get(partition_of_digest(each[1], count))
+        for message in messages:
+            part = parts.get(partition_of_digest(message[1], count))
             if part is not None:
-                part.append(each)
+                part.append(message)
         for number, part in parts.items():
             if part:
                 self.partitions[number].offer(epoch, part)
 
-    def _marked(self, payload: bytes) -> None:
+    def _handle_marker(self, payload: bytes) -> None:
         try:
-            self._take_mark(payload)
+            self._apply_marker(payload)
         except (ValueError, IndexError):
-            # Anybody can publish here; what is not ours must not cost us the subscription.
-            self.counts.protocol_errors += 1
-            self.log.warning("mark_unreadable", mark=payload[:100].decode(errors="replace"))
+            # Anybody can publish on this channel; an invalid text must not end the subscription.
+            self.metrics.protocol_errors += 1
+            self.log.warning("marker_unreadable", marker=payload[:100].decode(errors="replace"))
 
-    def _take_mark(self, payload: bytes) -> None:
+    def _apply_marker(self, payload: bytes) -> None:
         word, _, rest = payload.partition(b" ")
         if word == b"epoch":
             epoch = int(rest)
-            self._hearing.set()
-            if before := self._ring.mark(epoch):
+            self._first_marker.set()
+            if before := self._ring.begin_epoch(epoch):
                 self._offer(epoch - 1, before)
         elif word == b"covered":
             number, _, epoch_text = rest.partition(b" ")
             self._covered[int(number)] = int(epoch_text)
             if len(self._covered) == len(self.partitions):
-                self._ring.cover(min(self._covered.values()))
+                self._ring.drop_covered(min(self._covered.values()))
         elif word == b"done":
-            self.links.answered_elsewhere(rest.split(b" "))
-            self.has_space()
+            self.workers.settle(rest.split(b" "))
+            self.on_free_slots()
         elif word == b"free":
             self.partitions[int(rest)].wake()
 
-    def _missed_some(self) -> None:
-        """Our connection was away. Another dispatcher may have heard what we did not."""
-        self._ring.forget_all()
+    def _on_gap(self) -> None:
+        """The subscription had a gap. Another dispatcher may have received the missed messages."""
+        self._ring.clear()
         self._covered.clear()
         if self._dispatchers > 1:
             for each in self.partitions:
@@ -238,11 +252,11 @@ class Dispatcher(Service, LinkOwner):
     # Leading ----------------------------------------------------------------------------------
 
     @property
-    def willing(self) -> bool:
-        return self._willing
+    def may_lead(self) -> bool:
+        return self._may_lead
 
     @property
-    def alone(self) -> bool:
+    def is_only_dispatcher(self) -> bool:
         return self._dispatchers <= 1
 
     @property
@@ -268,95 +282,97 @@ class Dispatcher(Service, LinkOwner):
             for each in self.partitions:
                 each.wake()
 
-    async def _mark_once(self) -> None:
-        if self.links.forget(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000):
-            self.has_space()
+    async def _end_epoch_once(self) -> None:
+        if self.workers.forget_older_than(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000):
+            self.on_free_slots()
         if not any(each.leading for each in self.partitions):
             return
-        await self._store.mark_epoch()
+        await self._store.publish_epoch_marker()
         for each in self.partitions:
-            for message_id in each.overstayed():
-                self._answers.reject(message_id, "", 0)
+            for message_id in each.take_expired():
+                self._acknowledgements.reject(message_id, "", 0)
             await each.cover_once()
 
     # Workers ----------------------------------------------------------------------------------
 
-    async def _keep_links(self) -> None:
+    async def _follow_consumers(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
                 try:
-                    found = await self._store.consumers()
+                    registered = await self._store.consumers()
                 except AngariumError as error:
                     self.log.warning("consumers_unknown", error=str(error))
                 else:
-                    self.links.keep((*self._dispatch.consumers, *found), group)
+                    self.workers.connect_to((*self._dispatch.consumers, *registered), group)
                 await self.clock.sleep(MEMBERS_S)
 
-    def acknowledged(self, link: Link, ids: Sequence[bytes]) -> None:
-        foreign = link.answered(ids)
-        self.counts.acks_foreign += foreign
-        if link.completes:
-            self.counts.processed += len(ids) - foreign
+    def on_acknowledged(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None:
+        foreign = connection.settle(ids)
+        self.metrics.acks_foreign += foreign
+        if connection.completes:
+            self.metrics.processed += len(ids) - foreign
         else:
-            # One that never greeted may not know what an answer is.
-            answer = link.answer if link.greeted else _unheard
+            # A worker without HELLO may not know NACK_MESSAGE, the reply to an unknown id.
+            send_reply = connection.write if connection.said_hello else _discard
             for message_id in ids:
-                self._answers.acknowledge(message_id, link.consumer, answer)
-        self.has_space()
+                self._acknowledgements.acknowledge(message_id, connection.consumer, send_reply)
+        self.on_free_slots()
 
-    def rejected(self, link: Link, rejected: Rejected) -> None:
-        if rejected.message_id not in link.held:
-            # Too late: it was given to another already, who will answer for it.
-            self.counts.acks_foreign += 1
+    def on_rejected(self, connection: WorkerConnection, rejection: RejectionReceived) -> None:
+        if rejection.message_id not in connection.unacknowledged:
+            # Too late: the message timed out and went to another worker.
+            self.metrics.acks_foreign += 1
             return
-        link.answered([rejected.message_id])
-        link.leaving = link.leaving or not rejected.reason
-        reason = rejected.reason and f"{link.consumer}: {rejected.reason}"
-        self._answers.reject(rejected.message_id, reason, self._dispatch.retry_delay_ms)
-        self.has_space()
+        connection.settle([rejection.message_id])
+        connection.draining = connection.draining or not rejection.reason
+        reason = rejection.reason and f"{connection.consumer}: {rejection.reason}"
+        retry_delay_ms = self._dispatch.retry_delay_ms
+        self._acknowledgements.reject(rejection.message_id, reason, retry_delay_ms)
+        self.on_free_slots()
 
-    def _brought(self, ids: Sequence[bytes]) -> None:
-        """Acknowledged at our ACK port: by one of our own links, or by another dispatcher's,
-        which has to hear of it, or its window would stay full."""
-        self._answers.tell_others(self.links.answered_elsewhere(ids))
-        self.has_space()
+    def on_lost(self, connection: WorkerConnection, unacknowledged: Sequence[bytes]) -> None:
+        # A third-party worker may still store its results and acknowledge at an ACK port, so its
+        # messages wait for the time-out. For our own workers a result counts once anyway.
+        if connection.completes:
+            reason = f"{connection.consumer}: connection lost"
+            for message_id in unacknowledged:
+                self._acknowledgements.reject(message_id, reason, 0)
 
-    def lost(self, link: Link, held: Sequence[bytes]) -> None:
-        # A worker of another make may still store what it has and acknowledge elsewhere; it has
-        # the whole time-out for that. One of ours can't do harm: its result counts once.
-        if link.completes:
-            for message_id in held:
-                self._answers.reject(message_id, f"{link.consumer}: connection lost", 0)
-
-    def _is_due(self, partition: int) -> None:
-        if self.partitions[partition].leading:
-            self.partitions[partition].look_for_due()
-
-    def has_space(self) -> None:
+    def on_free_slots(self) -> None:
         for each in self.partitions:
             if each.leading:
-                each.flush()
+                each.send_queued()
 
-    # Figures ----------------------------------------------------------------------------------
+    def _on_ack_port(self, ids: Sequence[bytes]) -> None:
+        """Free the slots of messages that were acknowledged at our ACK port. Those that another
+        dispatcher sent are announced to it, or its window would stay full."""
+        self._acknowledgements.announce_finished(self.workers.settle(ids))
+        self.on_free_slots()
 
-    async def _figures_once(self) -> None:
+    def _on_due(self, partition: int) -> None:
+        if self.partitions[partition].leading:
+            self.partitions[partition].expect_due_messages()
+
+    # Metrics ----------------------------------------------------------------------------------
+
+    async def _report_once(self) -> None:
         led = [each for each in self.partitions if each.leading]
         pending = sum([await self._store.pending_count(each.number) for each in led])
         now_s = self.clock.monotonic()
-        rate = (self.counts.processed - self._last_processed) / (now_s - self._last_figures_s)
-        self._last_processed, self._last_figures_s = self.counts.processed, now_s
+        rate = (self.metrics.processed - self._last_processed) / (now_s - self._last_report_s)
+        self._last_processed, self._last_report_s = self.metrics.processed, now_s
         figures = {
-            **self.counts.table(),
+            **asdict(self.metrics),
             "pending": pending,
             "messages_per_s": round(rate, 1),
             "partitions_led": len(led),
-            "workers": len(self.links.links),
+            "workers": len(self.workers.connections),
             "queued": sum(each.queued for each in led),
             "ring_messages": self._ring.messages,
             "ring_dropped": self._ring.dropped,
         }
-        await self._figures.report(figures)
-        self._acks.warnings.flush()
-        self.links.warnings.flush()
+        await self._reporter.report(figures)
+        self._ack_listener.warnings.flush()
+        self.workers.warnings.flush()
         shown = ("accepted", "processed", "redelivered", "pending", "messages_per_s")
         self.log.info("figures", **{name: figures[name] for name in shown}, leads=len(led))

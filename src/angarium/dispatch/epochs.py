@@ -1,10 +1,10 @@
-"""What a dispatcher heard lately, cut into epochs, and what of it nobody has accepted.
+"""Recently published messages, grouped into epochs, and those that no leader has accepted.
 
-Marks are published between the messages, so every dispatcher on the same server sees the same
-messages between the same two marks. A leader records the digests of what it accepts under the
-epoch it heard them in. So when it dies, another compares its own copy of that epoch with the
-record, payload by payload, and accepts the difference: nothing twice, nothing never, even where
-all payloads are alike. Pure: it knows neither Redis nor time.
+Epoch markers are published between the messages. So every dispatcher on the same server receives
+the same messages between the same two markers. A leader records the digests of the messages it
+accepts under the epoch in which it received them. When the leader dies, the next leader compares
+its own copy of each epoch with the record, payload by payload, and accepts the difference. So no
+message is accepted twice or never, even if all payloads are equal. Does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
 DIGEST_BYTES = 8
+PublishedMessage = tuple[bytes, bytes]
+"""Payload and its digest."""
 
 
 def digest(payload: bytes) -> bytes:
@@ -29,7 +31,7 @@ def split_digests(recorded: Iterable[bytes]) -> Counter[bytes]:
     )
 
 
-class Ring:
+class EpochRing:
     """The newest epochs that are not covered yet, bounded in messages and bytes."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
@@ -37,117 +39,121 @@ class Ring:
         self._bytes_max = bytes_max
         self._epochs: OrderedDict[int, list[bytes]] = OrderedDict()
         self._sizes: dict[int, int] = {}
-        self._unplaced: list[bytes] = []
+        self._before_first_marker: list[bytes] = []
         self._current: int | None = None
-        self._whole_from: int | None = None
+        self._complete_from: int | None = None
         self.messages = 0
         self.bytes = 0
         self.dropped = 0
 
     @property
     def current(self) -> int | None:
-        """The epoch that messages fall into now; None until the first mark."""
+        """The epoch of the messages that arrive now; None before the first marker."""
         return self._current
 
-    def whole_since(self, epoch: int) -> bool:
-        """Whether everything published since the beginning of `epoch` was heard and is here."""
-        return self._whole_from is not None and self._whole_from <= epoch
+    def complete_since(self, epoch: int) -> bool:
+        """Whether the ring holds every message published since the beginning of `epoch`."""
+        return self._complete_from is not None and self._complete_from <= epoch
 
     def add(self, payloads: list[bytes]) -> None:
         if not payloads:
             return
         size = sum(map(len, payloads))
         if self._current is None:
-            self._unplaced += payloads
+            self._before_first_marker += payloads
         else:
             self._epochs[self._current] += payloads
             self._sizes[self._current] += size
         self.messages += len(payloads)
         self.bytes += size
-        self._bound()
+        self._drop_excess()
 
-    def mark(self, epoch: int) -> list[bytes]:
-        """`epoch` begins. What came before the first mark heard belongs to the epoch before it,
-        for marks are consecutive; it is returned, because nobody could be told its epoch yet."""
-        before, self._unplaced = self._unplaced, []
+    def begin_epoch(self, epoch: int) -> list[bytes]:
+        """Begin `epoch`. Returns the messages that arrived before the first marker.
+
+        Epoch numbers are consecutive, so these messages belong to the epoch before. The caller
+        could not assign them to an epoch earlier.
+        """
+        before, self._before_first_marker = self._before_first_marker, []
         if before:
             self._epochs[epoch - 1] = before
             self._sizes[epoch - 1] = sum(map(len, before))
-        if self._whole_from is None:
-            self._whole_from = epoch
+        if self._complete_from is None:
+            self._complete_from = epoch
         self._current = epoch
         self._epochs.setdefault(epoch, [])
         self._sizes.setdefault(epoch, 0)
         return before
 
-    def cover(self, epoch: int) -> None:
-        """All before `epoch` is accepted in every partition: forget it."""
+    def drop_covered(self, epoch: int) -> None:
+        """Drop the epochs before `epoch`: all their messages are accepted in every partition."""
         while self._epochs:
             oldest = next(iter(self._epochs))
             if oldest >= epoch or oldest == self._current:
                 return
-            self._forget(oldest)
+            self._drop(oldest)
 
-    def forget_all(self) -> None:
-        """Something was missed: what is here no longer tells what an epoch held."""
+    def clear(self) -> None:
+        """Forget everything after a gap in the subscription: the epochs may be incomplete."""
         self._epochs.clear()
         self._sizes.clear()
-        self._unplaced.clear()
-        self._current = self._whole_from = None
+        self._before_first_marker.clear()
+        self._current = self._complete_from = None
         self.messages = self.bytes = 0
 
     def epochs_from(self, covered: int) -> list[int]:
         return [epoch for epoch in self._epochs if epoch >= covered]
 
-    def missing(
+    def unaccepted(
         self,
         accepted: Mapping[int, Counter[bytes]],
         covered: int,
-        ours: Callable[[bytes], bool],
-    ) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
-        """For each epoch, payload and digest of what is `ours` and was not accepted, in order.
+        owns: Callable[[bytes], bool],
+    ) -> list[tuple[int, list[PublishedMessage]]]:
+        """For each epoch the messages that nobody accepted, in order, if `owns` takes their digest.
 
         Among equal payloads the first ones were accepted: a leader accepts in order.
         """
         found = []
         for epoch in self.epochs_from(covered):
             left = Counter(accepted.get(epoch, {}))
-            missing = []
+            unaccepted = []
             for payload in self._epochs[epoch]:
-                mark = digest(payload)
-                if not ours(mark):
+                payload_digest = digest(payload)
+                if not owns(payload_digest):
                     continue
-                if left[mark] > 0:
-                    left[mark] -= 1
+                if left[payload_digest] > 0:
+                    left[payload_digest] -= 1
                 else:
-                    missing.append((payload, mark))
-            if missing:
-                found.append((epoch, missing))
+                    unaccepted.append((payload, payload_digest))
+            if unaccepted:
+                found.append((epoch, unaccepted))
         return found
 
-    def _bound(self) -> None:
+    def _drop_excess(self) -> None:
         while self.messages > self._messages_max or self.bytes > self._bytes_max:
             oldest = next(iter(self._epochs), None)
             if oldest is None or oldest == self._current:
-                # One epoch alone is too much; the older half of it has to go.
-                self._halve()
+                # The current epoch alone exceeds the limit.
+                self._drop_older_half()
                 continue
             self.dropped += len(self._epochs[oldest])
-            self._whole_from = oldest + 1
-            self._forget(oldest)
+            self._complete_from = oldest + 1
+            self._drop(oldest)
 
-    def _halve(self) -> None:
-        messages = self._unplaced if self._current is None else self._epochs[self._current]
-        given_up = messages[: (len(messages) + 1) // 2]
-        del messages[: len(given_up)]
-        size = sum(map(len, given_up))
-        if self._current is not None:
-            self._sizes[self._current] -= size
-            self._whole_from = self._current + 1
-        self.messages -= len(given_up)
+    def _drop_older_half(self) -> None:
+        current = self._current
+        messages = self._before_first_marker if current is None else self._epochs[current]
+        dropped = messages[: (len(messages) + 1) // 2]
+        del messages[: len(dropped)]
+        size = sum(map(len, dropped))
+        if current is not None:
+            self._sizes[current] -= size
+            self._complete_from = current + 1
+        self.messages -= len(dropped)
         self.bytes -= size
-        self.dropped += len(given_up)
+        self.dropped += len(dropped)
 
-    def _forget(self, epoch: int) -> None:
+    def _drop(self, epoch: int) -> None:
         self.messages -= len(self._epochs.pop(epoch))
         self.bytes -= self._sizes.pop(epoch)

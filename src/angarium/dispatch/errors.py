@@ -1,17 +1,17 @@
 """Errors of the dispatch module.
 
 AngariumError
-├── FrameInvalid           bytes on a worker connection that break the protocol: it is closed
+├── FrameInvalid           bytes that violate the worker protocol; the connection is closed
 │   ├── VersionUnknown     the first byte of a frame is not 1
-│   ├── CommandUnknown     the second byte is no command of version 1
-│   ├── FrameTooLarge      longer than `limits.frame_bytes_max`
-│   ├── FrameMisplaced     a command that this side does not take, or not now
-│   ├── PayloadInvalid     its payload is not what the command says
+│   ├── CommandUnknown     the second byte is not a command of version 1
+│   ├── FrameTooLarge      the frame is longer than `limits.frame_bytes_max`
+│   ├── FrameMisplaced     this side does not accept the command, or not in this state
+│   ├── PayloadInvalid     the payload does not have the format of the command
 │   └── TokenRefused       the other side did not prove that it knows the token
 ├── NotFound
-│   └── DeadLetterUnknown  no dead letter under that id
+│   └── DeadLetterUnknown  no message with this id is a dead letter
 └── Conflict
-    └── DeadLetterUnusable its payload is gone: it can only be dropped
+    └── DeadLetterUnusable the payload is not in Redis any more: the dead letter can only be dropped
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The module over HTTP: the durable intake, what waits and who leads, the dead letters.
+"""HTTP operations of dispatch: durable intake, status, dead letters.
 
-A message that is answered with 202 is in Redis, at the durability that is set, and reaches a
-worker even when no dispatcher runs now. Its payload is kept byte by byte as it stood in the body;
-only the header `traceparent` is added to an object that has no such member.
+After the reply 202 a message is in Redis, at the configured durability, and reaches a worker even
+if no dispatcher runs now. The payload keeps the bytes of the request body. Only the request's
+`traceparent` is added, to a JSON object without that member.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.dispatch.letters import DeadLetters, ShownLetter, mark_of, shown
+from angarium.dispatch.dead_letters import (
+    DeadLetterView,
+    DispatchDeadLetters,
+    dead_letter_view,
+    page_cursor,
+)
+from angarium.dispatch.gauges import DispatchGauges
 from angarium.dispatch.store import DispatchStore, PartitionStatus
-from angarium.dispatch.watch import DispatchWatch
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import TRACEPARENT
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     decode,
@@ -30,61 +33,65 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
 
 KEY_HEADER = "Idempotency-Key"
 LIST_MAX, LIST_DEFAULT = 500, 50
-# A list shows enough of each payload to recognise it; all of it is in the letter itself.
+# Enough of a payload to recognise it in a list; a single dead letter shows the whole payload.
 SHOWN_BYTES_MAX = 2_000
 
 Key = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`payload` is any JSON value; a repeated `idempotency_key` brings in nothing."""
+    """`payload` is any JSON value. A repeated `idempotency_key` adds no message."""
 
     payload: msgspec.Raw
     idempotency_key: Key | None = None
 
 
 class EnqueuedMessage(msgspec.Struct, frozen=True):
-    """`duplicate`: the key was used before, and this is the message it brought in."""
+    """`duplicate`: the key was used before; `message_id` is the message of the first use."""
 
     message_id: str
     duplicate: bool
 
 
 class DispatchStatus(msgspec.Struct, frozen=True):
-    """`consumers` are those that registered; a dispatcher may have others in its settings."""
+    """`consumers` are the registered ones; a dispatcher may have others in its settings."""
 
     partitions: list[PartitionStatus]
     consumers: list[str]
     dispatchers: list[str]
 
 
-class LettersPage(msgspec.Struct, frozen=True):
-    """`next` is the parameter `after` of the page behind this one; null on the last."""
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """`next` is the parameter `after` of the next page; null on the last page."""
 
-    letters: list[ShownLetter]
+    letters: list[DeadLetterView]
     next: str | None
 
 
-class RetriedLetter(msgspec.Struct, frozen=True):
+class RetriedDeadLetter(msgspec.Struct, frozen=True):
     message_id: str
     status: Literal["retried"]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     store = DispatchStore(runtime)
-    return Face("dispatch", _Operations(runtime, store).all(), DispatchWatch(runtime, store))
+    return HttpApi(
+        "dispatch", DispatchHttpApi(runtime, store).operations(), DispatchGauges(runtime, store)
+    )
 
 
-class _Operations:
+class DispatchHttpApi:
     def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
         self._limits = runtime.settings.limits
         self._store = store
-        self._letters = DeadLetters(store)
+        self._dead_letters = DispatchDeadLetters(store)
 
-    def all(self) -> list[Operation]:
+    def operations(self) -> list[Operation]:
         message = Parameter("message_id", "path", {"type": "string", "format": "uuid"})
         dead = "/v1/dispatch/dead"
         return [
@@ -97,32 +104,32 @@ class _Operations:
             ),
             Operation(
                 "GET", "/v1/dispatch", "showDispatch",
-                "Show who leads each partition, what waits there, and who is there to work",
+                "Show leader and queue lengths of each partition, workers and dispatchers",
                 self.status, answers={200: DispatchStatus},
             ),
             Operation(
                 "GET", dead, "listDeadLetters", "List dead letters, oldest first", self.list_dead,
-                answers={200: LettersPage}, parameters=[
+                answers={200: DeadLetterPage}, parameters=[
                     Parameter("limit", schema={
                         "type": "integer", "minimum": 1, "maximum": LIST_MAX,
                         "default": LIST_DEFAULT,
                     }),
-                    Parameter("after", description="`next` of the page before"),
+                    Parameter("after", description="`next` of the previous page"),
                 ],
             ),
             Operation(
                 "GET", f"{dead}/{{message_id}}", "getDeadLetter",
                 "Show one dead letter with all of its payload", self.get_dead,
-                answers={200: ShownLetter}, parameters=[message],
+                answers={200: DeadLetterView}, parameters=[message],
             ),
             Operation(
                 "POST", f"{dead}/{{message_id}}/retry", "retryDeadLetter",
-                "Make a dead message pending again, as if it had just come in", self.retry_dead,
-                answers={200: RetriedLetter}, parameters=[message], scope="admin",
+                "Make a dead message pending again, with no delivery counted", self.retry_dead,
+                answers={200: RetriedDeadLetter}, parameters=[message], scope="admin",
             ),
             Operation(
                 "DELETE", f"{dead}/{{message_id}}", "dropDeadLetter",
-                "Give up a dead message for good", self.drop_dead,
+                "Delete a dead letter and its message", self.drop_dead,
                 answers={204: None}, parameters=[message], scope="admin",
             ),
         ]  # fmt: skip
@@ -140,16 +147,16 @@ class _Operations:
         enqueued = await self._store.enqueue_all(
             [(_traced(bytes(each.payload), trace), each.idempotency_key) for each in messages]
         )
-        answers = [EnqueuedMessage(each.message_id, each.duplicate) for each in enqueued]
-        return reply(answers if isinstance(body, list) else answers[0], 202)
+        bodies = [EnqueuedMessage(each.message_id, each.duplicate) for each in enqueued]
+        return reply(bodies if isinstance(body, list) else bodies[0], 202)
 
     async def _messages(self, request: Request) -> MessageBody | list[MessageBody]:
         data = await read_bytes(request, self._limits.http_body_bytes_max)
         try:
-            # A payload is passed on unread, so what is no text would only fail at a worker.
+            # Nobody parses the payload before the worker, so invalid text would fail only there.
             data.decode()
         except UnicodeDecodeError as error:
-            raise InputInvalid(f"the body is no UTF-8: {error.reason}") from None
+            raise InputInvalid(f"the body is not UTF-8: {error.reason}") from None
         kind: Any = MessageBody | list[MessageBody]
         found: MessageBody | list[MessageBody] = decode(data, kind)
         return found
@@ -166,31 +173,34 @@ class _Operations:
 
     async def list_dead(self, request: Request) -> Response:
         limit = _limit(request.query_params.get("limit", str(LIST_DEFAULT)))
-        letters: list[ShownLetter] = []
-        mark = None
-        async for letter in self._letters.walk(request.query_params.get("after")):
-            if len(letters) == limit:
-                return reply(LettersPage(letters, mark))
-            letters.append(shown(letter, SHOWN_BYTES_MAX))
-            mark = mark_of(letter)
-        return reply(LettersPage(letters, None))
+        page: list[DeadLetterView] = []
+        cursor = None
+        async for dead_letter in self._dead_letters.walk(request.query_params.get("after")):
+            if len(page) == limit:
+                return reply(DeadLetterPage(page, cursor))
+            page.append(dead_letter_view(dead_letter, SHOWN_BYTES_MAX))
+            cursor = page_cursor(dead_letter)
+        return reply(DeadLetterPage(page, None))
 
     async def get_dead(self, request: Request) -> Response:
-        return reply(shown(await self._letters.find(request.path_params["message_id"])))
+        dead_letter = await self._dead_letters.find(request.path_params["message_id"])
+        return reply(dead_letter_view(dead_letter))
 
     async def retry_dead(self, request: Request) -> Response:
         message_id: str = request.path_params["message_id"]
-        await self._letters.retry(message_id)
-        return reply(RetriedLetter(message_id.lower(), "retried"))
+        await self._dead_letters.retry(message_id)
+        return reply(RetriedDeadLetter(message_id.lower(), "retried"))
 
     async def drop_dead(self, request: Request) -> Response:
-        await self._letters.drop(request.path_params["message_id"])
+        await self._dead_letters.drop(request.path_params["message_id"])
         return Response(status_code=204)
 
 
 def _with_key(body: MessageBody | list[MessageBody], key: str) -> MessageBody:
     if isinstance(body, list):
-        raise InputInvalid(f"{KEY_HEADER} is for one message; in a list, give each its own key")
+        raise InputInvalid(
+            f"{KEY_HEADER} applies to one message; in a list, give each message its own key"
+        )
     if not key:
         raise InputInvalid(f"{KEY_HEADER} is empty")
     if body.idempotency_key not in (None, key):
@@ -199,7 +209,7 @@ def _with_key(body: MessageBody | list[MessageBody], key: str) -> MessageBody:
 
 
 def _traced(payload: bytes, trace: str) -> bytes:
-    """An object that carries no trace yet gets the caller's as its first member."""
+    """Add the caller's trace as the first member of an object that has none."""
     if not trace or payload[:1] != b"{" or f'"{TRACEPARENT}"'.encode() in payload:
         return payload
     rest = payload[1:].lstrip()

@@ -1,18 +1,19 @@
-"""Both ends of a worker connection, without the connection: bytes in, events out.
+"""Both ends of a worker connection as state machines without I/O: bytes in, events out.
 
-The dispatcher dials. A worker that knows our additions says HELLO first, with its id, its window
-and whether it finishes messages in Redis itself; the dispatcher answers with a HELLO of its own.
-A worker that says nothing is spoken to with PROCESS_MESSAGE only.
+The dispatcher dials. A worker that knows our additional commands sends HELLO first, with its id,
+its window and whether it finishes messages in Redis itself. The dispatcher replies with a HELLO.
+A worker that sends nothing receives only PROCESS_MESSAGE.
 
-Where a token is set, each side proves that it knows it, and the token itself is never sent. Both
-say HELLO with a nonce. The side that dials sends its PROOF first; the listener checks it and
-answers with its own. So a stranger who connects learns nothing that was made with the token.
-Before the other side has proved itself, nothing but these frames is taken from it, few of them
-and small ones.
+With a token set, each side proves that it knows the token; the token itself is never sent. Both
+sides send HELLO with a nonce. The side that dials sends its PROOF first. The listener checks it
+and replies with its own PROOF. So a client without the token receives nothing that was computed
+from the token. Before the proof a side accepts only these frames, HEARTBEAT and ERROR, limited in
+number and size.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 from collections.abc import Callable
@@ -22,361 +23,364 @@ from typing import ClassVar
 import msgspec
 
 from angarium.dispatch.errors import FrameInvalid, FrameMisplaced, PayloadInvalid, TokenRefused
-from angarium.dispatch.frames import Command, Frame, FrameReader, encode
-from angarium.dispatch.identity import ID_BYTES, ID_PATTERN, is_message_id
-from angarium.dispatch.proof import (
+from angarium.dispatch.frames import Command, DispatchedMessage, Frame, FrameReader, encode
+from angarium.dispatch.message_ids import ID_BYTES, ID_PATTERN, is_message_id
+from angarium.dispatch.token_proof import (
     NONCE_BYTES,
     NONCE_CHARACTERS_MAX,
     NONCE_CHARACTERS_MIN,
-    Role,
-    proof_of,
-    same,
+    ConnectionRole,
+    compute_proof,
 )
 
-# A reason is for people who look at a dead letter; a stack trace belongs into the worker's log.
+# A reason is for people who read a dead letter; a stack trace belongs in the worker's log.
 REASON_BYTES_MAX = 1_000
-# It stands in every result, journal event and reason of that worker.
+# The id is part of every result, journal event and reason of a worker.
 CONSUMER_ID_CHARACTERS_MAX = 256
-# Before the other side has proved itself: a HELLO with the longest id, written as escapes, fits.
+# Before authentication. A HELLO with the longest id, written in JSON escapes, fits.
 HANDSHAKE_FRAME_BYTES_MAX = 8_192
 # HELLO, PROOF, and a HEARTBEAT each second until the deadline.
 HANDSHAKE_FRAMES_MAX = 16
 
 
-class Greeting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What HELLO says of its sender, as JSON. Unknown members are ignored."""
+class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The payload of HELLO without a token, as JSON. Unknown members are ignored."""
 
     consumer_id: str = ""
     window: int = 0
     completes: bool = False
-    """ACK says: the result is stored and the message is no longer pending."""
+    """An ACK of this worker means: the result is stored and the message is no longer pending."""
 
 
-class _Hello(Greeting, frozen=True, omit_defaults=True):
-    """The payload of HELLO as it is received."""
-
+class _ReceivedHello(Hello, frozen=True, omit_defaults=True):
     nonce: str = ""
-    """Its sender has a token and asks for a proof of it."""
+    """The sender has a token and requires a proof."""
     token: str = ""
-    """Release 0.1.0 sent the secret itself. It is read so that it can be refused by name."""
+    """Release 0.1.0 sent the token itself. This member exists to refuse it with a clear error."""
 
 
-class _Challenge(Greeting, frozen=True):
-    """The payload of HELLO as it is sent where a token is set."""
+class _HelloWithNonce(Hello, frozen=True):
+    """The payload of HELLO with a token set."""
 
     nonce: str = ""
 
 
 @dataclass(frozen=True)
-class Greeted:
-    """The other side said who it is, and has proved it where a token is set."""
+class HelloReceived:
+    """The other side sent its HELLO, and its proof if a token is set."""
 
-    greeting: Greeting
+    hello: Hello
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Bytes to be sent to the other side."""
+class SendBytes:
+    """The caller sends these bytes to the other side."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
-class Messages:
-    """Id and published bytes of each."""
-
-    messages: list[tuple[bytes, bytes]]
+class MessagesReceived:
+    messages: list[DispatchedMessage]
 
 
 @dataclass(frozen=True)
-class Acknowledged:
+class AcknowledgementsReceived:
     ids: list[bytes]
 
 
 @dataclass(frozen=True)
-class Rejected:
-    """Refused for a reason, or given back unprocessed when there is none."""
+class RejectionReceived:
+    """Without a reason the worker gives the message back unprocessed."""
 
     message_id: bytes
     reason: str
 
 
 @dataclass(frozen=True)
-class Alive:
+class HeartbeatReceived:
     pass
 
 
 @dataclass(frozen=True)
-class Refused:
-    """The other side says why it is about to close."""
+class ErrorReceived:
+    """The other side names an error and closes the connection."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Broken:
-    """Send `farewell`, then close."""
+class ProtocolViolated:
+    """The caller sends `encode_error(error)` and closes the connection."""
 
     error: FrameInvalid
-    farewell: bytes
 
 
-Event = Greeted | Answer | Messages | Acknowledged | Rejected | Alive | Refused | Broken
+Event = (
+    HelloReceived
+    | SendBytes
+    | MessagesReceived
+    | AcknowledgementsReceived
+    | RejectionReceived
+    | HeartbeatReceived
+    | ErrorReceived
+    | ProtocolViolated
+)
 
 
-class Side:
-    """What both ends share: cutting, the proof of the token, and what to do with nonsense."""
+class ConnectionProtocol:
+    """The part that both ends share: frames, the proof of the token, and errors."""
 
-    role: ClassVar[Role]
-    other: ClassVar[Role]
-    takes: ClassVar[frozenset[Command]]
+    role: ClassVar[ConnectionRole]
+    other: ClassVar[ConnectionRole]
+    accepts_rejections: ClassVar[bool]
+    # The command that arrives in large numbers: neighbouring frames of it become one event.
+    bulk_command: ClassVar[Command]
+    bulk_format: ClassVar[str]
+    bulk_pattern: ClassVar[re.Pattern[bytes]]
 
     def __init__(
         self,
         frame_bytes_max: int,
         token: str | None,
-        greeting: Greeting | None = None,
+        hello: Hello | None = None,
         *,
         dials: bool,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._bytes_max = frame_bytes_max
         self._token = token
-        self._greeting = greeting or Greeting()
+        self._hello = hello or Hello()
         self._dials = dials
         self._dialler = self.role if dials else self.other
-        # A worker says HELLO at once. A dispatcher answers, unless it listens and has a token.
-        self._speaks_first = self.role is Role.WORKER or not (dials or token is None)
+        # A worker sends HELLO at once. A dispatcher replies, unless it listens and has a token.
+        self._speaks_first = self.role is ConnectionRole.WORKER or not (dials or token is None)
         self._nonce = "" if token is None else random_bytes(NONCE_BYTES).hex()
-        self._trusted = token is None
-        untrusted_max = min(frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
-        self._reader = FrameReader(frame_bytes_max if self._trusted else untrusted_max)
-        self._untrusted_frames = 0
-        self._heard: bytes | None = None  # the payload of the other side's first HELLO
-        self._heard_greeting = Greeting()
-        self._answered = False
-        self.broken = False
+        self._authenticated = token is None
+        handshake_bytes_max = min(frame_bytes_max, HANDSHAKE_FRAME_BYTES_MAX)
+        self._reader = FrameReader(frame_bytes_max if token is None else handshake_bytes_max)
+        self._handshake_frames = 0
+        self._other_hello_payload: bytes | None = None
+        self._other_hello = Hello()
+        self._replied = False
+        self.violated = False
 
     @property
-    def trusted(self) -> bool:
-        """The other side has proved that it knows the token, or no token is set."""
-        return self._trusted
+    def authenticated(self) -> bool:
+        """Whether the other side proved that it knows the token; True if no token is set."""
+        return self._authenticated
 
     @property
     def incomplete(self) -> bool:
         return self._reader.incomplete
 
     def opening(self) -> bytes:
-        """What this side sends as soon as the connection stands."""
+        """The bytes that this side sends when the connection is made."""
         return encode(Command.HELLO, self._own_hello()) if self._speaks_first else b""
 
     def receive(self, data: bytes) -> list[Event]:
-        """Events in the order of the frames; neighbours of one kind become one event."""
+        """Events in the order of the frames. After a violation all bytes are ignored."""
         events: list[Event] = []
-        if self.broken:
+        if self.violated:
             return events
         try:
-            # One by one: what the next frame may be depends on the one before.
-            while not self._trusted and (found := self._reader.feed(data, one=True)):
+            # One by one: each frame of the handshake decides which frames may follow.
+            while not self._authenticated and (frames := self._reader.feed(data, one=True)):
                 data = b""
-                ((command, payload),) = found
-                self._take_untrusted(Command(command), payload, events)
-            if self._trusted:
-                self._take_all(self._reader.feed(data), events)
+                ((command, payload),) = frames
+                self._handle_unauthenticated(Command(command), payload, events)
+            if self._authenticated:
+                self._handle_all(self._reader.feed(data), events)
             if self._reader.error is not None:
                 raise self._reader.error
         except FrameInvalid as error:
-            self.broken = True
-            events.append(Broken(error, farewell(error)))
+            self.violated = True
+            events.append(ProtocolViolated(error))
         return events
-
-    def _take_all(self, frames: list[Frame], events: list[Event]) -> None:
-        bulk = self.bulk
-        gathered: list[bytes] = []
-        for command, payload in frames:
-            if command == bulk:
-                gathered.append(payload)
-                continue
-            if gathered:
-                self._take_bulk(gathered, events)
-                gathered = []
-            self._take(Command(command), payload, events)
-        if gathered:
-            self._take_bulk(gathered, events)
-
-    bulk: ClassVar[Command]
-    bulk_holds: ClassVar[str]
-
-    sound: ClassVar[re.Pattern[bytes]]
 
     def bulk_event(self, payloads: list[bytes]) -> Event:
         raise NotImplementedError
 
-    def _take_bulk(self, payloads: list[bytes], events: list[Event]) -> None:
-        """What stands in front of a broken one counts, in whatever pieces they came."""
-        sound = self.sound.match
-        if all(map(sound, payloads)):
+    def _handle_all(self, frames: list[Frame], events: list[Event]) -> None:
+        bulk_command = self.bulk_command
+        bulk: list[bytes] = []
+        for command, payload in frames:
+            if command == bulk_command:
+                bulk.append(payload)
+                continue
+            if bulk:
+                self._handle_bulk(bulk, events)
+                bulk = []
+            self._handle(Command(command), payload, events)
+        if bulk:
+            self._handle_bulk(bulk, events)
+
+    def _handle_bulk(self, payloads: list[bytes], events: list[Event]) -> None:
+        """The frames before an invalid one count."""
+        is_valid = self.bulk_pattern.match
+        if all(map(is_valid, payloads)):
             events.append(self.bulk_event(payloads))
             return
-        broken = next(i for i, payload in enumerate(payloads) if not sound(payload))
-        if broken > 0:
-            events.append(self.bulk_event(payloads[:broken]))
-        raise PayloadInvalid(f"{self.bulk.name} must hold {self.bulk_holds}")
+        invalid = next(i for i, payload in enumerate(payloads) if not is_valid(payload))
+        if invalid > 0:
+            events.append(self.bulk_event(payloads[:invalid]))
+        raise PayloadInvalid(f"{self.bulk_command.name} must contain {self.bulk_format}")
 
-    def _take(self, command: Command, payload: bytes, events: list[Event]) -> None:
+    def _handle(self, command: Command, payload: bytes, events: list[Event]) -> None:
         if command == Command.HEARTBEAT:
-            events.append(Alive())
+            events.append(HeartbeatReceived())
         elif command == Command.ERROR:
-            events.append(Refused(payload.decode(errors="replace")[:REASON_BYTES_MAX]))
+            events.append(ErrorReceived(payload.decode(errors="replace")[:REASON_BYTES_MAX]))
         elif command == Command.HELLO:
-            self._take_hello(payload, events)
-        elif command == Command.NACK_MESSAGE and command in self.takes:
-            events.append(_rejection(payload))
+            self._handle_hello(payload, events)
+        elif command == Command.NACK_MESSAGE and self.accepts_rejections:
+            events.append(_decode_rejection(payload))
         else:
-            raise FrameMisplaced(f"{command.name} is not taken on this side")
+            raise FrameMisplaced(f"this side does not accept {command.name}")
 
-    def _take_hello(self, payload: bytes, events: list[Event]) -> None:
-        """Where no token is set, or after the proof: there it may name another window."""
-        heard = _read_hello(payload)
-        if heard.nonce and self._token is None:
+    def _handle_hello(self, payload: bytes, events: list[Event]) -> None:
+        """Without a token, or after the proof, where a HELLO may name another window."""
+        received = _decode_hello(payload)
+        if received.nonce and self._token is None:
             raise TokenRefused(
                 "the other side asks for a proof of dispatch.token, and no token is set on this "
                 "side: set the same one on both"
             )
-        if self.role is Role.DISPATCHER and not (self._dials and self._answered):
-            events.append(Answer(hello(self._greeting)))
-        self._answered = True
-        events.append(Greeted(_greeting_of(heard)))
+        if self.role is ConnectionRole.DISPATCHER and not (self._dials and self._replied):
+            events.append(SendBytes(encode_hello(self._hello)))
+        self._replied = True
+        events.append(HelloReceived(_plain_hello(received)))
 
-    # Before the other side is trusted --------------------------------------------------------
+    # The handshake with a token --------------------------------------------------------------
 
-    def _take_untrusted(self, command: Command, payload: bytes, events: list[Event]) -> None:
-        self._untrusted_frames += 1
-        if self._untrusted_frames > HANDSHAKE_FRAMES_MAX:
+    def _handle_unauthenticated(
+        self, command: Command, payload: bytes, events: list[Event]
+    ) -> None:
+        self._handshake_frames += 1
+        if self._handshake_frames > HANDSHAKE_FRAMES_MAX:
             raise TokenRefused(f"more than {HANDSHAKE_FRAMES_MAX} frames before a proof")
         if command in (Command.HEARTBEAT, Command.ERROR):
-            self._take(command, payload, events)
-        elif command == Command.HELLO and self._heard is None:
-            self._take_challenge(payload, events)
-        elif command == Command.PROOF and self._heard is not None:
-            self._take_proof(payload, self._heard, events)
+            self._handle(command, payload, events)
+        elif command == Command.HELLO and self._other_hello_payload is None:
+            self._handle_hello_with_nonce(payload, events)
+        elif command == Command.PROOF and self._other_hello_payload is not None:
+            self._handle_proof(payload, self._other_hello_payload, events)
         else:
             raise TokenRefused(
                 f"{command.name} came before a proof of dispatch.token: is the token set on "
                 "the other side?"
             )
 
-    def _take_challenge(self, payload: bytes, events: list[Event]) -> None:
-        heard = _read_hello(payload)
-        if not NONCE_CHARACTERS_MIN <= len(heard.nonce) <= NONCE_CHARACTERS_MAX:
+    def _handle_hello_with_nonce(self, payload: bytes, events: list[Event]) -> None:
+        received = _decode_hello(payload)
+        if not NONCE_CHARACTERS_MIN <= len(received.nonce) <= NONCE_CHARACTERS_MAX:
             raise TokenRefused(
                 f"HELLO has no nonce of {NONCE_CHARACTERS_MIN} to {NONCE_CHARACTERS_MAX} "
                 "characters: is dispatch.token set on the other side?"
             )
-        self._heard, self._heard_greeting = payload, _greeting_of(heard)
+        self._other_hello_payload, self._other_hello = payload, _plain_hello(received)
         if self._dials:
             first = b"" if self._speaks_first else encode(Command.HELLO, self._own_hello())
-            events.append(Answer(first + encode(Command.PROOF, self._proof(self.role, payload))))
-            self._answered = True
+            events.append(SendBytes(first + encode(Command.PROOF, self._proof(self.role, payload))))
+            self._replied = True
 
-    def _take_proof(self, payload: bytes, heard: bytes, events: list[Event]) -> None:
-        if not same(payload, self._proof(self.other, heard)):
+    def _handle_proof(self, payload: bytes, other_hello: bytes, events: list[Event]) -> None:
+        if not hmac.compare_digest(payload, self._proof(self.other, other_hello)):
             raise TokenRefused("the proof is wrong: dispatch.token differs between the two sides")
-        self._trusted = True
+        self._authenticated = True
         self._reader.frame_bytes_max = self._bytes_max
         if not self._dials:
-            events.append(Answer(encode(Command.PROOF, self._proof(self.role, heard))))
-        events.append(Greeted(self._heard_greeting))
+            events.append(SendBytes(encode(Command.PROOF, self._proof(self.role, other_hello))))
+        events.append(HelloReceived(self._other_hello))
 
-    def _proof(self, prover: Role, heard: bytes) -> bytes:
+    def _proof(self, prover: ConnectionRole, other_hello: bytes) -> bytes:
         own = self._own_hello()
-        listener, dialler = (heard, own) if self._dials else (own, heard)
-        return proof_of(self._token or "", prover, self._dialler, listener, dialler)
+        listener, dialler = (other_hello, own) if self._dials else (own, other_hello)
+        return compute_proof(self._token or "", prover, self._dialler, listener, dialler)
 
     def _own_hello(self) -> bytes:
-        own = self._greeting
+        own = self._hello
         if self._token is None:
             return msgspec.json.encode(own)
         return msgspec.json.encode(
-            _Challenge(own.consumer_id, own.window, own.completes, self._nonce)
+            _HelloWithNonce(own.consumer_id, own.window, own.completes, self._nonce)
         )
 
 
-class DispatcherSide(Side):
-    """What a dispatcher makes of a worker's bytes: on a link, which it dials, and at its ACK
-    port, where it listens."""
+class DispatcherProtocol(ConnectionProtocol):
+    """A dispatcher's end: it dials a worker's port, or listens at its ACK port."""
 
-    role, other = Role.DISPATCHER, Role.WORKER
-    takes = frozenset({Command.ACK_MESSAGE, Command.NACK_MESSAGE})
-    bulk = Command.ACK_MESSAGE
-    bulk_holds = "a UUID4 and nothing else"
-
-    sound = re.compile(ID_PATTERN + rb"\Z")
+    role, other = ConnectionRole.DISPATCHER, ConnectionRole.WORKER
+    accepts_rejections = True
+    bulk_command = Command.ACK_MESSAGE
+    bulk_format = "a UUID4 and nothing else"
+    bulk_pattern = re.compile(ID_PATTERN + rb"\Z")
 
     def bulk_event(self, payloads: list[bytes]) -> Event:
-        return Acknowledged([payload.lower() for payload in payloads])
+        return AcknowledgementsReceived([payload.lower() for payload in payloads])
 
 
-class WorkerSide(Side):
-    """What a worker makes of a dispatcher's bytes."""
+class WorkerProtocol(ConnectionProtocol):
+    """A worker's end: it listens at its port, or dials an ACK port."""
 
-    role, other = Role.WORKER, Role.DISPATCHER
-    takes = frozenset({Command.PROCESS_MESSAGE})
-    bulk = Command.PROCESS_MESSAGE
-    bulk_holds = "a UUID4, a colon and the message"
-
-    sound = re.compile(ID_PATTERN + b":")
+    role, other = ConnectionRole.WORKER, ConnectionRole.DISPATCHER
+    accepts_rejections = False
+    bulk_command = Command.PROCESS_MESSAGE
+    bulk_format = "a UUID4, a colon and the message"
+    bulk_pattern = re.compile(ID_PATTERN + b":")
 
     def bulk_event(self, payloads: list[bytes]) -> Event:
-        return Messages([(payload[:ID_BYTES], payload[ID_BYTES + 1 :]) for payload in payloads])
-
-
-def hello(greeting: Greeting) -> bytes:
-    return encode(Command.HELLO, msgspec.json.encode(greeting))
-
-
-def _read_hello(payload: bytes) -> _Hello:
-    try:
-        heard = msgspec.json.decode(payload, type=_Hello)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PayloadInvalid(f"HELLO can't be read: {error}") from None
-    if heard.window < 0:
-        raise PayloadInvalid("HELLO names a window of less than no messages")
-    if len(heard.consumer_id) > CONSUMER_ID_CHARACTERS_MAX:
-        raise PayloadInvalid(
-            f"HELLO names a consumer_id of more than {CONSUMER_ID_CHARACTERS_MAX} characters"
+        return MessagesReceived(
+            [(payload[:ID_BYTES], payload[ID_BYTES + 1 :]) for payload in payloads]
         )
-    if heard.consumer_id and not heard.consumer_id.isprintable():
-        raise PayloadInvalid("HELLO names a consumer_id with characters that do not print")
-    if heard.token:
-        raise TokenRefused(
-            "HELLO holds the token itself, as release 0.1.0 sent it: upgrade the side that sent "
-            "it, then set a new dispatch.token, because this one was readable on the network"
-        )
-    return heard
 
 
-def _greeting_of(heard: _Hello) -> Greeting:
-    return Greeting(heard.consumer_id, heard.window, heard.completes)
+def encode_hello(hello: Hello) -> bytes:
+    return encode(Command.HELLO, msgspec.json.encode(hello))
 
 
-def farewell(error: FrameInvalid) -> bytes:
+def encode_error(error: FrameInvalid) -> bytes:
     return encode(Command.ERROR, f"{error.code}: {error}".encode())
 
 
-def heartbeat() -> bytes:
+def encode_heartbeat() -> bytes:
     return encode(Command.HEARTBEAT)
 
 
-def rejection(message_id: bytes, reason: str = "") -> bytes:
+def encode_rejection(message_id: bytes, reason: str = "") -> bytes:
     text = reason.encode(errors="replace")[:REASON_BYTES_MAX]
     return encode(Command.NACK_MESSAGE, message_id + b":" + text)
 
 
-def _rejection(payload: bytes) -> Rejected:
+def _decode_rejection(payload: bytes) -> RejectionReceived:
     message_id, colon, reason = payload[:ID_BYTES], payload[ID_BYTES:37], payload[37:]
     if not is_message_id(message_id) or colon not in (b":", b""):
-        raise PayloadInvalid("NACK_MESSAGE must hold a UUID4, a colon and the reason")
-    # One line: the reasons of a message are kept one to a line.
+        raise PayloadInvalid("NACK_MESSAGE must contain a UUID4, a colon and the reason")
+    # One line: Redis stores the reasons of a message one per line.
     text = " ".join(reason.decode(errors="replace").split())
-    return Rejected(message_id.lower(), text[:REASON_BYTES_MAX])
+    return RejectionReceived(message_id.lower(), text[:REASON_BYTES_MAX])
+
+
+def _decode_hello(payload: bytes) -> _ReceivedHello:
+    try:
+        received = msgspec.json.decode(payload, type=_ReceivedHello)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PayloadInvalid(f"HELLO can't be read: {error}") from None
+    if received.window < 0:
+        raise PayloadInvalid("HELLO names a negative window")
+    if len(received.consumer_id) > CONSUMER_ID_CHARACTERS_MAX:
+        raise PayloadInvalid(
+            f"HELLO names a consumer_id of more than {CONSUMER_ID_CHARACTERS_MAX} characters"
+        )
+    if received.consumer_id and not received.consumer_id.isprintable():
+        raise PayloadInvalid("HELLO names a consumer_id with unprintable characters")
+    if received.token:
+        raise TokenRefused(
+            "HELLO contains the token itself, as release 0.1.0 sent it: upgrade the side that sent "
+            "it, then set a new dispatch.token, because this one was readable on the network"
+        )
+    return received
+
+
+def _plain_hello(received: _ReceivedHello) -> Hello:
+    return Hello(received.consumer_id, received.window, received.completes)

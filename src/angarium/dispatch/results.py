@@ -1,8 +1,8 @@
-"""A worker function's result as the fields of a stream entry. Pure: values in, bytes out.
+"""Converts the result of a worker function into the fields of a stream entry. Does no I/O.
 
-A function returns a dict, or None when there is nothing to say: the entry then has `message_id`
-and `consumer_id` and no further fields. Anything else is refused, as a failure of that message
-alone: in a batch with other results it would make those fail too.
+A function returns a dict or None. For None the entry has `message_id` and `consumer_id` and no
+further fields. Any other result is an error of that message alone. The check happens here, before
+the result joins a batch: in the batch it would make the other results fail too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import msgspec
 
 from angarium.redis.connection import Argument
 
-# A script can pass on only so many arguments at once; a result this wide is not one message.
+# Lua passes a limited number of arguments to one command.
 RESULT_FIELDS_MAX = 1_000
-# Ours, so that whoever reads the stream can rely on them; a result's own move aside.
+# Readers of the stream rely on these. A result's own field of this name is renamed.
 RESERVED_FIELDS = frozenset({"message_id", "consumer_id"})
 
 _encode = msgspec.json.Encoder().encode
 
 
-def fields_of(result: Any) -> tuple[list[Argument], int]:
-    """A result as fields of a stream entry, and their size in bytes, about.
+def stream_fields(result: Any) -> tuple[list[Argument], int]:
+    """The fields of the stream entry, and their approximate size in bytes.
 
-    Text and numbers stand as they are, the rest as JSON.
+    Text, bytes and integers are stored unchanged, all other values as JSON.
     """
     if result is None:
         return [], 0
@@ -41,7 +41,7 @@ def fields_of(result: Any) -> tuple[list[Argument], int]:
     for key, value in result.items():
         if not isinstance(key, str):
             raise TypeError(f"a result's keys are text, not {type(key).__name__}")
-        # Encoded here, so that text that can't be is this message's fault and no other's.
+        # Text that can't be encoded fails here, before the result joins a batch.
         name = (f"result_{key}" if key in RESERVED_FIELDS else key).encode()
         fields.append(name)
         kind = type(value)

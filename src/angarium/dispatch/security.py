@@ -1,28 +1,31 @@
-"""TLS and the token of worker connections, as the settings say, and the time for both."""
+"""TLS and token of worker connections, from the settings, and the deadline for the handshakes."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from angarium.dispatch.errors import TokenRefused
+from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
-# For the other side to prove that it knows the token, and before that for the TLS handshake:
-# round trips of milliseconds, and the places of a port are few.
+# Deadline for the TLS handshake, and again for the proof of the token. Both take milliseconds, and
+# a port has a limited number of connections.
 HANDSHAKE_S_MAX = 10.0
 
 
-def token(settings: Settings) -> str | None:
-    """None where none is set; an empty one would prove nothing."""
-    secret = settings.dispatch.token
+def token(settings: CommonSettings) -> str | None:
+    """None if no token is set, or an empty one, which would prove nothing."""
+    secret = settings.group(DispatchSettings).token
     return None if secret is None else secret.get_secret_value() or None
 
 
-def proof_missing() -> TokenRefused:
+def proof_overdue() -> TokenRefused:
     return TokenRefused(
-        f"no proof of dispatch.token came within {HANDSHAKE_S_MAX:g} s: is the token set on the "
+        f"no proof of dispatch.token arrived within {HANDSHAKE_S_MAX:g} s: is the token set on the "
         "other side?"
     )
 
@@ -31,16 +34,16 @@ def tls_deadline_s(tls: ssl.SSLContext | None) -> float | None:
     return None if tls is None else HANDSHAKE_S_MAX
 
 
-def server_tls(settings: Settings) -> ssl.SSLContext | None:
-    """For the side that listens. With an authority, the other side must show a certificate."""
-    dispatch = settings.dispatch
-    if not _wanted(settings):
+def server_tls(settings: CommonSettings) -> ssl.SSLContext | None:
+    """For the side that listens. With `tls_authority` set, it requires a client certificate."""
+    dispatch = settings.group(DispatchSettings)
+    if not _is_configured(settings):
         return None
     if dispatch.tls_certificate is None:
         raise SettingInvalid(
             "ANGARIUM_DISPATCH__TLS_CERTIFICATE",
-            "TLS is asked for, and the side that listens has no certificate",
-            "name its file, and that of its key",
+            "TLS is configured, and the side that listens has no certificate",
+            "set it, and ANGARIUM_DISPATCH__TLS_KEY, to the paths of PEM files",
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, settings)
@@ -49,43 +52,40 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def client_tls(settings: Settings) -> ssl.SSLContext | None:
-    """For the side that dials: it checks certificate and host name."""
-    if not _wanted(settings):
+def client_tls(settings: CommonSettings) -> ssl.SSLContext | None:
+    """For the side that dials. It checks the certificate and the host name."""
+    if not _is_configured(settings):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if settings.dispatch.tls_authority is None:
+    if settings.group(DispatchSettings).tls_authority is None:
         context.load_default_certs()
     _load(context, settings)
     return context
 
 
-def _wanted(settings: Settings) -> bool:
-    dispatch = settings.dispatch
+def _is_configured(settings: CommonSettings) -> bool:
+    dispatch = settings.group(DispatchSettings)
     return any((dispatch.tls_certificate, dispatch.tls_key, dispatch.tls_authority))
 
 
-def _load(context: ssl.SSLContext, settings: Settings) -> None:
-    dispatch = settings.dispatch
+def _load(context: ssl.SSLContext, settings: CommonSettings) -> None:
+    dispatch = settings.group(DispatchSettings)
     if dispatch.tls_authority is not None:
-        with _named("TLS_AUTHORITY", dispatch.tls_authority):
+        with _error_names_setting("TLS_AUTHORITY", dispatch.tls_authority):
             context.load_verify_locations(dispatch.tls_authority)
     if dispatch.tls_certificate is not None:
-        with _named("TLS_CERTIFICATE", dispatch.tls_certificate):
+        with _error_names_setting("TLS_CERTIFICATE", dispatch.tls_certificate):
             context.load_cert_chain(dispatch.tls_certificate, dispatch.tls_key)
 
 
-class _named:  # noqa: N801  reads as a verb where it is used
-    """Turns what the TLS library says into an error of the setting."""
-
-    def __init__(self, setting: str, path: Path) -> None:
-        self._setting, self._path = f"ANGARIUM_DISPATCH__{setting}", path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ssl.SSLError):
-            problem = f"{self._path} can't be used ({error.strerror or error})"
-            fix = "name a readable PEM file; a certificate needs its key"
-            raise SettingInvalid(self._setting, problem, fix) from None
+@contextmanager
+def _error_names_setting(setting: str, path: Path) -> Iterator[None]:
+    """Raise an error of the TLS library as an error of the setting."""
+    try:
+        yield
+    except (OSError, ssl.SSLError) as error:
+        raise SettingInvalid(
+            f"ANGARIUM_DISPATCH__{setting}",
+            f"{path} can't be used ({error.strerror or error})",
+            "name a readable PEM file; a certificate needs its key",
+        ) from None

@@ -1,7 +1,7 @@
-"""The module's state in Redis: every transition, and the only place that knows its keys.
+"""The state of dispatch in Redis: all transitions, and the only place that uses its keys.
 
-Batches go in, statuses come out; nothing is decided here. Calls of the leader carry its term and
-answer None when a newer term exists: then nothing was written, and the caller leads no more.
+Calls take batches and return statuses; the store makes no decisions. Calls of the leader carry its
+term and return None if a newer term exists: nothing was written, and the caller must stop leading.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from angarium.dispatch import keys
 from angarium.dispatch.epochs import split_digests
-from angarium.dispatch.frames import message_bytes
-from angarium.dispatch.identity import new_ids, partition_of_id
+from angarium.dispatch.frames import DispatchedMessage, message_bytes
+from angarium.dispatch.message_ids import new_ids, partition_of_id
+from angarium.dispatch.settings import DispatchSettings
 from angarium.redis.connection import Argument, ReplyError
-from angarium.runtime import keyspace as keys
 from angarium.runtime.batching import BatchItem
 from angarium.runtime.errors import AngariumError, LimitExceeded
 from angarium.runtime.lease import LeaseKeys
@@ -28,54 +29,51 @@ COMPLETE = load_script("angarium.dispatch", "complete_messages")
 ACKNOWLEDGE = load_script("angarium.dispatch", "acknowledge_messages")
 REJECT = load_script("angarium.dispatch", "reject_messages")
 CLAIM = load_script("angarium.dispatch", "claim_messages")
-TAKE_INBOX = load_script("angarium.dispatch", "take_inbox")
+ACCEPT_INBOX = load_script("angarium.dispatch", "accept_inbox")
 ENQUEUE = load_script("angarium.dispatch", "enqueue_messages")
-RETRY_DEAD = load_script("angarium.dispatch", "retry_dead")
-DROP_DEAD = load_script("angarium.dispatch", "drop_dead")
-MARK_EPOCH = load_script("angarium.dispatch", "mark_epoch")
+RETRY_DEAD_LETTERS = load_script("angarium.dispatch", "retry_dead_letters")
+DROP_DEAD_LETTERS = load_script("angarium.dispatch", "drop_dead_letters")
+PUBLISH_EPOCH_MARKER = load_script("angarium.dispatch", "publish_epoch_marker")
 COVER_EPOCHS = load_script("angarium.dispatch", "cover_epochs")
 JOIN_MEMBERS = load_script("angarium.dispatch", "join_members")
 LEAVE_MEMBERS = load_script("angarium.dispatch", "leave_members")
 LIST_MEMBERS = load_script("angarium.dispatch", "list_members")
 
-# A sender that tries again does so within hours; a day leaves time for a weekend's repair crew.
+# How long an idempotency key is remembered: senders repeat within hours.
 ONCE_MS = 24 * 3600 * 1000
-# A message without a key is known by its id for as long as a call whose reply was lost may be
-# sent again by ourselves.
+# How long the id of a message without a key is remembered: we may repeat a call whose reply was
+# lost for this long.
 REPEAT_MS = 10 * 60 * 1000
-# A script can pass on a few thousand values at once; beyond that it would fail half-way.
+# Lua passes a few thousand values to one command; with more a script would fail half-way.
 SCRIPT_ITEMS_MAX = 1_000
-# A member says that it lives every second; one that missed this many is taken out of the list.
+# A member renews its entry every second; an entry that is older than this is removed.
 MEMBER_TTL_MS = 5_000
 
-MessageBytes = tuple[bytes, bytes]
-"""Id and published bytes."""
 
-
-class Claimed(NamedTuple):
+class ClaimedMessage(NamedTuple):
     message_id: bytes
     payload: bytes
     delivery: int
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What was due. `full`: there may be more of it."""
+class ClaimedBatch:
+    """Messages that were due. `full`: more may be due."""
 
-    messages: list[Claimed]
+    messages: list[ClaimedMessage]
     dead: int
     full: bool
 
 
 class Enqueued(NamedTuple):
+    """`duplicate`: the key was used before; `message_id` is the message of the first use."""
+
     message_id: str
     duplicate: bool
 
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """One partition in figures, for people."""
-
     partition: int
     leader: str | None
     term: int
@@ -88,7 +86,7 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True)
-class DeadLetter:
+class DispatchDeadLetter:
     entry_id: str
     partition: int
     message_id: str
@@ -101,7 +99,7 @@ class DeadLetter:
 class DispatchStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._settings = runtime.settings.dispatch
+        self._settings = runtime.settings.group(DispatchSettings)
         self._limits = runtime.settings.limits
         self._payload_bytes_max = self._limits.frame_bytes_max - message_bytes(b"")
         self.partitions = runtime.settings.partitions
@@ -118,8 +116,8 @@ class DispatchStore:
         self._covered = [name(keys.MESSAGES_COVERED, p) for p in parts]
         self._epoch = name(keys.MESSAGES_EPOCH, 0)
         self.channel = runtime.keyspace.global_name(keys.MESSAGES_PUBLISHED)
-        self.marks = runtime.keyspace.global_name(keys.MESSAGES_EPOCHS)
-        # The mark's order among the messages is the same on one node only.
+        self.marker_channel = runtime.keyspace.global_name(keys.MESSAGES_EPOCHS)
+        # Only on one node do all subscribers receive messages and markers in the same order.
         self.subscription_key = self._epoch
         self._consumers = [name(keys.CONSUMER_IDS, 0), name(keys.CONSUMERS_SEEN, 0)]
         self._dispatchers = [name(keys.DISPATCHER_IDS, 0), name(keys.DISPATCHERS_SEEN, 0)]
@@ -129,12 +127,6 @@ class DispatchStore:
         lock = self._runtime.keyspace.name(keys.LEADER_LOCK, partition)
         return LeaseKeys(partition, lock, self._term[partition])
 
-    def inbox_name(self, partition: int) -> str:
-        return self._inbox[partition]
-
-    def stream_name(self, partition: int) -> str:
-        return self._stream[partition]
-
     # The leader's transitions -----------------------------------------------------------------
 
     async def accept(
@@ -142,19 +134,16 @@ class DispatchStore:
         partition: int,
         term: int,
         epoch: int,
-        messages: Sequence[MessageBytes],
+        messages: Sequence[DispatchedMessage],
         digests: bytes,
         sent: int,
     ) -> int | None:
-        """How many of a batch are pending now, counted from its front; the rest was refused."""
-        names = [
-            self._term[partition],
-            self._pending[partition],
-            self._payloads[partition],
-            self._attempts[partition],
-            self._digests(partition, epoch),
-            self._dead[partition],
-        ]
+        """The number of messages that are pending now, from the first; the others were refused.
+
+        The caller sends the first `sent` messages; the others are due in Redis.
+        """
+        names = self._names(partition, self._term, self._pending, self._payloads, self._attempts)
+        names += [self._digests(partition, epoch), self._dead[partition]]
         settings = self._settings
         args: list[Argument] = [
             term,
@@ -173,18 +162,14 @@ class DispatchStore:
         status = status_of(reply)
         if status == "stale":
             return None
-        # After a lost reply all we know is that it was done; the refused ones are in no set, so
-        # sending them would at worst produce a result that finds nothing pending.
+        # A repeated call does not return the number. Refused messages are not pending, so sending
+        # them does no harm: their results are not stored.
         return len(messages) if status == "repeated" else int(reply[1])
 
-    async def claim(self, partition: int, term: int, count: int) -> Claim | None:
-        names = [
-            self._term[partition],
-            self._pending[partition],
-            self._payloads[partition],
-            self._attempts[partition],
-            self._dead[partition],
-        ]
+    async def claim(self, partition: int, term: int, count: int) -> ClaimedBatch | None:
+        names = self._names(
+            partition, self._term, self._pending, self._payloads, self._attempts, self._dead
+        )
         settings = self._settings
         args = [term, settings.ack_timeout_ms, settings.deliveries_max, count]
         args += [self._payload_bytes_max, self._limits.batch_bytes_max]
@@ -193,34 +178,37 @@ class DispatchStore:
             return None
         found = reply[3:]
         messages = [
-            Claimed(found[i], found[i + 1], int(found[i + 2])) for i in range(0, len(found), 3)
+            ClaimedMessage(found[i], found[i + 1], int(found[i + 2]))
+            for i in range(0, len(found), 3)
         ]
-        return Claim(messages, int(reply[2]), int(reply[1]) >= count)
+        return ClaimedBatch(messages, int(reply[2]), int(reply[1]) >= count)
 
-    async def take_inbox(
+    async def accept_inbox(
         self, partition: int, term: int, count: int, sent: int
-    ) -> list[MessageBytes] | None:
-        """Entries of the durable intake that are pending now; [] if there are none, or no space."""
-        names = [
-            self._term[partition],
-            self._pending[partition],
-            self._payloads[partition],
-            self._attempts[partition],
-            self._inbox[partition],
-            self._dead[partition],
-        ]
+    ) -> list[DispatchedMessage] | None:
+        """Messages of the durable intake that are pending now; [] if it is empty or the partition
+        is full."""
+        names = self._names(
+            partition,
+            self._term,
+            self._pending,
+            self._payloads,
+            self._attempts,
+            self._inbox,
+            self._dead,
+        )
         ids = new_ids(count, partition, self.partitions)
         settings = self._settings
         args: list[Argument] = [term, settings.ack_timeout_ms, settings.pending_messages_max]
         args += [sent, self._payload_bytes_max, partition, self.partitions, count, *ids]
-        reply = await self._runtime.run(TAKE_INBOX, partition, names, args)
+        reply = await self._runtime.run(ACCEPT_INBOX, partition, names, args)
         status = status_of(reply)
         if status == "stale":
             return None
         return list(zip(reply[1::2], reply[2::2], strict=True))
 
     async def wait_for_inbox(self, partition: int, block_ms: int) -> bool:
-        """Whether the durable intake holds anything; waits for it up to `block_ms`."""
+        """Wait up to `block_ms`; whether the durable intake has an entry."""
         name = self._inbox[partition]
         reply = await self._runtime.redis.blocking(
             "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", name, "0-0",
@@ -228,20 +216,27 @@ class DispatchStore:
         )  # fmt: skip
         return bool(reply)
 
-    async def mark_epoch(self) -> int:
-        reply = await self._runtime.run(MARK_EPOCH, 0, [self._epoch], [self.marks], durable=False)
+    async def publish_epoch_marker(self) -> int:
+        reply = await self._runtime.run(
+            PUBLISH_EPOCH_MARKER, 0, [self._epoch], [self.marker_channel], durable=False
+        )
         return int(reply)
 
-    async def cover(
+    async def cover_epochs(
         self, partition: int, term: int, epoch: int, finished: Sequence[int]
-    ) -> bool | None:
-        """Everything before `epoch` is accepted; the records of `finished` epochs may go."""
+    ) -> bool:
+        """Record that all messages before `epoch` are accepted, and delete the digests of the
+        `finished` epochs. False if a newer term exists."""
         names = [self._term[partition], self._covered[partition]]
         names += [self._digests(partition, each) for each in finished]
         reply = await self._runtime.run(
-            COVER_EPOCHS, partition, names, [term, epoch, self.marks, partition], durable=False
+            COVER_EPOCHS,
+            partition,
+            names,
+            [term, epoch, self.marker_channel, partition],
+            durable=False,
         )
-        return None if status_of(reply) == "stale" else True
+        return status_of(reply) != "stale"
 
     async def covered(self, partition: int) -> int:
         name = self._covered[partition]
@@ -250,7 +245,7 @@ class DispatchStore:
     async def accepted_digests(
         self, partition: int, epochs: Sequence[int]
     ) -> Mapping[int, Counter[bytes]]:
-        """What leaders before us accepted, by epoch. Final once our own term exists."""
+        """What earlier leaders accepted, by epoch. Final as soon as our own term exists."""
         if not epochs:
             return {}
         names = [self._digests(partition, epoch) for epoch in epochs]
@@ -259,18 +254,13 @@ class DispatchStore:
         )
         return {epoch: split_digests(reply) for epoch, reply in zip(epochs, replies, strict=True)}
 
-    # What workers and acknowledgements do -----------------------------------------------------
+    # Transitions by workers and acknowledgements ----------------------------------------------
 
     async def complete(
         self, partition: int, consumer: str, results: Sequence[tuple[bytes, Sequence[Argument]]]
     ) -> list[bool]:
-        """Store results and finish their messages; False for one that was finished before."""
-        names = [
-            self._pending[partition],
-            self._payloads[partition],
-            self._attempts[partition],
-            self._stream[partition],
-        ]
+        """Store results and finish their messages; False for a message that was finished before."""
+        names = self._names(partition, self._pending, self._payloads, self._attempts, self._stream)
         args: list[Argument] = [consumer, self._settings.stream_entries_max or 0, len(results)]
         for message_id, fields in results:
             args.append(message_id)
@@ -282,8 +272,8 @@ class DispatchStore:
     async def acknowledge(
         self, partition: int, acknowledged: Sequence[tuple[bytes, str]]
     ) -> list[bool]:
-        """Id and consumer of messages whose worker stored the result itself. False: not pending."""
-        names = [self._pending[partition], self._payloads[partition], self._attempts[partition]]
+        """Finish messages whose worker stored the result itself; False if it was not pending."""
+        names = self._names(partition, self._pending, self._payloads, self._attempts)
         args: list[Argument] = [len(acknowledged)]
         for message_id, consumer in acknowledged:
             args += (message_id, consumer)
@@ -293,13 +283,8 @@ class DispatchStore:
     async def reject(
         self, partition: int, rejections: Sequence[tuple[bytes, str, int]]
     ) -> list[str]:
-        """Id, reason ('' when given back) and first delay in ms of each → its status."""
-        names = [
-            self._pending[partition],
-            self._payloads[partition],
-            self._attempts[partition],
-            self._dead[partition],
-        ]
+        """Id, reason ('' when given back) and first delay in ms → status."""
+        names = self._names(partition, self._pending, self._payloads, self._attempts, self._dead)
         settings = self._settings
         args: list[Argument] = [
             settings.ack_timeout_ms, settings.deliveries_max, len(rejections)
@@ -310,20 +295,20 @@ class DispatchStore:
         return [status_of(status) for status in reply]
 
     async def enqueue(self, payload: bytes, idempotency_key: str | None = None) -> Enqueued:
-        """Put one message into the durable intake. Concurrent calls travel together."""
+        """Put one message into the durable intake. Concurrent calls share a batch."""
         (enqueued,) = await self.enqueue_all([(payload, idempotency_key)])
         return enqueued
 
     async def enqueue_all(self, messages: Sequence[tuple[bytes, str | None]]) -> list[Enqueued]:
-        """Payload and idempotency key of each. All are checked before the first one goes: when
-        one is refused, none is in the intake."""
+        """Payload and idempotency key of each. All are checked first: if one is invalid, none is
+        added."""
         prepared = [self._intake(payload, key) for payload, key in messages]
         waiting: list[asyncio.Future[Any]] = []
         try:
             for partition, item, size in prepared:
                 waiting.append(self._enqueue.submit(partition, item, None, size))
         except AngariumError:
-            # None has left yet, so taking them out again is enough.
+            # No batch was sent yet, so cancelling is enough.
             for each in waiting:
                 each.cancel()
             raise
@@ -331,38 +316,38 @@ class DispatchStore:
         return [Enqueued(reply[1].decode(), status_of(reply) == "duplicate") for reply in replies]
 
     def check_payload(self, payload: bytes) -> None:
-        """Refuse what no frame could carry to a worker."""
+        """Raise LimitExceeded for a payload that does not fit into a frame."""
         size, size_max = message_bytes(payload), self._limits.frame_bytes_max
         if size > size_max:
             raise LimitExceeded("frame_bytes_max", size, size_max)
 
     def _intake(self, payload: bytes, idempotency_key: str | None) -> tuple[int, BatchItem, int]:
-        """Partition, the script's item and its size."""
+        """PartitionLeader, the script's item and its size."""
         self.check_payload(payload)
         if idempotency_key is None:
             (message_id,) = new_ids(1)
             partition = partition_of_id(message_id, self.partitions)
-            known_by, period_ms = message_id.decode(), REPEAT_MS
+            record_id, period_ms = message_id.decode(), REPEAT_MS
         else:
             key_bytes, key_max = len(idempotency_key.encode()), self._limits.id_bytes_max
             if key_bytes > key_max:
                 raise LimitExceeded("id_bytes_max", key_bytes, key_max)
             partition = self._runtime.keyspace.partition_of(idempotency_key)
             (message_id,) = new_ids(1, partition, self.partitions)
-            known_by, period_ms = idempotency_key, ONCE_MS
-        record = self._runtime.keyspace.name(keys.MESSAGES_ONCE, partition, known_by)
+            record_id, period_ms = idempotency_key, ONCE_MS
+        record = self._runtime.keyspace.name(keys.MESSAGES_ONCE, partition, record_id)
         return partition, ((record,), (message_id, payload, period_ms)), len(payload)
 
     async def publish(self, payload: bytes) -> int:
-        """On the channel, for whoever listens now; how many did."""
+        """Publish on the channel; the number of subscribers that received the message."""
         (listeners,) = await self.publish_all([payload])
         return listeners
 
     async def publish_all(self, payloads: Sequence[bytes]) -> list[int]:
-        """All at once, in order; for each, how many listened. Not sent again when the answer is
-        lost, for then it may have been heard."""
+        """Publish in order; for each the number of subscribers. Not repeated if the reply is lost:
+        subscribers may have received the messages."""
         commands = [("PUBLISH", self.channel, payload) for payload in payloads]
-        # A cluster's node counts its own listeners only, and dispatchers listen at this one's.
+        # A cluster node counts only its own subscribers; all dispatchers subscribe at this one.
         replies = await self._runtime.redis.execute(
             commands, key=self.subscription_key, repeatable=False
         )
@@ -371,7 +356,7 @@ class DispatchStore:
                 self._runtime.redis.raise_refusal(reply)
         return [int(reply) for reply in replies]
 
-    # Who is there -----------------------------------------------------------------------------
+    # Members ----------------------------------------------------------------------------------
 
     async def join_consumers(self, consumer: str) -> list[str]:
         return await self._join(self._consumers, consumer)
@@ -391,19 +376,20 @@ class DispatchStore:
     async def dispatchers(self) -> list[str]:
         return await self._members(self._dispatchers)
 
-    async def give_back(self, partition: int) -> None:
-        """Tell the others that a partition is free. A hint: they find out by themselves too."""
-        await self._runtime.redis.call("PUBLISH", self.marks, f"free {partition}")
+    async def announce_free_partition(self, partition: int) -> None:
+        """Tell the other dispatchers that a partition has no leader. A hint: they also poll."""
+        await self._runtime.redis.call("PUBLISH", self.marker_channel, f"free {partition}")
 
-    async def tell_finished(self, ids: Sequence[bytes]) -> None:
-        """Tell whoever sent them that these were acknowledged elsewhere. A hint as well."""
-        await self._runtime.redis.call("PUBLISH", self.marks, b"done " + b" ".join(ids))
+    async def announce_finished(self, ids: Sequence[bytes]) -> None:
+        """Tell the dispatchers that sent these messages that they are acknowledged. A hint: the
+        slots become free after some time-outs too."""
+        await self._runtime.redis.call("PUBLISH", self.marker_channel, b"done " + b" ".join(ids))
 
-    async def is_led(self, partition: int) -> bool:
+    async def has_leader(self, partition: int) -> bool:
         lock = self.lease_keys(partition).lock
         return bool(await self._runtime.redis.call("EXISTS", lock, key=lock))
 
-    # For people -------------------------------------------------------------------------------
+    # Status and dead letters ------------------------------------------------------------------
 
     async def pending_count(self, partition: int) -> int:
         name = self._pending[partition]
@@ -442,8 +428,8 @@ class DispatchStore:
 
     async def dead_letters(
         self, partition: int, count: int, after: str = "-", until: str = "+"
-    ) -> list[DeadLetter]:
-        """Letters behind the entry `after`, oldest first, up to the entry `until`."""
+    ) -> list[DispatchDeadLetter]:
+        """Dead letters after the entry `after`, oldest first, up to the entry `until`."""
         name = self._dead[partition]
         start = after if after == "-" else f"({after}"
         entries = await self._runtime.redis.call(
@@ -451,29 +437,26 @@ class DispatchStore:
         )
         return [_dead_letter(partition, entry) for entry in entries]
 
-    async def newest_dead(self, partition: int) -> str | None:
-        """Entry id of the last dead letter, if there is any."""
+    async def newest_dead_letter_id(self, partition: int) -> str | None:
         name = self._dead[partition]
         entries = await self._runtime.redis.call("XREVRANGE", name, "+", "-", "COUNT", 1, key=name)
         return entries[0][0].decode() if entries else None
 
-    async def retry_dead(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
-        names = [
-            self._dead[partition],
-            self._pending[partition],
-            self._payloads[partition],
-            self._attempts[partition],
-        ]
+    async def retry_dead_letters(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
+        names = self._names(partition, self._dead, self._pending, self._payloads, self._attempts)
         args: list[Argument] = [self._settings.ack_timeout_ms, len(entry_ids), *entry_ids]
-        reply = await self._runtime.run(RETRY_DEAD, partition, names, args)
+        reply = await self._runtime.run(RETRY_DEAD_LETTERS, partition, names, args)
         return [status_of(status) for status in reply]
 
-    async def drop_dead(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
+    async def drop_dead_letters(self, partition: int, entry_ids: Sequence[str]) -> list[str]:
         names = [self._dead[partition]]
-        reply = await self._runtime.run(DROP_DEAD, partition, names, [len(entry_ids), *entry_ids])
+        reply = await self._runtime.run(
+            DROP_DEAD_LETTERS, partition, names, [len(entry_ids), *entry_ids]
+        )
         return [status_of(status) for status in reply]
 
-    # Inside -----------------------------------------------------------------------------------
+    def _names(self, partition: int, *keys_by_partition: Sequence[str]) -> list[str]:
+        return [names[partition] for names in keys_by_partition]
 
     def _digests(self, partition: int, epoch: int) -> str:
         return self._runtime.keyspace.name(keys.MESSAGES_DIGESTS, partition, str(epoch))
@@ -489,10 +472,10 @@ class DispatchStore:
         return [each.decode() for each in reply]
 
 
-def _dead_letter(partition: int, entry: Sequence[Any]) -> DeadLetter:
+def _dead_letter(partition: int, entry: Sequence[Any]) -> DispatchDeadLetter:
     entry_id, fields = entry[0].decode(), dict(zip(entry[1][::2], entry[1][1::2], strict=True))
     reasons = fields[b"reasons"].decode(errors="replace")
-    return DeadLetter(
+    return DispatchDeadLetter(
         entry_id,
         partition,
         fields[b"message_id"].decode(),

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from angarium.runtime.settings import Settings
+    from angarium.runtime.settings import CommonSettings
 
 __all__ = ["register", "session", "show_tables"]
 
 
 def session(
-    settings: Settings | None = None,
+    settings: CommonSettings | None = None,
     *,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Spark where the settings or `master` say, with every table of the lake in `spark.sql`."""
     from angarium.lake.spark import start
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     settings = settings or load()
     spark = start(settings, master=master, conf=conf)
@@ -35,16 +35,16 @@ def session(
     return spark
 
 
-def show_tables(spark: SparkSession, settings: Settings | None = None) -> list[str]:
+def show_tables(spark: SparkSession, settings: CommonSettings | None = None) -> list[str]:
     """Make views of the lake's tables as they are now; their names. Again for newer rows."""
     from angarium.lake import views
     from angarium.lake.tables import Lake
-    from angarium.runtime.settings import load
+    from angarium.settings import load
 
     return views.show_tables(spark, Lake.of(settings or load()))
 
 
-def register(spark: SparkSession, settings: Settings | None = None) -> None:
+def register(spark: SparkSession, settings: CommonSettings | None = None) -> None:
     """Make `redis-stream`, `angarium-archive` and `angarium-delta` known to a session.
 
     With settings, also the lake's tables, as views.

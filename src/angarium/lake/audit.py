@@ -22,7 +22,7 @@ from angarium.lake.presence import Open, Presence
 from angarium.lake.schemas import AUDIT, FINDINGS
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 

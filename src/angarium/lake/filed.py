@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from angarium.runtime.errors import SettingInvalid
 
 if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+    from angarium.runtime.settings import CommonSettings
 
 
-def transactions_of(settings: Settings) -> Callable[[str], Awaitable[bytes | None]]:
+def transactions_of(settings: CommonSettings) -> Callable[[str], Awaitable[bytes | None]]:
     """The state of a filed transaction by its id, as JSON; None for one that is not there."""
 
     async def find(transaction_id: str) -> bytes | None:

@@ -17,14 +17,14 @@ from angarium.lake.report import report
 from angarium.lake.tables import Lake
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.figures import ProcessFigures, read_processes
+from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import Journal
+from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Face, Operation, Parameter, reply
 
-SUBJECT_LETTERS_MAX = 300
+SUBJECT_CHARS_MAX = 300
 SUBJECT = Parameter(
-    "subject", "path", {"type": "string", "minLength": 1, "maxLength": SUBJECT_LETTERS_MAX}
+    "subject", "path", {"type": "string", "minLength": 1, "maxLength": SUBJECT_CHARS_MAX}
 )
 
 # A file to keep. Opened in a browser all the same, it may show itself and nothing else.
@@ -68,9 +68,9 @@ class LakeHistory(msgspec.Struct, frozen=True):
     events: list[LakeEvent]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     handlers = Handlers(runtime)
-    return Face("lake", handlers.operations())
+    return HttpApi("lake", handlers.operations())
 
 
 class Handlers:
@@ -114,12 +114,12 @@ class Handlers:
 
     async def history(self, request: Request) -> Response:
         subject = request.path_params["subject"]
-        if len(subject) > SUBJECT_LETTERS_MAX:
-            raise InputInvalid(f"an id has at most {SUBJECT_LETTERS_MAX} letters")
+        if len(subject) > SUBJECT_CHARS_MAX:
+            raise InputInvalid(f"an id has at most {SUBJECT_CHARS_MAX} letters")
         return reply(LakeHistory(subject, await self._lookup.history(subject) or []))
 
 
-def jobs_of(roles: Sequence[ProcessFigures]) -> list[JobStatus]:
+def jobs_of(roles: Sequence[ProcessReport]) -> list[JobStatus]:
     """From what the role reports: `job_behind_…` and `job_failed_…` with the job's name."""
     figures = {name: value for each in roles for name, value in each.figures.items()}
     names = [name.removeprefix("job_behind_") for name in figures if name.startswith("job_behind_")]

@@ -31,17 +31,18 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from angarium.dispatch import keys as dispatch_keys
 from angarium.lake import bronze, silver
 from angarium.lake.checkpoint import Checkpoint, positions_of, starting_of
 from angarium.lake.errors import LakeStopped, TableConflict
 from angarium.lake.schemas import TABLES
+from angarium.lake.settings import LakeSettings
 from angarium.lake.steps import JOURNAL, LakeTables, Step, steps_of
 from angarium.lake.tables import Lake
 from angarium.lake.user_jobs import JobStep, steps_of_jobs
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.application import Angarium
-from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -103,12 +104,12 @@ class Pipeline:
     """`start` it, then `wait`. `url` is where Redis is: an embedded one has been asked already."""
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, url: str, app: Angarium | None = None
+        self, spark: SparkSession, settings: CommonSettings, url: str, app: Angarium | None = None
     ) -> None:
         self.spark = spark
         self._settings = settings
         self._url = url
-        self._keyspace = Keyspace.from_settings(settings)
+        self._keyspace = settings.runtime_options().keyspace
         self._queries: list[StreamingQuery] = []
         self._checkpoints: dict[str, Checkpoint] = {}
         self.lake = Lake.of(settings)
@@ -129,7 +130,7 @@ class Pipeline:
         self._listener = listener(self.figures)
         self.spark.streams.addListener(self._listener)
         self.follow()
-        interval = f"{self._settings.lake.interval_ms} milliseconds"
+        interval = f"{self._settings.group(LakeSettings).interval_ms} milliseconds"
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": interval}
         for name, source, store in self._sources():
             writer = source.writeStream.foreachBatch(store)
@@ -171,14 +172,14 @@ class Pipeline:
     def _sources(self) -> Iterator[tuple[str, DataFrame, Callable[[DataFrame, int], None]]]:
         journals, results = (
             tuple(self._keyspace.name(key, number) for number in range(self._settings.partitions))
-            for key in (keys.JOURNAL, keys.MESSAGES_PROCESSED)
+            for key in (runtime_keys.JOURNAL, dispatch_keys.MESSAGES_PROCESSED)
         )
         reader = f"lake-{self.lake.identity()}"
         options = {"decode": "journal", "reader": reader}
         yield JOURNAL, self._stream(JOURNAL, "events", journals, **options), self.store_journal
         source = self._stream(RESULTS, "results", results)
         yield RESULTS, source, self.store_results
-        if self._settings.lake.archive:
+        if self._settings.group(LakeSettings).archive:
             self._checkpoint(ARCHIVE, "transactions")
             yield ARCHIVE, self._archive(), self.store_transactions
 
@@ -190,7 +191,7 @@ class Pipeline:
         reader = self.spark.readStream.format("redis-stream").options(
             url=self._url,
             keys=",".join(names),
-            maxRowsPerBatch=str(self._settings.lake.batch_rows_max),
+            maxRowsPerBatch=str(self._settings.group(LakeSettings).batch_rows_max),
             parallelism=str(self.spark.sparkContext.defaultParallelism),
             onGap="count",  # a gap is a row of rejects; the rest must not wait for it
             **options,
@@ -335,7 +336,7 @@ class Pipeline:
         """Beside the batches; one that fails is tried again in time, and stops nobody."""
         if batch % BATCHES_PER_COMPACTION or (self._tidying and not self._tidying.done()):
             return
-        days = self._settings.lake.days_of
+        days = self._settings.group(LakeSettings).days_of
         self._tidying = self._side_by_side.submit(tidy, self.spark, self.tables, days=days)
 
 

@@ -15,7 +15,7 @@ from html import escape
 WIDTH, HEIGHT = 720, 250
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 12, 28
 ROW_HEIGHT = 26
-LABEL_LETTERS_MAX = 24
+LABEL_CHARS_MAX = 24
 
 Points = Sequence[tuple[float, float]]
 Series = Mapping[str, Points]
@@ -140,9 +140,9 @@ def nice_ticks(most: float) -> list[float]:
 
 def shortened(text: str) -> str:
     """The middle of a long name goes: ids differ at their ends."""
-    if len(text) <= LABEL_LETTERS_MAX:
+    if len(text) <= LABEL_CHARS_MAX:
         return text
-    half = (LABEL_LETTERS_MAX - 1) // 2
+    half = (LABEL_CHARS_MAX - 1) // 2
     return f"{text[:half]}…{text[-half:]}"
 
 

@@ -18,9 +18,13 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime import keyspace as keys
-from angarium.runtime.keyspace import Key
+from angarium.conversations import keys as conversations_keys
+from angarium.dispatch import keys as dispatch_keys
+from angarium.pickup import keys as pickup_keys
+from angarium.routing import keys as routing_keys
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
+from angarium.transactions import keys as transactions_keys
 
 # One command asks for so many; a page of a list has so many entries.
 PORTION = 500
@@ -58,39 +62,39 @@ class Presence:
 
     async def transactions(self, partition: int, lives: Sequence[Open]) -> list[Open]:
         def name(each: Open) -> str:
-            return self._name(keys.STATE, partition, each.subject)
+            return self._name(transactions_keys.STATE, partition, each.subject)
 
         commands = [("EXISTS", name(each)) for each in lives]
         return await self._none(lives, commands, name(lives[0]))
 
     async def dispatched(self, partition: int, lives: Sequence[Open]) -> list[Open]:
-        pending = self._name(keys.MESSAGES_PENDING, partition)
+        pending = self._name(dispatch_keys.MESSAGES_PENDING, partition)
         commands = [("ZSCORE", pending, each.subject) for each in lives]
         left = await self._none(lives, commands, pending)
         if not left:
             return []
         # Announced and not yet accepted: still an entry of the durable intake.
         waiting: set[str] = set()
-        async for _, fields in self._stream(keys.MESSAGES_INBOX, partition):
+        async for _, fields in self._stream(dispatch_keys.MESSAGES_INBOX, partition):
             named = dict(zip(fields[::2], fields[1::2], strict=False))
             waiting.add(named.get(b"message_id", b"").decode(errors="replace"))
         return [each for each in left if each.subject not in waiting]
 
     async def replies(self, partition: int, lives: Sequence[Open]) -> list[Open]:
-        pending = self._name(keys.PENDING_MESSAGES, partition)
+        pending = self._name(conversations_keys.PENDING_MESSAGES, partition)
         commands = [
             ("ZSCORE", pending, _member(each.reference, each.subject, each.key)) for each in lives
         ]
         return await self._none(lives, commands, pending)
 
     async def requests(self, partition: int, lives: Sequence[Open]) -> list[Open]:
-        waiting = self._name(keys.OPEN_REQUESTS, partition)
+        waiting = self._name(conversations_keys.OPEN_REQUESTS, partition)
         commands = [("ZSCORE", waiting, _member(each.subject, "", each.key)) for each in lives]
         return await self._none(lives, commands, waiting)
 
     async def picked_up(self, partition: int, lives: Sequence[Open]) -> list[Open]:
         def name(each: Open) -> str:
-            return self._name(keys.PICKUP_MESSAGES, partition, each.key)
+            return self._name(pickup_keys.PICKUP_MESSAGES, partition, each.key)
 
         commands = [("HEXISTS", name(each), each.subject) for each in lives]
         left = await self._none(lives, commands, name(lives[0]))
@@ -103,7 +107,7 @@ class Presence:
             by_key[each.key].append(each)
         gone: list[Open] = []
         for key, some in by_key.items():
-            name = self._name(keys.INBOUND, partition, key)
+            name = self._name(routing_keys.INBOUND, partition, key)
             found = {_item_id(item) async for item in self._list(name)}
             gone += [each for each in some if each.subject not in found]
         return gone
@@ -113,7 +117,11 @@ class Presence:
         found: set[str] = set()
         waiting, taken, retries = (
             self._name(key, partition)
-            for key in (keys.OUTBOUND, keys.OUTBOUND_TAKEN, keys.OUTBOUND_RETRY)
+            for key in (
+                routing_keys.OUTBOUND,
+                routing_keys.OUTBOUND_TAKEN,
+                routing_keys.OUTBOUND_RETRY,
+            )
         )
         async for item in self._list(waiting):
             found.add(_outbound_id(item))

@@ -16,10 +16,11 @@ import msgspec
 from angarium.lake.checkpoint import ENTRY, position_of
 from angarium.lake.schemas import INTERVALS_S
 from angarium.lake.steps import LakeTables
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.journal import Journal
-from angarium.runtime.keyspace import Key
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
+from angarium.transactions import keys as transactions_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 LEVELS: Mapping[str, Key] = MappingProxyType(
     {
-        "stats_fine": keys.STATS_FINE,
-        "stats_medium": keys.STATS_MEDIUM,
-        "stats_coarse": keys.STATS_COARSE,
+        "stats_fine": transactions_keys.STATS_FINE,
+        "stats_medium": transactions_keys.STATS_MEDIUM,
+        "stats_coarse": transactions_keys.STATS_COARSE,
     }
 )
 PAGE = 500
@@ -89,7 +90,7 @@ async def _closed_ms(runtime: Runtime, spark: SparkSession, tables: LakeTables) 
     journal, events = Journal(runtime), tables["events"]
     behind = []
     for partition in range(runtime.settings.partitions):
-        name = runtime.keyspace.name(keys.JOURNAL, partition)
+        name = runtime.keyspace.name(runtime_keys.JOURNAL, partition)
         last_id = (await journal.status(partition)).last_id
         if position_of(last_id) > (events.last_batch(f"{ENTRY}{name}") or -1):
             behind.append(partition)
@@ -141,9 +142,9 @@ async def _starts(runtime: Runtime, partition: int, key: Key) -> list[int]:
 # Interval and retention of each level, as the scripts of the transactions module have them.
 _TIMES_S: Mapping[Key, tuple[int, int]] = MappingProxyType(
     {
-        keys.STATS_FINE: (5, 300),
-        keys.STATS_MEDIUM: (100, 7_200),
-        keys.STATS_COARSE: (1_000, 86_400),
+        transactions_keys.STATS_FINE: (5, 300),
+        transactions_keys.STATS_MEDIUM: (100, 7_200),
+        transactions_keys.STATS_COARSE: (1_000, 86_400),
     }
 )
 

@@ -26,16 +26,17 @@ from angarium.lake.checkpoint import entry_id_of, stored_positions
 from angarium.lake.errors import LakeStopped
 from angarium.lake.pipeline import SLOW_START, Figures, Pipeline, reason_of
 from angarium.lake.runner_lease import RunnerLease
+from angarium.lake.settings import LakeSettings
 from angarium.lake.spark import executors
 from angarium.lake.tables import Lake
 from angarium.lake.user_jobs import jobs_of
 from angarium.redis.embedded.server import EmbeddedServer
+from angarium.redis.options import Durability
 from angarium.runtime.application import Angarium, load_application
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
-from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import Durability, Settings
+from angarium.runtime.settings import CommonSettings
 
 TELL_S = 1.0
 STARTS_MAX = 4
@@ -46,7 +47,7 @@ Tell = Callable[[Report], None]
 
 
 def run_lake(
-    settings: Settings,
+    settings: CommonSettings,
     *,
     once: bool,
     stop: threading.Event,
@@ -71,7 +72,7 @@ def run_lake(
                 return elsewhere
         from angarium.lake import session
 
-        spark = session(settings, master=master or settings.lake.master)
+        spark = session(settings, master=master or settings.group(LakeSettings).master)
         figures = Figures()
         try:
             for start in range(STARTS_MAX):
@@ -87,21 +88,21 @@ def run_lake(
     raise AssertionError("not reached")
 
 
-def lease_of(settings: Settings, lake: Lake, url: str) -> RunnerLease:
+def lease_of(settings: CommonSettings, lake: Lake, url: str) -> RunnerLease:
     options = replace(settings.redis_options(), url=url, client_name="angarium-lake")
-    return RunnerLease(options, Keyspace.from_settings(settings), lake.identity(), lake.url)
+    return RunnerLease(options, settings.runtime_options().keyspace, lake.identity(), lake.url)
 
 
 def _watch(
     pipeline: Pipeline,
-    settings: Settings,
+    settings: CommonSettings,
     once: bool,
     stop: threading.Event,
     tell: Tell,
     lease: RunnerLease,
 ) -> Report:
     report: Report = {"state": "running"}
-    audit_at = time.monotonic() + settings.lake.audit_interval_s
+    audit_at = time.monotonic() + settings.group(LakeSettings).audit_interval_s
     worked_at = time.monotonic()
     pipeline.start(once=once)
     try:
@@ -122,7 +123,7 @@ def _watch(
                 break
             if time.monotonic() >= audit_at:
                 report |= audited(settings, pipeline)
-                audit_at = time.monotonic() + settings.lake.audit_interval_s
+                audit_at = time.monotonic() + settings.group(LakeSettings).audit_interval_s
             tell(report)
     finally:
         pipeline.stop()
@@ -130,7 +131,7 @@ def _watch(
     return report
 
 
-def audited(settings: Settings, pipeline: Pipeline) -> Report:
+def audited(settings: CommonSettings, pipeline: Pipeline) -> Report:
     """One that fails is reported and tried again in time: the tables matter more."""
 
     async def look() -> Report:
@@ -146,7 +147,7 @@ def audited(settings: Settings, pipeline: Pipeline) -> Report:
         return {"audit_error": reason_of(f"{type(error).__name__}: {error}")}
 
 
-async def _waiting(settings: Settings, lake: Lake) -> int:
+async def _waiting(settings: CommonSettings, lake: Lake) -> int:
     """Events in the journal that the lake does not have; also sees that Redis agrees with us."""
     waiting = 0
     async with Runtime.open(settings) as runtime:
@@ -160,7 +161,7 @@ async def _waiting(settings: Settings, lake: Lake) -> int:
 
 
 @contextlib.contextmanager
-def redis_of(settings: Settings) -> Iterator[str]:
+def redis_of(settings: CommonSettings) -> Iterator[str]:
     """The address of Redis for processes that are not ours; an embedded one is held meanwhile."""
     if settings.redis_url != "embedded":
         yield settings.redis_url
@@ -192,6 +193,8 @@ def main() -> int:
     heard = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     tell = partial(_tell, heard)
+    from angarium.settings import Settings
+
     settings = Settings(**json.loads(sys.stdin.readline()))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -222,7 +225,7 @@ def _tell(heard: TextIO, report: Report) -> None:
         heard.flush()
 
 
-def told_to_child(settings: Settings) -> dict[str, Any]:
+def told_to_child(settings: CommonSettings) -> dict[str, Any]:
     """The settings that a child needs; no secrets of other modules among them."""
     return settings.model_dump(
         mode="json",

@@ -15,13 +15,14 @@ import threading
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from angarium.lake import keys as lake_keys
 from angarium.redis.blocking import BlockingRedis
 from angarium.redis.errors import RedisUnavailable
 from angarium.redis.options import RedisOptions
 from angarium.redis.scripts import Script
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.lease import ACQUIRE, RELEASE, RENEW, TURNS_PER_LEASE
+from angarium.runtime.lease import ACQUIRE, RELEASE, RENEW, RENEWALS_PER_LEASE
 from angarium.runtime.scripts import status_of
 
 LEASE_MS = 15_000
@@ -45,10 +46,10 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
         self._options = options
         self._lease_ms = lease_ms
         self._lake = lake_id, url
-        self._lakes = keyspace.name(keys.LAKES)
+        self._lakes = keyspace.name(lake_keys.LAKES)
         journal = keyspace.name(keys.JOURNAL), keyspace.name(keys.JOURNAL_META)
-        self._lock = [*journal, keyspace.name(keys.LAKE_RUNNER, 0, lake_id)]
-        self._term_key = keyspace.name(keys.LAKE_RUNNER_TERM, 0, lake_id)
+        self._lock = [*journal, keyspace.name(lake_keys.LAKE_RUNNER, 0, lake_id)]
+        self._term_key = keyspace.name(lake_keys.LAKE_RUNNER_TERM, 0, lake_id)
         self._name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         # Not journalled: each run of the lake would leave events that the next one finds.
         self._base: tuple[str, str, int] = ("", f"lake {self._name}", 0)
@@ -71,7 +72,7 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
     def wait(self, stop: threading.Event) -> bool:
         """Until it is ours, or `stop` is set."""
         while not self.acquire():
-            if stop.wait(self._lease_ms / TURNS_PER_LEASE / 1000):
+            if stop.wait(self._lease_ms / RENEWALS_PER_LEASE / 1000):
                 return False
         return True
 
@@ -86,7 +87,7 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
 
     def _keep(self) -> None:
         with BlockingRedis(self._options) as redis:
-            while not self._ended.wait(self._lease_ms / TURNS_PER_LEASE / 1000):
+            while not self._ended.wait(self._lease_ms / RENEWALS_PER_LEASE / 1000):
                 with suppress(RedisUnavailable):
                     if not self._renew(redis):
                         self.lost.set()

@@ -14,14 +14,15 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from angarium.lake.runner import Report, told_to_child
+from angarium.lake.settings import LakeSettings
 from angarium.lake.spark import fresh_log
 from angarium.lake.tables import check_packages
-from angarium.runtime import figures
+from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 # Spark finishes the batch it is in; what is left of the host's deadline is for killing it.
 END_S_MAX = 4.0
@@ -36,7 +37,7 @@ class LakeFailed(AngariumError):
     code = "lake_failed"
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     """Nothing is refused here: a lake that can't run must not keep the modules from running."""
 
 
@@ -49,13 +50,13 @@ class LakeService(Service):
         super().__init__("lake", clock=runtime.clock)
         self._runtime = runtime
         self._settings = runtime.settings
-        self._figures = figures.Figures(runtime, "lake")
+        self._figures = process_report.ProcessReporter(runtime, "lake")
         self._child: Process | None = None
         self.report: Report = {"state": "waiting"}
 
     async def on_start(self) -> None:
         self.spawn("spark", self._run)
-        self.loop("figures", self._tell, figures.INTERVAL_S)
+        self.loop("figures", self._tell, process_report.INTERVAL_S)
 
     async def on_stop(self) -> None:
         await self._end_child()
@@ -68,7 +69,7 @@ class LakeService(Service):
 
     async def _run(self) -> None:
         """One life of the child. Returning or raising has it started again, after a pause."""
-        await self.clock.sleep(self._settings.lake.start_delay_ms / 1000)
+        await self.clock.sleep(self._settings.group(LakeSettings).start_delay_ms / 1000)
         problem = await asyncio.to_thread(_problem, self._settings)
         if problem is not None:
             self.report = {"state": "off", "reason": problem}
@@ -120,7 +121,7 @@ class LakeService(Service):
         await self._figures.report(shown)
 
 
-def _problem(settings: Settings) -> str | None:
+def _problem(settings: CommonSettings) -> str | None:
     """Why Spark can't run here, if it can't."""
     from angarium.lake.java import find_java
     from angarium.lake.spark import heap_mib, memory_mib

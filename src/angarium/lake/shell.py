@@ -12,12 +12,12 @@ from angarium import lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from angarium.runtime.settings import Settings
+    from angarium.runtime.settings import CommonSettings
 
 ROWS_SHOWN = 20
 
 
-def names_in_shell(spark: SparkSession, settings: Settings) -> dict[str, Any]:
+def names_in_shell(spark: SparkSession, settings: CommonSettings) -> dict[str, Any]:
     """What is known there: `spark`, `sql`, `tables` and the functions of Spark SQL as `f`."""
     from pyspark.sql import functions
 
@@ -32,7 +32,9 @@ def names_in_shell(spark: SparkSession, settings: Settings) -> dict[str, Any]:
     return {"spark": spark, "sql": sql, "tables": tables, "f": functions}
 
 
-def run_shell(settings: Settings, master: str | None = None, command: str | None = None) -> None:
+def run_shell(
+    settings: CommonSettings, master: str | None = None, command: str | None = None
+) -> None:
     """Read what a person types, or one command, or what stands on stdin."""
     spark = lake.session(settings, master=master)
     names = names_in_shell(spark, settings)

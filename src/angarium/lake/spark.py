@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from angarium.lake.errors import MasterUnavailable, MemoryShort
 from angarium.lake.java import find_java
+from angarium.lake.settings import LakeSettings
 from angarium.runtime.limits import MIB
-from angarium.runtime.settings import Settings, load
+from angarium.runtime.settings import CommonSettings
+from angarium.settings import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,18 +46,22 @@ CHECKPOINTS = (
 
 
 def start(
-    settings: Settings | None = None,
+    settings: CommonSettings | None = None,
     *,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     settings = settings or load()
     home = settings.home.absolute()
-    master = master or settings.lake.master
-    prepare_environment(home, driver_host(master, settings.lake.driver_host))
+    master = master or settings.group(LakeSettings).master
+    prepare_environment(home, driver_host(master, settings.group(LakeSettings).driver_host))
     from pyspark.sql import SparkSession
 
-    wanted = {**configuration(settings, master), **settings.lake.spark_settings(), **(conf or {})}
+    wanted = {
+        **configuration(settings, master),
+        **settings.group(LakeSettings).spark_settings(),
+        **(conf or {}),
+    }
     builder = SparkSession.builder.master(with_retries(master)).appName("angarium")
     for name, value in wanted.items():
         builder = builder.config(name, value)
@@ -163,9 +169,12 @@ def driver_host(master: str, chosen: str = "") -> str:
         return ""
 
 
-def configuration(settings: Settings, master: str) -> dict[str, str]:
+def configuration(settings: CommonSettings, master: str) -> dict[str, str]:
     local, home = is_local(master), settings.home.absolute()
-    host, port = driver_host(master, settings.lake.driver_host), settings.lake.ui_port
+    host, port = (
+        driver_host(master, settings.group(LakeSettings).driver_host),
+        settings.group(LakeSettings).ui_port,
+    )
     cores = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
         "spark.ui.enabled": "true" if port else "false",

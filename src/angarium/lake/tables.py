@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from angarium.lake.errors import LakeEmpty as LakeEmpty
 from angarium.lake.errors import LakeMismatch as LakeMismatch
 from angarium.lake.errors import PackagesMissing, StoreUnavailable, TableConflict
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -65,7 +65,7 @@ class Lake:
     storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, settings: Settings) -> Lake:
+    def of(cls, settings: CommonSettings) -> Lake:
         url = settings.lake_url
         if "://" not in url:
             url = str(Path(url).absolute())

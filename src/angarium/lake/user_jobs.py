@@ -18,18 +18,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from angarium.dispatch import keys as dispatch_keys
 from angarium.lake.schemas import TABLES
 from angarium.lake.sources.options import connect_to_redis
 from angarium.lake.steps import JOURNAL, LakeTables, Step, last_batch, rows_between
 from angarium.lake.tables import NAME, LakeTable
 from angarium.lake.views import table_of
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.application import Angarium, Handler
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.scripts import load_script
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -187,11 +188,11 @@ class Inbox:
         self, partition: int, some: Sequence[tuple[str, bytes]]
     ) -> tuple[list[str], list[Argument]]:
         name = self.keyspace.name
-        names = [name(key, partition) for key in (keys.JOURNAL, keys.JOURNAL_META)]
-        names.append(name(keys.MESSAGES_INBOX, partition))
+        names = [name(key, partition) for key in (runtime_keys.JOURNAL, runtime_keys.JOURNAL_META)]
+        names.append(name(dispatch_keys.MESSAGES_INBOX, partition))
         args: list[Argument] = ["", "lake", self.journal_bytes_max, len(some)]
         for key, payload in some:
-            names.append(name(keys.MESSAGES_ONCE, partition, key))
+            names.append(name(dispatch_keys.MESSAGES_ONCE, partition, key))
             args += [self._message_id(key, partition), payload, REMEMBERED_MS]
         return names, args
 
@@ -223,11 +224,11 @@ class InboxJob(SendingJob):
 
 
 def steps_of_jobs(
-    spark: SparkSession, tables: LakeTables, settings: Settings, url: str, app: Angarium
+    spark: SparkSession, tables: LakeTables, settings: CommonSettings, url: str, app: Angarium
 ) -> list[JobStep]:
     inbox = Inbox(
         url,
-        Keyspace.from_settings(settings),
+        settings.runtime_options().keyspace,
         settings.partitions,
         settings.journal.bytes_max if settings.journal.enabled else 0,
     )

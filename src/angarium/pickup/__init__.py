@@ -1,1 +1,1 @@
-"""The pickup module: a gateway that keeps messages for recipients who may be away."""
+"""The pickup module: a gateway that queues messages for recipients who may be offline."""

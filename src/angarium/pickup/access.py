@@ -1,8 +1,8 @@
-"""Who may speak to the gateway, and whose connections they may see. Pure, but for the files.
+"""Decides which tenant a client of the gateway belongs to. Reads certificate files, else pure.
 
 A client shows a bearer token or a certificate; either names its tenant. Without tokens and without
-a certificate authority everybody is the one default tenant, which is allowed on loopback as long as
-there have never been tokens, or where the operator says so.
+a certificate authority every client is the tenant `default`. The gateway allows that on loopback
+while no token has ever been set, or with the setting `anonymous`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from angarium.pickup.model import DEFAULT_TENANT, is_tenant
+from angarium.pickup.settings import PickupSettings
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.setting_groups.pickup import PickupSettings
 from angarium.runtime.sockets import is_loopback
 
 TOKENS = "ANGARIUM_PICKUP__TOKENS"
 
 
-class Access:
+class GatewayAccess:
     def __init__(self, settings: PickupSettings) -> None:
         self._tenants = _tenants(settings)
         self._certificates = settings.tls_client_ca is not None
@@ -29,19 +29,19 @@ class Access:
 
     @property
     def open(self) -> bool:
-        return self.nobody_known and not self._closed
+        return not self.has_credentials and not self._closed
 
     @property
-    def nobody_known(self) -> bool:
-        """Neither tokens nor certificates are set."""
-        return not self._tenants and not self._certificates
+    def has_credentials(self) -> bool:
+        """Tokens or a certificate authority are set."""
+        return bool(self._tenants) or self._certificates
 
     def close(self) -> None:
-        """From now on nobody comes in without a token or a certificate."""
+        """Refuse every client without a token or a certificate from now on."""
         self._closed = True
 
     def by_token(self, authorization: str | None) -> str | None:
-        """The tenant of an Authorization header; None: refused, or left to the certificate."""
+        """The tenant of an Authorization header, or None; a certificate may still name one."""
         if self.open:
             return DEFAULT_TENANT
         scheme, _, token = (authorization or "").partition(" ")
@@ -50,7 +50,7 @@ class Access:
         shown = _digest(token.strip())
         found = None
         for digest, tenant in self._tenants.items():
-            # All are compared, so that the time tells nothing.
+            # All are compared, so the time reveals nothing about the tokens.
             if hmac.compare_digest(shown, digest):
                 found = tenant
         return found
@@ -60,7 +60,7 @@ class Access:
         return self._certificates
 
     def by_certificate(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """The tenant that a verified certificate names."""
+        """The common name of a verified certificate, if it can be a tenant."""
         for part in (certificate or {}).get("subject", ()):
             for name, value in part:
                 if name == "commonName" and is_tenant(value):
@@ -69,8 +69,8 @@ class Access:
 
 
 def check(settings: PickupSettings) -> None:
-    """Refuse what would leave the gateway open, or can't work, before anything starts."""
-    if Access(settings).open and not settings.anonymous and not is_loopback(settings.host):
+    """Refuse settings that admit everybody by accident, and certificates that can't be used."""
+    if GatewayAccess(settings).open and not settings.anonymous and not is_loopback(settings.host):
         raise SettingInvalid(
             TOKENS,
             f"the gateway would listen on {settings.host} for everybody",
@@ -106,7 +106,7 @@ def _tenants(settings: PickupSettings) -> dict[bytes, str]:
     for entry in settings.tokens:
         tenant, _, token = entry.get_secret_value().partition(":")
         if not is_tenant(tenant) or not token:
-            # Without the entry itself: it is a secret.
+            # The entry is a secret, so the message does not contain it.
             raise SettingInvalid(TOKENS, "holds an entry that is not tenant:token", "correct it")
         found[_digest(token)] = tenant
     return found

@@ -1,9 +1,9 @@
-"""Messages that wait long, in the database: SQLite or PostgreSQL, the same tables.
+"""Archived messages in the database. SQLite and PostgreSQL have the same tables.
 
-A row is written by the persister of its partition only, under a term that is checked in the same
-transaction: a persister that was paused past its lease stores nothing. Whether a message was sent
-or removed is not known here; that is Redis' to say, and rows of removed messages are deleted
-later. Rows of several keyspaces live side by side, told apart by their prefix.
+Only the persister of a partition writes its rows. Each transaction checks the term of the
+persister's lease, so a persister that was paused past its lease stores nothing. Redis knows whether
+an archived message was sent or removed; the database does not. Rows of removed messages are deleted
+later. One database may hold several keyspaces; the column `keyspace` separates them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from angarium.pickup.model import Message
+from angarium.pickup.model import StoredMessage
 from angarium.runtime.database import Database, insert_once
 from angarium.runtime.errors import LeaseLost
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 VERSIONS = Path(__file__).parent / "versions"
-# Databases limit the number of parameters of a statement; SQLite's older default is 999.
+# Databases limit the parameters of a statement; older SQLite versions to 999.
 IDS_PER_STATEMENT = 500
 
 
@@ -60,20 +60,20 @@ def _tables() -> tuple[Table, Table, Table]:
     return message, recipient, persister
 
 
-def record_bytes(message: Message) -> int:
-    """The size of the message as Redis counted it."""
+def record_bytes(message: StoredMessage) -> int:
+    """The size that Redis counts for the message."""
     header = f"{message.sequence} {message.received_ms} {message.dids}\n"
     return len(header.encode()) + len(message.payload)
 
 
-class Archive:
+class MessageArchive:
     def __init__(self, database: Database, prefix: str) -> None:
         self._database = database
         self._prefix = prefix
         self._message, self._recipient, self._persister = _tables()
 
     @classmethod
-    async def open(cls, url: str, prefix: str) -> Archive:
+    async def open(cls, url: str, prefix: str) -> MessageArchive:
         database = await Database.open(url)
         try:
             await database.migrate("pickup", VERSIONS)
@@ -85,13 +85,13 @@ class Archive:
     async def close(self) -> None:
         await self._database.close()
 
-    # The persister's side
+    # Writing, by the persister
 
     async def fence(self, partition: int, term: int) -> int:
-        """From now on no older term stores anything. Called before the first move of a term.
+        """Prevent persisters of older terms from storing. Call it before the first move of a term.
 
-        Answers the newest term that was ever here; one greater than ours means that Redis began
-        to count anew.
+        Returns the newest term that the database has seen. If that is greater than `term`, Redis
+        lost its data and began to count terms from one.
         """
         import sqlalchemy as sa
 
@@ -100,14 +100,14 @@ class Archive:
                 await self._check_term(connection, partition, term)
             except LeaseLost:
                 table = self._persister
-                query = sa.select(table.c.term).where(*self._place(partition))
+                query = sa.select(table.c.term).where(*self._of_partition(partition))
                 return await self._scalar(connection, query)
         return term
 
     async def store(
-        self, partition: int, term: int, messages: Mapping[str, Sequence[Message]]
+        self, partition: int, term: int, messages: Mapping[str, Sequence[StoredMessage]]
     ) -> None:
-        """All of them, on disk, or nothing; those that are there already stay as they are."""
+        """Store all messages or none. Rows that exist already stay unchanged."""
         rows, recipients = [], []
         for queue, found in messages.items():
             for each in found:
@@ -130,16 +130,16 @@ class Archive:
             await insert_once(connection, self._recipient, recipients)
 
     async def delete(self, partition: int, term: int, ids: Sequence[str]) -> None:
-        """Rows of removed messages. An older term could delete what a newer has yet to store."""
+        """Delete rows under the term: a newer persister may be about to store the same ids."""
         async with self._database.begin() as connection:
             await self._check_term(connection, partition, term)
-            for some in _portions(ids):
+            for some in _chunks(ids):
                 recipient, message = self._recipient, self._message
                 await connection.execute(recipient.delete().where(recipient.c.message_id.in_(some)))
                 await connection.execute(message.delete().where(message.c.id.in_(some)))
 
-    async def figures(self) -> list[tuple[str, int, int]]:
-        """Queue, messages and bytes of everything this keyspace has here."""
+    async def counts(self) -> list[tuple[str, int, int]]:
+        """Name, messages and bytes of each queue of this keyspace."""
         import sqlalchemy as sa
 
         table = self._message
@@ -153,7 +153,7 @@ class Archive:
         return [(queue, count, int(size)) for queue, count, size in found]
 
     async def totals(self) -> tuple[int, int]:
-        """Messages and bytes of everything this keyspace has here. Each is looked at once."""
+        """Messages and bytes of this keyspace. The database reads every row for it."""
         import sqlalchemy as sa
 
         table = self._message
@@ -163,7 +163,7 @@ class Archive:
         return int(row[0]), int(row[1])
 
     async def queues(self, after: str, count: int) -> list[str]:
-        """Queues that have messages here, by name, from behind `after`."""
+        """Names of queues with rows, sorted, greater than `after`."""
         import sqlalchemy as sa
 
         table = self._message
@@ -179,91 +179,89 @@ class Archive:
 
     async def _check_term(self, connection: AsyncConnection, partition: int, term: int) -> None:
         table = self._persister
-        place = {"keyspace": self._prefix, "partition": partition}
-        await insert_once(connection, table, [{**place, "term": 0}])
+        row = {"keyspace": self._prefix, "partition": partition, "term": 0}
+        await insert_once(connection, table, [row])
         updated = await connection.execute(
-            table.update().where(*self._place(partition), table.c.term <= term).values(term=term)
+            table.update()
+            .where(*self._of_partition(partition), table.c.term <= term)
+            .values(term=term)
         )
         if updated.rowcount != 1:
             raise LeaseLost(f"a newer persister than term {term} moves partition {partition}")
 
-    def _place(self, partition: int) -> tuple[Any, Any]:
+    def _of_partition(self, partition: int) -> tuple[Any, Any]:
         table = self._persister
         return table.c.keyspace == self._prefix, table.c.partition == partition
 
-    # The readers' side
+    # Reading
 
     async def page(
         self, queue: str, did: str, after: int, rows_max: int
     ) -> list[tuple[str, int, int]]:
-        """Id, sequence and payload bytes of rows behind `after`, oldest first."""
+        """Id, sequence and payload bytes of rows with a sequence above `after`, oldest first."""
         import sqlalchemy as sa
 
         message, recipient = self._message, self._recipient
         size = sa.func.length(message.c.payload)
         query = sa.select(message.c.id, message.c.sequence, size)
+        table = message
         if did:
             query = query.join(recipient, recipient.c.message_id == message.c.id)
-            place = recipient
             query = query.where(recipient.c.did == did)
-        else:
-            place = message
-        query = query.where(*self._of(place, queue), place.c.sequence > after)
-        query = query.order_by(place.c.sequence).limit(rows_max)
+            table = recipient
+        query = query.where(*self._of_queue(table, queue), table.c.sequence > after)
+        query = query.order_by(table.c.sequence).limit(rows_max)
         async with self._database.connect() as connection:
             return [(row[0], row[1], row[2]) for row in await connection.execute(query)]
 
-    async def load(self, ids: Sequence[str]) -> list[Message]:
-        """The messages of some ids, in the order of arrival."""
+    async def load(self, ids: Sequence[str]) -> list[StoredMessage]:
+        """The messages with these ids, in order of arrival."""
         import sqlalchemy as sa
 
         table = self._message
         columns = (table.c.id, table.c.sequence, table.c.received_ms, table.c.dids, table.c.payload)
-        found: list[Message] = []
+        found: list[StoredMessage] = []
         async with self._database.connect() as connection:
-            for some in _portions(ids):
+            for some in _chunks(ids):
                 rows = await connection.execute(sa.select(*columns).where(table.c.id.in_(some)))
-                found += [Message(*row[:4], bytes(row[4])) for row in rows]
+                found += [StoredMessage(*row[:4], bytes(row[4])) for row in rows]
         return sorted(found, key=lambda each: each.sequence)
 
     async def sizes(self, queue: str, ids: Sequence[str]) -> list[tuple[str, int]]:
-        """Those of the ids that this queue has here, with their size as Redis counted it."""
+        """Id and size, as Redis counts it, of those ids that have a row in this queue."""
         import sqlalchemy as sa
 
         table = self._message
         found: list[tuple[str, int]] = []
         async with self._database.connect() as connection:
-            for some in _portions(ids):
+            for some in _chunks(ids):
                 query = sa.select(table.c.id, table.c.bytes).where(
-                    *self._of(table, queue), table.c.id.in_(some)
+                    *self._of_queue(table, queue), table.c.id.in_(some)
                 )
                 found += [(row[0], row[1]) for row in await connection.execute(query)]
         return found
 
-    async def ids(self, queue: str, did: str, rows_max: int, after: int) -> list[tuple[str, int]]:
-        """Id and sequence of rows of a recipient, or of all."""
-        return [(row[0], row[1]) for row in await self.page(queue, did, after, rows_max)]
-
     async def count(self, queue: str, did: str, without: Iterable[str]) -> int:
-        """Rows of a recipient, leaving out those that were sent or removed."""
+        """Rows of a recipient, except those with ids in `without`."""
         import sqlalchemy as sa
 
         table = self._recipient
-        ours = (*self._of(table, queue), table.c.did == did)
+        of_recipient = (*self._of_queue(table, queue), table.c.did == did)
         async with self._database.connect() as connection:
-            total = await self._scalar(connection, sa.select(sa.func.count()).where(*ours))
-            for some in _portions(list(without)):
-                query = sa.select(sa.func.count()).where(*ours, table.c.message_id.in_(some))
+            total = await self._scalar(connection, sa.select(sa.func.count()).where(*of_recipient))
+            for some in _chunks(list(without)):
+                excluded = (*of_recipient, table.c.message_id.in_(some))
+                query = sa.select(sa.func.count()).where(*excluded)
                 total -= await self._scalar(connection, query)
         return total
 
-    def _of(self, table: Table, queue: str) -> tuple[Any, Any]:
+    def _of_queue(self, table: Table, queue: str) -> tuple[Any, Any]:
         return table.c.keyspace == self._prefix, table.c.queue == queue
 
     async def _scalar(self, connection: AsyncConnection, query: Any) -> int:
         return int((await connection.execute(query)).scalar_one())
 
 
-def _portions(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+def _chunks(ids: Sequence[str]) -> Iterable[Sequence[str]]:
     for start in range(0, len(ids), IDS_PER_STATEMENT):
         yield ids[start : start + IDS_PER_STATEMENT]

@@ -1,10 +1,10 @@
 """Clients of the gateway: `PickupClient` for asyncio, `SyncPickupClient` for everything else.
 
-A connection that is lost comes back by itself, with the events and the live sessions it had. A
-call that was under way then raises `OutcomeUnknown`, because the gateway may have done it; calls
-made meanwhile wait for the connection, no longer than their time-out. Messages may come twice
-after a loss, and are the caller's to acknowledge with `remove_messages`. A message whose payload
-can't be read comes with an `error` among the others, and can be removed like them.
+After a lost connection a client connects again and restores its events and live sessions. A call
+that was under way raises `OutcomeUnknown`, because the gateway may have executed it. New calls wait
+for the connection until their time-out. The caller acknowledges messages with `remove_messages`;
+after a lost connection a message may arrive twice. A message whose payload can't be read has an
+`error`; the caller can remove it like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import itertools
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -28,6 +27,7 @@ from angarium.pickup.client_messages import (
     read_delivery,
     read_page,
 )
+from angarium.pickup.model import PushToken
 from angarium.redis.backoff import Backoff
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, OutcomeUnknown, RedisUnavailable
@@ -44,13 +44,13 @@ __all__ = [
 T = TypeVar("T")
 CALL_TIMEOUT_S = 30.0
 PING_S = 20.0
-# Deliveries that nobody has read yet; beyond them the oldest are dropped, and come again with the
-# next session, for nobody acknowledged them.
+# Beyond this number the client drops the oldest deliveries. Nobody has acknowledged their messages,
+# so the next session gets them again.
 UNREAD_DELIVERIES_MAX = 100_000
 
 
 class CallRefused(AngariumError):
-    """The gateway answered with an error; `rpc_code` is JSON-RPC's, `reason` our own name of it."""
+    """The gateway answered with an error: `rpc_code` is of JSON-RPC, `reason` is our name of it."""
 
     code = "call_refused"
 
@@ -61,32 +61,26 @@ class CallRefused(AngariumError):
 
 
 class GatewayUnreachable(RedisUnavailable):
-    """No connection within the time-out: nothing was sent."""
+    """There was no connection within the time-out; nothing was sent."""
 
     code = "gateway_unreachable"
 
 
-@dataclass(frozen=True)
-class PushToken:
-    token: str
-    type: str = "fcm"
-
-
-class _Error(msgspec.Struct):
+class _RpcError(msgspec.Struct):
     code: int
     message: str
     data: dict[str, Any] | None = None
 
 
-class _Said(msgspec.Struct):
+class _IncomingFrame(msgspec.Struct):
     id: int | str | None = None
     method: str | None = None
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
-    error: _Error | None = None
+    error: _RpcError | None = None
 
 
-_decode_said = msgspec.json.Decoder(_Said).decode
+_decode_frame = msgspec.json.Decoder(_IncomingFrame).decode
 
 
 class PickupClient:
@@ -112,24 +106,23 @@ class PickupClient:
         self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue(UNREAD_DELIVERIES_MAX)
         self._connected = asyncio.Event()
         self._transport: WSTransport | None = None
-        self._outbox: list[bytes] = []
-        self._keeper: asyncio.Task[None] | None = None
+        self._connection_task: asyncio.Task[None] | None = None
         self._log = log.logger("angarium.pickup.client")
-        self.connections = 0  # how often it connected
+        self.connections = 0  # number of successful connects
 
     async def __aenter__(self) -> Self:
-        self._keeper = asyncio.create_task(self._keep())
+        self._connection_task = asyncio.create_task(self._stay_connected())
         try:
-            await self._ready()
+            await self._wait_connected()
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._connection_task is not None:
+            self._connection_task.cancel()
+            await asyncio.gather(self._connection_task, return_exceptions=True)
 
     # Methods
 
@@ -140,7 +133,7 @@ class PickupClient:
         payload: Any,
         push: PushToken | None = None,
     ) -> str:
-        """Queue a message; its id."""
+        """Queue a message; returns its id."""
         params: dict[str, Any] = {
             "connectionId": connection_id,
             "recipientDids": recipient_dids,
@@ -160,7 +153,7 @@ class PickupClient:
         limit_bytes: int | None = None,
         delete_messages: bool = False,
     ) -> list[QueuedMessage]:
-        """Oldest first; one whose payload can't be read has an `error` and no value."""
+        """Oldest first. A message whose payload can't be read has an `error` and no value."""
         params = {
             "connectionId": connection_id,
             "recipientDid": recipient_did,
@@ -180,7 +173,7 @@ class PickupClient:
         return msgspec.json.decode(await self.call("getAvailableMessageCount", params), type=int)
 
     async def remove_messages(self, connection_id: str, message_ids: Sequence[str]) -> None:
-        """Acknowledge: they are gone for good."""
+        """Acknowledge the messages: they are removed from the queue."""
         await self.call(
             "removeMessages", {"connectionId": connection_id, "messageIds": message_ids}
         )
@@ -190,7 +183,7 @@ class PickupClient:
         await self.call("removeAllMessages", params)
 
     async def add_live_session(self, connection_id: str, session_id: str) -> None:
-        """Deliveries come to this client, also after it had to connect again."""
+        """This client gets the deliveries, also after it has connected again."""
         params = {"connectionId": connection_id, "sessionId": session_id}
         await self.call("addLiveSession", params)
         self._sessions[connection_id] = session_id
@@ -211,20 +204,25 @@ class PickupClient:
         return msgspec.json.decode(await self.call("ping", None), type=str)
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
-        """What live sessions bring, unless `on_messages` takes it."""
+        """Deliveries of all live sessions; nothing if `on_messages` is set."""
         while True:
             yield await self._deliveries.get()
 
     async def call(self, method: str, params: Any) -> bytes:
-        """Any method; its result as JSON."""
+        """Call any method; returns the result as JSON."""
         async with asyncio.timeout(self._timeout_s):
             if not self._connected.is_set():
-                await self._ready()
+                await self._wait_connected()
             return await self._send(method, params)
 
-    # Inside
+    def reconnect(self) -> None:
+        """Abort the connection and connect again, for example after a change of network."""
+        if self._transport is not None:
+            self._transport.underlying_transport.abort()
 
-    async def _ready(self) -> None:
+    # The connection
+
+    async def _wait_connected(self) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._connected.wait()
@@ -243,12 +241,12 @@ class PickupClient:
         self._transport.send(WSMsgType.TEXT, msgspec.json.encode(call))
         return future
 
-    async def _keep(self) -> None:
+    async def _stay_connected(self) -> None:
         backoff = Backoff(base_s=0.05, ceiling_s=5.0)
         while True:
             try:
                 transport, _ = await ws_connect(
-                    lambda: _Ear(self),
+                    lambda: _FrameListener(self),
                     self._url,
                     ssl_context=self._tls,
                     extra_headers=self._headers,
@@ -256,7 +254,7 @@ class PickupClient:
                     auto_ping_idle_timeout=PING_S,
                     auto_ping_reply_timeout=PING_S,
                     max_frame_size=64 * 1024 * 1024,
-                    # The headers hold the token, and it is for this gateway only.
+                    # A redirect would send the token to another server.
                     max_redirects=0,
                 )
             except (OSError, WSError):
@@ -265,17 +263,16 @@ class PickupClient:
             self._transport = transport
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await self._introduce()
+                    await self._restore_sessions()
                 backoff.reset()
                 await transport.wait_disconnected()
             except (AngariumError, WSError, OSError):
                 await asyncio.sleep(backoff.next_delay_s())
             finally:
-                self._lost()
+                self._connection_lost()
                 transport.disconnect()
 
-    async def _introduce(self) -> None:
-        """Events and sessions, as they were before."""
+    async def _restore_sessions(self) -> None:
         await self._send("rpc.on", ["messagesReceived"])
         opening = [
             self._send("addLiveSession", {"connectionId": connection, "sessionId": session})
@@ -285,43 +282,43 @@ class PickupClient:
         self.connections += 1
         self._connected.set()
 
-    def _lost(self) -> None:
+    def _connection_lost(self) -> None:
         self._connected.clear()
         self._transport = None
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(OutcomeUnknown("the connection was lost before the answer"))
-                # Whoever gave up waiting is not told again.
+                # Marks the exception as retrieved: a caller that gave up does not await it.
                 future.exception()
 
     def disconnected(self, transport: WSTransport) -> None:
-        """Whoever waits for an answer is told at once, also the introduction of a connection."""
+        """Fail all waiting calls at once, also those of `_restore_sessions`."""
         if transport is self._transport:
-            self._lost()
+            self._connection_lost()
 
-    def heard(self, data: bytes) -> None:
-        """Never raises: the connection must not end because of one frame, or one callback."""
+    def frame_received(self, data: bytes) -> None:
+        """Never raises: one bad frame or one failed callback does not end the connection."""
         try:
-            said = _decode_said(data)
-            if said.method is None:
-                self._answered(said)
-            elif said.method in ("messagesReceived", "messageReceived"):
-                self._delivered(read_delivery(bytes(said.params)))
+            frame = _decode_frame(data)
+            if frame.method is None:
+                self._answered(frame)
+            elif frame.method in ("messagesReceived", "messageReceived"):
+                self._delivered(read_delivery(bytes(frame.params)))
         except UNREADABLE as error:
-            # Without its id nobody can be told; whoever waits for this answer has a time-out.
+            # The id of the call is unknown, so the call ends by its time-out.
             self._log.error("frame_unreadable", bytes=len(data), error=repr(error))
 
-    def _answered(self, said: _Said) -> None:
-        future = self._waiting.pop(said.id, None) if isinstance(said.id, int) else None
+    def _answered(self, frame: _IncomingFrame) -> None:
+        future = self._waiting.pop(frame.id, None) if isinstance(frame.id, int) else None
         if future is None or future.done():
             return
-        if said.error is None:
-            future.set_result(bytes(said.result))
+        if frame.error is None:
+            future.set_result(bytes(frame.result))
         else:
-            details = said.error.data or {}
-            text = str(details.get("detail") or said.error.message)
-            future.set_exception(CallRefused(said.error.code, text, details.get("code")))
+            details = frame.error.data or {}
+            text = str(details.get("detail") or frame.error.message)
+            future.set_exception(CallRefused(frame.error.code, text, details.get("code")))
 
     def _delivered(self, delivery: Delivery) -> None:
         if self._on_messages is not None:
@@ -335,11 +332,11 @@ class PickupClient:
         self._deliveries.put_nowait(delivery)
 
 
-class _Ear(WSListener):
+class _FrameListener(WSListener):
     def __init__(self, client: PickupClient) -> None:
         super().__init__()
         self._client = client
-        self._pieces: list[bytes] = []
+        self._fragments: list[bytes] = []
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._client.disconnected(transport)
@@ -350,17 +347,17 @@ class _Ear(WSListener):
             transport.disconnect()
             return
         if frame.msg_type in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
-            self._pieces.append(frame.get_payload_as_bytes())
+            self._fragments.append(frame.get_payload_as_bytes())
             if frame.fin:
-                whole = b"".join(self._pieces)
-                self._pieces.clear()
-                self._client.heard(whole)
+                message = b"".join(self._fragments)
+                self._fragments.clear()
+                self._client.frame_received(message)
 
 
 class SyncPickupClient:
-    """The same for code without a loop: `with SyncPickupClient(url) as client: …`.
+    """For code without an event loop: `with SyncPickupClient(url) as client: …`.
 
-    A thread of its own runs the loop; `on_messages` is called from it.
+    A separate thread runs the loop and calls `on_messages`.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -414,15 +411,15 @@ class SyncPickupClient:
         return self._wait(self._client.ping())
 
     def deliveries(self, timeout_s: float | None = None) -> Iterator[Delivery]:
-        """What live sessions bring; ends when nothing came for `timeout_s`."""
+        """Deliveries of all live sessions; ends when none arrives within `timeout_s`."""
 
-        async def next_one() -> Delivery:
+        async def next_delivery() -> Delivery:
             async with asyncio.timeout(timeout_s):
                 return await anext(self._client.deliveries())
 
         while True:
             try:
-                yield self._wait(next_one())
+                yield self._wait(next_delivery())
             except TimeoutError:
                 return
 

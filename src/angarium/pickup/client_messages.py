@@ -1,7 +1,7 @@
-"""Messages as a client of the gateway reads them: each by itself. Pure.
+"""Decodes messages for the clients of the gateway, one by one. Pure.
 
-A page is decoded without looking into payloads, then each payload alone. One that can't be read is
-a message with an `error`; it has its id, so it can be removed, and the others are not affected.
+A page is decoded without its payloads, then each payload alone. If a payload can't be read, its
+message has an `error` and an id, so the caller can remove it; the other messages are not affected.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """`raw` is the payload as it came. If it can't be read, `encrypted_message` is None and
-    `error` says why; it stays in the queue until it is removed, like any other."""
+    """`raw` is the undecoded payload. If it can't be read, `encrypted_message` is None and
+    `error` is the reason. The message stays in the queue until it is removed."""
 
     id: str
     received_at: datetime
@@ -26,27 +26,27 @@ class QueuedMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Delivery(msgspec.Struct, frozen=True, rename="camel"):
-    """What a live session brought: oldest first."""
+    """Messages of a live session, oldest first."""
 
     connection_id: str
     messages: list[QueuedMessage] = msgspec.field(default_factory=list)
 
 
-class _Received(msgspec.Struct, rename="camel"):
+class _WireMessage(msgspec.Struct, rename="camel"):
     id: str
     received_at: datetime
     encrypted_message: msgspec.Raw = msgspec.Raw()
     error: str | None = None
 
 
-class _Params(msgspec.Struct, rename="camel"):
+class _DeliveryParams(msgspec.Struct, rename="camel"):
     connection_id: str
-    messages: list[_Received] = msgspec.field(default_factory=list)
-    message: _Received | None = None
+    messages: list[_WireMessage] = msgspec.field(default_factory=list)
+    message: _WireMessage | None = None
 
 
-_decode_page = msgspec.json.Decoder(list[_Received]).decode
-_decode_params = msgspec.json.Decoder(_Params).decode
+_decode_page = msgspec.json.Decoder(list[_WireMessage]).decode
+_decode_params = msgspec.json.Decoder(_DeliveryParams).decode
 _decode_payload = msgspec.json.Decoder().decode
 
 
@@ -62,7 +62,7 @@ def read_delivery(data: bytes) -> Delivery:
     return Delivery(params.connection_id, [_read(each) for each in received])
 
 
-def _read(received: _Received) -> QueuedMessage:
+def _read(received: _WireMessage) -> QueuedMessage:
     raw, error, value = bytes(received.encrypted_message), received.error, None
     if error is None:
         try:

@@ -1,7 +1,7 @@
-"""What can go wrong in the pickup module alone, and the JSON-RPC code of every error.
+"""Errors of the pickup module, and the JSON-RPC code of every error.
 
-The codes from -32768 to -32600 are JSON-RPC's own; those of the gateway are from -32099 to
--32000, one for each kind of error, so that a client can tell what to do without reading text.
+JSON-RPC reserves the codes from -32768 to -32600. The gateway uses -32099 to -32000, one for each
+kind of error, so a client can decide by the code alone.
 """
 
 from __future__ import annotations
@@ -19,48 +19,46 @@ INTERNAL_ERROR = -32603
 
 
 class QueueFull(Conflict):
-    """The connection has as many messages, or bytes, as it may have."""
+    """The connection's queue has reached its limit of messages or bytes."""
 
     code = "queue_full"
     http_status = 409
 
 
 class RateExceeded(AngariumError):
-    """The client made more calls in a second than it may."""
+    """The client made too many calls in one second."""
 
     code = "rate_exceeded"
     http_status = 429
 
 
 class SessionsExceeded(AngariumError):
-    """The client has as many live sessions as it may have."""
+    """The client has reached its limit of live sessions."""
 
     code = "sessions_exceeded"
     http_status = 429
 
 
 class AnswersExceeded(AngariumError):
-    """The answers of a batch have as many bytes as they may have; this call was not run."""
+    """The answers of a batch have reached their limit of bytes; this call was not run."""
 
     code = "answers_exceeded"
     http_status = 413
 
 
 class MethodUnknown(AngariumError):
-    """There is no such method."""
-
     code = "method_unknown"
     http_status = 404
 
 
 class GatewayQuiet(AngariumError):
-    """The gateway is stopping; another one, or this one in a moment, will answer."""
+    """The gateway is stopping; the client should connect again."""
 
     code = "gateway_quiet"
     http_status = 503
 
 
-# «Try again later» is -32000; -32001 means that it may have happened; the rest is for the caller.
+# -32000: try again later. -32001: the call may have been executed. The others: change the call.
 CODES: Mapping[str, int] = MappingProxyType(
     {
         InputInvalid.code: INVALID_PARAMS,

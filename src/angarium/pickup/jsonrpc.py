@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 by the book: bytes in, calls and refusals out; answers in, bytes out. Pure.
+"""JSON-RPC 2.0: parses frames into calls and refusals, and encodes answers. Pure.
 
-A frame holds one call or a batch of them. An id comes back as the very bytes it came in, so that
-every legal id survives: strings, fractions, null. A call without an id is a notification and is
-never answered, not even with an error.
+A frame holds one call or a batch. An id is returned as the same bytes, so every legal id survives:
+strings, fractions, null. A call without an id is a notification and is never answered, not even
+with an error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from angarium.pickup.errors import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
 )
+from angarium.pickup.payload import DETAIL_CHARS_MAX
 from angarium.runtime.errors import AngariumError, InputInvalid
 
-# Texts of the specification, by code.
+# The specification's text of each code.
 MEANINGS = {
     PARSE_ERROR: "Parse error",
     INVALID_REQUEST: "Invalid Request",
@@ -31,11 +32,10 @@ MEANINGS = {
     INVALID_PARAMS: "Invalid params",
     INTERNAL_ERROR: "Internal error",
 }
-DETAIL_LETTERS_MAX = 300
 NULL = b"null"
 
 
-class _Envelope(msgspec.Struct):
+class _RpcEnvelope(msgspec.Struct):
     method: str
     jsonrpc: str
     params: msgspec.Raw = msgspec.Raw()
@@ -51,48 +51,50 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What can't be called, as the answer it gets."""
+    """The answer to an entry that is not a valid call."""
 
     answer: bytes
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """What one frame asked for. A batch is answered by one list, in any order."""
+class RpcFrame(msgspec.Struct, frozen=True):
+    """A batch is answered by one list, in any order."""
 
     entries: Sequence[Call | Refusal]
     batch: bool
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_envelope = msgspec.json.Decoder(_RpcEnvelope).decode
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
-def parse(data: bytes, batch_max: int) -> Frame:
-    """Never raises: what can't be read is a refusal."""
+def parse(data: bytes, batch_max: int) -> RpcFrame:
+    """Never raises: invalid input becomes a refusal."""
     if data[:1] == b"{":
         call = _fast_call(data)
         if call is not None:
-            return Frame((call,), False)
+            return RpcFrame((call,), False)
     try:
         if data.lstrip()[:1] == b"[":
             items = _decode_batch(data)
             if not data.isascii():
                 data.decode()
         else:
-            return Frame((_entry(data, nested=False),), False)
+            return RpcFrame((_entry(data, nested=False),), False)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return Frame((Refusal(error_answer(NULL, PARSE_ERROR, _reason(error))),), False)
+        return RpcFrame((Refusal(error_answer(NULL, PARSE_ERROR, _reason(error))),), False)
     if not items:
-        return Frame((Refusal(error_answer(NULL, INVALID_REQUEST, "the batch is empty")),), False)
+        return RpcFrame(
+            (Refusal(error_answer(NULL, INVALID_REQUEST, "the batch is empty")),), False
+        )
     if len(items) > batch_max:
         detail = f"the batch holds {len(items)} calls, more than the {batch_max} allowed"
-        return Frame((Refusal(error_answer(NULL, INVALID_REQUEST, detail)),), False)
-    return Frame([_entry(bytes(item), nested=True) for item in items], True)
+        return RpcFrame((Refusal(error_answer(NULL, INVALID_REQUEST, detail)),), False)
+    return RpcFrame([_entry(bytes(item), nested=True) for item in items], True)
 
 
 def _fast_call(data: bytes) -> Call | None:
-    """A well-formed call; None sends everything else the slow way, which finds the reason."""
+    """A well-formed call, or None; `_entry` then finds the reason for the refusal."""
     try:
         envelope = _decode_envelope(data)
         if not data.isascii():
@@ -117,14 +119,14 @@ def _entry(data: bytes, *, nested: bool) -> Call | Refusal:
         data.decode()
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         code = INVALID_REQUEST if nested else PARSE_ERROR
-        return _half_pair(data) or Refusal(error_answer(NULL, code, _reason(error)))
-    return Refusal(error_answer(_legal_id(value), INVALID_REQUEST, _wrong(value)))
+        return _surrogate_refusal(data) or Refusal(error_answer(NULL, code, _reason(error)))
+    return Refusal(error_answer(_legal_id(value), INVALID_REQUEST, _defect(value)))
 
 
-def _half_pair(data: bytes) -> Refusal | None:
-    """The refusal of a call that is JSON but for half of a surrogate pair in some text.
+def _surrogate_refusal(data: bytes) -> Refusal | None:
+    """The refusal of a call whose only defect is half of a surrogate pair in a string.
 
-    Such a call has an id, and its caller waits for an answer that names it.
+    The caller waits for an answer with its id, and the id of such a call can be read.
     """
     if b"\\u" not in data:
         return None
@@ -142,7 +144,7 @@ def _half_pair(data: bytes) -> Refusal | None:
     return Refusal(error_answer(call_id, INVALID_PARAMS, detail, InputInvalid.code))
 
 
-def _wrong(value: Any) -> str:
+def _defect(value: Any) -> str:
     if not isinstance(value, dict):
         return "a call is an object"
     if value.get("jsonrpc") != "2.0":
@@ -162,7 +164,7 @@ def _legal_id(value: Any) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    return str(error)[:DETAIL_LETTERS_MAX]
+    return str(error)[:DETAIL_CHARS_MAX]
 
 
 def result_answer(call_id: bytes, result: bytes) -> bytes:
@@ -170,17 +172,17 @@ def result_answer(call_id: bytes, result: bytes) -> bytes:
 
 
 def error_answer(call_id: bytes, code: int, detail: str, name: str | None = None) -> bytes:
-    """`data` holds our own name of the error and the detail, which repeats no payload."""
+    """`data` holds our name of the error and a detail that contains no payload."""
     error: dict[str, Any] = {"code": code, "message": MEANINGS.get(code, detail)}
     error["data"] = {"code": name, "detail": detail} if name else {"detail": detail}
     return b'{"jsonrpc":"2.0","error":%b,"id":%b}' % (msgspec.json.encode(error), call_id)
 
 
 def failure_answer(call_id: bytes, error: BaseException) -> bytes:
-    """The answer for an error of ours; of any other only that there was one."""
+    """The detail of an unexpected error goes to the log only."""
     if isinstance(error, AngariumError):
         code = CODES.get(error.code, INTERNAL_ERROR)
-        return error_answer(call_id, code, str(error)[:DETAIL_LETTERS_MAX], error.code)
+        return error_answer(call_id, code, str(error)[:DETAIL_CHARS_MAX], error.code)
     return error_answer(call_id, INTERNAL_ERROR, "something went wrong; the log says what")
 
 

@@ -1,12 +1,13 @@
-"""The nouns of the module: a queue's name, a message as it is kept and as it is told. Pure.
+"""The nouns of the module: a queue's name, a message as it is stored and as clients get it. Pure.
 
-A message is kept as one string: `sequence received_ms dids\\npayload`, the payload being the very
-bytes that came in.
+Redis stores a message as one string, `sequence received_ms dids\\npayload`. The payload is never
+changed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,18 +16,17 @@ import msgspec
 
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 
-# A space or a control character would break the lists that ids and DIDs are kept in.
+# Lists of ids and DIDs are divided by spaces, so neither may contain one.
 _WORD = re.compile(r"[^\s\x00-\x20\x7f]+")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_TENANT = "default"
-# Begins the ids of messages that programs put in by themselves (letterbox.py); those that the
-# gateway gives are hexadecimal.
-LETTER_MARK = "r"
+# First character of the ids that deduplicated_add.py derives. Ids of the gateway are hexadecimal.
+DERIVED_ID_PREFIX = "r"
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-class Message(NamedTuple):
-    """One message out of Redis or the database."""
+class StoredMessage(NamedTuple):
+    """One message out of Redis or the database; `dids` are divided by spaces."""
 
     id: str
     sequence: int
@@ -35,8 +35,13 @@ class Message(NamedTuple):
     payload: bytes
 
 
+class PushToken(msgspec.Struct, frozen=True):
+    token: str
+    type: str = "fcm"
+
+
 def queue_name(tenant: str, connection_id: str) -> str:
-    """A tenant has no colon in its name, so two tenants can't meet in one queue."""
+    """Unique for each pair, because the name of a tenant has no colon."""
     return f"{tenant}:{connection_id}"
 
 
@@ -48,8 +53,8 @@ def is_tenant(name: str) -> bool:
     return _TENANT.fullmatch(name) is not None
 
 
-def check_word(name: str, value: str, bytes_max: int) -> str:
-    """An id or a DID: not empty, not too long, without spaces."""
+def check_id(name: str, value: str, bytes_max: int) -> str:
+    """The id or DID, unless it is empty, too long or contains a space."""
     if not value.isascii() or len(value) > bytes_max:
         size = len(value.encode("utf-8", "surrogatepass"))
         if size > bytes_max:
@@ -63,10 +68,17 @@ def check_word(name: str, value: str, bytes_max: int) -> str:
     return value
 
 
-def message_of(message_id: bytes, record: bytes) -> Message:
+def message_of(message_id: bytes, record: bytes) -> StoredMessage:
     header, _, payload = record.partition(b"\n")
     sequence, received_ms, dids = header.split(b" ", 2)
-    return Message(message_id.decode(), int(sequence), int(received_ms), dids.decode(), payload)
+    return StoredMessage(
+        message_id.decode(), int(sequence), int(received_ms), dids.decode(), payload
+    )
+
+
+def messages_of(fields: Sequence[bytes]) -> list[StoredMessage]:
+    """Scripts return messages as pairs of id and record."""
+    return [message_of(fields[at], fields[at + 1]) for at in range(0, len(fields), 2)]
 
 
 def iso(received_ms: int) -> str:
@@ -78,11 +90,11 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def encode_message(message: Message) -> bytes:
-    """As clients get it. An id is ours, and holds nothing that JSON would have to escape."""
+def encode_message(message: StoredMessage) -> bytes:
+    """As clients get it. Ids need no escaping in JSON."""
     payload = message.payload
-    if message.id.startswith(LETTER_MARK) and not _is_json(payload):
-        # Programs could store any bytes until 0.1.0; they would break the page of all the others.
+    if message.id.startswith(DERIVED_ID_PREFIX) and not _is_json(payload):
+        # Until 0.1.0 programs could store any bytes; those would break the page of the others.
         payload = b'null,"error":"the stored payload is not JSON"'
     return b'{"id":"%b","receivedAt":"%b","encryptedMessage":%b}' % (
         message.id.encode(),

@@ -1,9 +1,9 @@
-"""Whether a payload is JSON that any ordinary client can read. Pure.
+"""Checks that a payload is JSON that every common client can read. Pure.
 
-A payload is passed on as the bytes it came in, inside an answer or a delivery with others. JSON's
-grammar allows more than clients can read: numbers beyond a double, halves of surrogate pairs,
-nesting without end. One such payload would make a client refuse the whole page, so it is refused
-where it enters. What was stored before that rule is the readers' to handle, message by message.
+The gateway sends payloads unchanged, several in one frame. The grammar of JSON allows more than
+clients can read: numbers beyond the range of a double, half surrogate pairs, unlimited nesting.
+One such payload would make a client reject the whole frame, so the module refuses to store it.
+Readers handle payloads that were stored before this rule one by one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 from angarium.runtime.errors import InputInvalid
 
 DETAIL_CHARS_MAX = 300
-# A double ends at 1.8e308, so a whole number of so many digits may be beyond it.
+# The largest double is 1.8e308: an integer with this many digits may be beyond it.
 _MANY_DIGITS = b"0" * 309
-_SOME_DIGITS = b"0" * 16  # a short needle is found sooner, and is seldom there
+_SOME_DIGITS = b"0" * 16  # a short pattern is cheap to search for, and rarely there
 _ALL_DIGITS_0 = bytes.maketrans(b"123456789", b"000000000")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
@@ -30,7 +30,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def check_payload(payload: bytes, levels_max: int) -> None:
-    """InputInvalid, if a client could not read it."""
+    """Raise InputInvalid if some client could not read the payload."""
     problem = payload_problem(payload)
     if problem is None and _is_deeper(payload, levels_max):
         problem = f"it is nested deeper than pickup_payload_levels_max, {levels_max}"
@@ -41,7 +41,7 @@ def check_payload(payload: bytes, levels_max: int) -> None:
 
 
 def payload_problem(payload: bytes) -> str | None:
-    """Why the payload can't be read here; None if it can."""
+    """Why this process can't decode the payload, or None."""
     try:
         _decode(payload)
         if not payload.isascii():
@@ -52,7 +52,7 @@ def payload_problem(payload: bytes) -> str | None:
 
 
 def _is_deeper(payload: bytes, levels_max: int) -> bool:
-    """Whether it is nested deeper than that; brackets inside strings do not count."""
+    """Brackets inside strings do not count."""
     if payload.count(b"[") + payload.count(b"{") <= levels_max:
         return False
     brackets = _STRING.sub(b"", payload).translate(None, _NOT_BRACKETS)
@@ -60,7 +60,7 @@ def _is_deeper(payload: bytes, levels_max: int) -> bool:
 
 
 def _has_infinite_number(payload: bytes) -> bool:
-    """Whole numbers only: one with a fraction or an exponent was checked when it was decoded."""
+    """Checks integers; decoding has checked numbers with a fraction or an exponent."""
     digits = payload.translate(_ALL_DIGITS_0)
     if _SOME_DIGITS not in digits or _MANY_DIGITS not in digits:
         return False

@@ -1,7 +1,7 @@
-"""What has to happen by itself: messages that wait again, sessions whose gateway died.
+"""Periodic work of a partition: releases sent messages, ends the sessions of dead gateways.
 
-Every gateway sweeps every partition. The scripts look again at what they are told to end, so it
-does no harm that two sweep at once, or that a gateway wakes up in between.
+Every gateway sweeps every partition. The scripts check again that the work is still due, so two
+gateways may sweep at once, and a gateway that was taken for dead may return in between.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SESSIONS_PER_PASS = 500
 
 
 @dataclass(frozen=True)
-class Swept:
-    """What one pass did; `again` when a list was longer than a pass."""
+class SweepResult:
+    """`again`: there is more to do at once."""
 
     released: int = 0
     closed: int = 0
@@ -30,21 +30,22 @@ class Sweeper:
         self._store = store
         self._partition = partition
 
-    async def run_once(self) -> Swept:
+    async def run_once(self) -> SweepResult:
         store, partition = self._store, self._partition
-        due = await store.due(partition, QUEUES_PER_PASS)
+        due = await store.due_work(partition, QUEUES_PER_PASS)
         released = closed = 0
         if due.to_release:
             released = await store.release(partition, due.to_release)
-        for gateway in due.gateways:
-            closed += await self._end(gateway)
+        for gateway in due.dead_gateways:
+            closed += await self._end_sessions(gateway)
         again = released > 0 or closed > 0 or len(due.to_release) == QUEUES_PER_PASS
-        return Swept(released, closed, again)
+        return SweepResult(released, closed, again)
 
-    async def _end(self, gateway: str) -> int:
-        queues = await self._store.sessions_of(self._partition, gateway, SESSIONS_PER_PASS)
+    async def _end_sessions(self, gateway: str) -> int:
+        sessions = self._store.sessions
+        queues = await sessions.queues_of(self._partition, gateway, SESSIONS_PER_PASS)
         if not queues:
-            await self._store.forget_gateway(self._partition, gateway)
+            await sessions.forget_gateway(self._partition, gateway)
             return 0
-        closing = [self._store.close_session(each, gateway=gateway, dead=True) for each in queues]
+        closing = [sessions.close(each, gateway=gateway, dead=True) for each in queues]
         return [status_of(each) for each in await asyncio.gather(*closing)].count("closed")

@@ -8,13 +8,14 @@ server (`connect` of the asynchronous client does).
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
-from angarium.redis.errors import RedisUnavailable
+from angarium.redis.errors import AngariumError, RedisUnavailable
 from angarium.redis.options import RedisOptions
 from angarium.redis.scripts import Script
 
@@ -30,6 +31,7 @@ class BlockingRedis(AbstractContextManager["BlockingRedis"]):
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         try:
             self._redis = self._wait(self._make())
@@ -62,7 +64,7 @@ class BlockingRedis(AbstractContextManager["BlockingRedis"]):
         return self._wait(self._redis.find_keys(pattern, kind))
 
     def close(self) -> None:
-        if not self._loop.is_closed():
+        if not self._loop.is_closed() and os.getpid() == self._process:
             self._loop.run_until_complete(self._redis.close())
             self._loop.close()
 
@@ -76,6 +78,10 @@ class BlockingRedis(AbstractContextManager["BlockingRedis"]):
         return Redis(self._options)
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if os.getpid() != self._process:
+            # Two processes on one socket would read each other's replies, fences and all.
+            work.close()
+            raise AngariumError("this client was made before a fork; make one in each process")
         try:
             return self._loop.run_until_complete(work)
         except RedisUnavailable as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Literal, NoReturn, Self
 
 from angarium.redis.backoff import Backoff
@@ -37,9 +38,10 @@ from angarium.redis.topology import SentinelLocator, Single, Topology, always_at
 from angarium.redis.url import parse_redis_url
 
 # Replies that say «not now, nothing was done».
-TRANSIENT = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNBLOCKED")
+TRANSIENT = frozenset(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED"))
 # Replies that say «not here, nothing was done».
-REDIRECTIONS = ("MOVED", "ASK", "READONLY")
+REDIRECTIONS = frozenset(("MOVED", "ASK", "READONLY"))
+REFUSALS = TRANSIENT | REDIRECTIONS
 # Beyond the time a blocking read asks the server to wait: after this the connection is dead.
 BLOCKING_MARGIN_S = 5.0
 # Keys looked at by one SCAN: some tens of microseconds of the server's time.
@@ -138,16 +140,25 @@ class Redis:
         them, so that there the first reply decides for all; "blocking" for reads that wait.
         """
         limit_s = timeout_s or self.options.call_timeout_s
-        attempt = _Attempt(self.options.unavailable_timeout_s)
-        replies: list[Any] = [None] * len(commands)
-        due = list(range(len(commands)))
+        began_s = monotonic()
+        attempt: _Attempt | None = None
+        replies: list[Any] = []
+        due: Sequence[int] = range(len(commands))
         asked: Node | None = None
         problem: AngariumError
         while True:
             try:
-                node = asked or await self._topology.node_of(key)
+                node = asked or self._topology.known(key) or await self._topology.node_of(key)
                 batch = commands if len(due) == len(commands) else [commands[at] for at in due]
-                found = await _send(node, batch, limit_s, pool, asking=asked is not None)
+                ready = node.ready if pool == "shared" and asked is None else None
+                if ready is not None:
+                    found = await ready.request(batch, limit_s)
+                else:
+                    found = await _send(node, batch, limit_s, pool, asking=asked is not None)
+                if not replies:
+                    if ReplyError not in map(type, found):
+                        return found  # what almost all calls do
+                    replies = list(found)
                 refusal, due = _sort(found, due, replies, whole=pool == "durable")
                 if refusal is None:
                     return replies
@@ -158,6 +169,9 @@ class Redis:
                     raise
                 asked, problem = None, error
             if asked is None:
+                if len(due) < len(commands):
+                    problem = OutcomeUnknown(f"some of the commands have run: {problem}")
+                attempt = attempt or _Attempt(self.options.unavailable_timeout_s, began_s)
                 await attempt.pause_or_raise(problem)
                 await self._look_around()
 
@@ -276,7 +290,7 @@ class Redis:
 
     async def _redirected(self, refusal: str) -> Node | None:
         """The node to ask this once, if the refusal named one."""
-        if refusal.startswith(REDIRECTIONS):
+        if _word(refusal) in REDIRECTIONS:
             return await self._topology.redirected(refusal)
         return None
 
@@ -299,18 +313,13 @@ class Redis:
 class _Attempt:
     """The time one call may wait for Redis to come back, with jittered pauses."""
 
-    __slots__ = ("_backoff", "_deadline", "_loop")
-
-    def __init__(self, timeout_s: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + timeout_s
-        self._backoff: Backoff | None = None
+    def __init__(self, timeout_s: float, began_s: float | None = None) -> None:
+        self._deadline_s = (monotonic() if began_s is None else began_s) + timeout_s
+        self._backoff = Backoff(base_s=0.01, ceiling_s=0.5)
 
     async def pause_or_raise(self, error: AngariumError) -> None:
-        if self._backoff is None:
-            self._backoff = Backoff(base_s=0.01, ceiling_s=0.5)
         delay_s = self._backoff.next_delay_s()
-        if self._loop.time() + delay_s > self._deadline:
+        if monotonic() + delay_s > self._deadline_s:
             raise error
         await asyncio.sleep(delay_s)
 
@@ -350,8 +359,8 @@ async def _scan(call: Callable[..., Any], pattern: str, kind: str) -> set[bytes]
 
 
 def _sort(
-    found: list[Any], due: list[int], replies: list[Any], *, whole: bool
-) -> tuple[str | None, list[int]]:
+    found: list[Any], due: Sequence[int], replies: list[Any], *, whole: bool
+) -> tuple[str | None, Sequence[int]]:
     """File what was answered; the first refusal, and the places that are still due."""
     refusal = _refusal(found[0])
     if whole:
@@ -369,9 +378,14 @@ def _sort(
 
 
 def _refusal(reply: Any) -> str | None:
-    if isinstance(reply, ReplyError) and str(reply).startswith((*TRANSIENT, *REDIRECTIONS)):
+    if isinstance(reply, ReplyError) and _word(str(reply)) in REFUSALS:
         return str(reply)
     return None
+
+
+def _word(text: str) -> str:
+    """The code of an error reply; the rest is prose, and may be a script's own."""
+    return text.partition(" ")[0]
 
 
 def _embedded(options: RedisOptions) -> EmbeddedServer | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ SLOTS = 16384
 # A refresh asks one server for the whole map; asking more often than this during a failover
 # would load the very servers that are busy electing.
 REFRESH_INTERVAL_S = 0.1
+PORT_MAX = 65_535
+_ASK = re.compile(r"ASK \d+ (?P<host>\S+):(?P<port>\d{1,5})", re.ASCII)
 
 
 class Cluster:
@@ -31,28 +34,31 @@ class Cluster:
         self._owners: list[Node | None] = [None] * SLOTS
         self._refreshing = asyncio.Lock()
         self._refreshed_at = float("-inf")
+        self._told_by: Address | None = None
+
+    def known(self, key: str | bytes | None) -> Node | None:
+        if key is None:
+            return next((node for node in self._owners if node is not None), None)
+        return self._owners[slot_of(key)]
 
     async def node_of(self, key: str | bytes | None) -> Node:
-        slot = slot_of(key) if key is not None else None
-        for _ in range(2):
-            if slot is None:
-                owner = next((node for node in self._owners if node is not None), None)
-            else:
-                owner = self._owners[slot]
-            if owner is not None:
-                return owner
+        owner = self.known(key)
+        if owner is None:
             await self._refresh()
-        raise RedisUnavailable(f"no cluster node serves slot {slot} at the moment")
+            owner = self.known(key)
+        if owner is None:
+            slot = slot_of(key) if key is not None else None
+            raise RedisUnavailable(f"no cluster node serves slot {slot} at the moment")
+        return owner
 
     async def nodes(self) -> Sequence[Node]:
         await self.node_of(None)
         return tuple(dict.fromkeys(node for node in self._owners if node is not None))
 
     async def redirected(self, error: str) -> Node | None:
-        kind, _, rest = error.partition(" ")
-        if kind == "ASK":
-            host, _, port = rest.split(" ")[1].rpartition(":")
-            return self._node_at(Address(host, int(port)))
+        asked = _ASK.fullmatch(error)
+        if asked is not None and int(asked["port"]) <= PORT_MAX:
+            return self._node_at(Address(asked["host"], int(asked["port"])))
         await self._refresh()
         return None
 
@@ -75,19 +81,24 @@ class Cluster:
             if loop.time() - self._refreshed_at < REFRESH_INTERVAL_S:
                 return
             known = [Address(host, port) for host, port in self._nodes]
+            addresses = list(dict.fromkeys((*known, *self._seeds)))
+            # A node that was cut off from the others still answers, with an old map: whoever
+            # told the last one is asked last.
+            addresses.sort(key=lambda address: address == self._told_by)
             problems = []
-            for address in dict.fromkeys((*known, *self._seeds)):
+            for address in addresses:
                 try:
-                    ranges = await self._ask(address)
+                    owners = self._owners_of(address, await self._ask(address))
                 except (RedisUnavailable, OutcomeUnknown) as error:
                     problems.append(str(error))
                     continue
-                await self._adopt(address, ranges)
+                await self._adopt(address, owners)
+                self._told_by = address
                 self._refreshed_at = loop.time()
                 return
             raise RedisUnavailable(f"no cluster node answers: {'; '.join(problems)}")
 
-    async def _ask(self, address: Address) -> list[Any]:
+    async def _ask(self, address: Address) -> Any:
         connection = await self._node_at(address).connection()
         (reply,) = await connection.request([("CLUSTER", "SLOTS")], QUESTION_TIMEOUT_S)
         if isinstance(reply, ReplyError):
@@ -100,19 +111,29 @@ class Cluster:
             raise RedisUnavailable(f"{address}: {reply}")
         if not reply:
             raise RedisUnavailable(f"{address} knows no slots yet")
-        return list(reply)
+        return reply
 
-    async def _adopt(self, asked: Address, ranges: list[Any]) -> None:
+    def _owners_of(self, asked: Address, ranges: Any) -> list[Node | None]:
         owners: list[Node | None] = [None] * SLOTS
-        for first, last, primary, *_ in ranges:
-            # An empty host means the server that was asked.
-            host = primary[0].decode() if primary[0] else asked.host
-            node = self._node_at(Address(host, int(primary[1])))
-            owners[first : last + 1] = [node] * (last + 1 - first)
+        try:
+            for first, last, primary, *_ in ranges:
+                # An empty host means the server that was asked.
+                host = primary[0].decode() if primary[0] else asked.host
+                node = self._node_at(Address(host, int(primary[1])))
+                owners[first : last + 1] = [node] * (last + 1 - first)
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
+            raise RedisUnavailable(f"{asked} answered CLUSTER SLOTS with no map") from error
+        return owners
+
+    async def _adopt(self, asked: Address, owners: list[Node | None]) -> None:
         self._owners = owners
         serving = {id(node) for node in owners if node is not None}
         for place, node in list(self._nodes.items()):
-            if id(node) not in serving and place != (asked.host, asked.port):
+            if id(node) in serving or place == (asked.host, asked.port):
+                continue
+            # What it was asked before, or is asked as the target of an ASK, it still answers.
+            node.retire()
+            if node.idle:
                 del self._nodes[place]
                 await node.close()
 

@@ -19,24 +19,19 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import hiredis
 
 from angarium.redis.address import Address
-from angarium.redis.errors import (
-    CommandInvalid,
-    OutcomeUnknown,
-    RedisUnavailable,
-    SettingInvalid,
-)
+from angarium.redis.commands import Argument as Argument
+from angarium.redis.commands import Command as Command
+from angarium.redis.commands import pack, pack_commands
+from angarium.redis.errors import OutcomeUnknown, RedisUnavailable, SettingInvalid
 from angarium.redis.options import NAMES, OptionNames
 
-Argument = str | bytes | int | float
-Command = Sequence[Argument]
 ReplyError = hiredis.ReplyError
-# The stub of hiredis knows only one-word commands.
-pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 log = logging.getLogger("angarium.redis")
 
 # A handshake is a handful of small commands; a server that can't answer them in this time is
@@ -45,14 +40,15 @@ CONNECT_TIMEOUT_S = 5.0
 # Small commands of one turn of the loop leave in one write. A batch is worth a write of its
 # own, and waiting for the turn to end would only keep Redis waiting.
 FLUSH_BYTES = 2_048
-# The server closes the connection, and so fails every other caller, when one argument is larger
-# than proto-max-bulk-len or a command larger than client-query-buffer-limit; this is the smaller
-# of the two defaults.
-COMMAND_BYTES_MAX = 512 * 1024 * 1024
+# Commands that answer with their argument, the better first: ECHO is answered while a server
+# loads. Users and sentinels that lack it often have PING.
+FENCES = ("ECHO", "PING")
 # A server in one of these states refuses the fence too; it says nothing about the order then.
-NOT_NOW = ("BUSY ", "LOADING", "MASTERDOWN")
+NOT_NOW = frozenset(("BUSY", "LOADING", "MASTERDOWN"))
 FENCE_AGAIN_S = 0.05
-FENCE_TIMEOUT_S = 5.0
+# A fence is so many random digits, a colon, and a number of so many digits: no connection lives
+# long enough to need more.
+FENCE_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -83,43 +79,16 @@ class _Request:
 
     __slots__ = ("deadline", "future", "missing", "replies")
 
-    def __init__(
-        self, future: asyncio.Future[list[Any]] | None, count: int, deadline: float
-    ) -> None:
+    def __init__(self, future: asyncio.Future[list[Any]], count: int, deadline: float) -> None:
         self.future = future
-        """None for a fence."""
         self.missing = count
         self.replies: list[Any] = []
         self.deadline = deadline
 
-
-def pack_commands(commands: Sequence[Command]) -> list[bytes]:
-    """All of them as bytes, or CommandInvalid."""
-    try:
-        packed = [pack(tuple(command)) for command in commands]
-    except (TypeError, ValueError, OverflowError) as error:  # UnicodeEncodeError is a ValueError
-        raise CommandInvalid(_unpackable(commands, error)) from error
-    if not packed or not all(commands):
-        # Redis answers nothing to an empty command, and the replies would no longer match.
-        raise CommandInvalid("an empty command can't be sent to Redis")
-    for command, data in zip(commands, packed, strict=True):
-        if len(data) > COMMAND_BYTES_MAX:
-            problem = f"{len(data)} bytes, and Redis takes at most {COMMAND_BYTES_MAX}"
-            raise CommandInvalid(f"the command {command[0]!r} is too large: {problem}")
-    return packed
-
-
-def _unpackable(commands: Sequence[Command], error: Exception) -> str:
-    """Names the argument; its value is not shown, for it may be anybody's data."""
-    for command in commands:
-        for place, argument in enumerate(command):
-            try:
-                pack((argument,))
-            except (TypeError, ValueError, OverflowError) as found:
-                name = command[0] if place and isinstance(command[0], str) else "a command"
-                kind = type(argument).__name__
-                return f"argument {place} of {name} ({kind}) can't be sent to Redis: {found}"
-    return f"a command can't be sent to Redis: {error}"
+    @property
+    def refused(self) -> bool:
+        """Nothing of it was done, and the replies hold nobody's data."""
+        return all(isinstance(each, ReplyError) and _not_now(each) for each in self.replies)
 
 
 class Connection(asyncio.Protocol):
@@ -132,11 +101,15 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._on_unmatched = on_unmatched
         self._reader = hiredis.Reader(notEnoughData=_MORE)
-        self._in_flight: deque[_Request] = deque()
+        # A fence is in its place among the requests as the value that has to come back.
+        self._in_flight: deque[_Request | bytes] = deque()
         self._unverified: list[_Request] = []
-        self._fence = b""
+        self._fence = ""
+        self._fence_value = b""
+        self._fence_packed = b""
+        self._fence_place = slice(0)
         self._fences = 0
-        self._passed = 0
+        self._fence_due = False
         self._outgoing: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._watchdog: asyncio.TimerHandle | None = None
@@ -151,7 +124,8 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         # A closing connection takes nothing more: a command given to it was surely not sent.
-        return self._transport is not None and not self._transport.is_closing()
+        transport = self._transport
+        return self._why is None and transport is not None and not transport.is_closing()
 
     def request(self, commands: Sequence[Command], timeout_s: float) -> asyncio.Future[list[Any]]:
         """Send `commands` together; the future gives one reply each, errors as values.
@@ -160,7 +134,7 @@ class Connection(asyncio.Protocol):
         leaves the connection intact: the replies are read and dropped.
         """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        if not self.usable:
+        if self._why is not None or self._transport is None or self._transport.is_closing():
             future.set_exception(RedisUnavailable(f"connection to {self.address} is closed"))
             return future
         # Packed before it is registered: a request that fails here must leave no trace, or every
@@ -177,9 +151,13 @@ class Connection(asyncio.Protocol):
         """Send without expecting replies: for a connection whose replies go to `on_push`."""
         self._write(pack_commands(commands))
 
-    def fence_with(self, value: bytes) -> None:
+    def fence_with(self, command: str, value: bytes) -> None:
         """From now on hand out replies only after a fence made from `value` came back."""
-        self._fence = value
+        self._fence, self._fence_value = command, value
+        # The number is as long each time, so that all but it can be packed beforehand.
+        packed = pack((command, value + bytes(FENCE_DIGITS)))
+        self._fence_packed = packed[: -FENCE_DIGITS - 2] + b"%%0%dd\r\n" % FENCE_DIGITS
+        self._fence_place = slice(-len(value) - FENCE_DIGITS - 2, -2)
 
     @property
     def writable(self) -> bool:
@@ -202,6 +180,11 @@ class Connection(asyncio.Protocol):
             self.last_heard = self._loop.time()
             self._transport.resume_reading()
 
+    def retire(self, why: str) -> None:
+        """Take nothing more, and close when everything in flight has been answered."""
+        self._why = self._why or why
+        self._close_if_done()
+
     def close(self, why: str = "closed by us") -> None:
         self._why = self._why or why
         if self._transport is not None:
@@ -213,23 +196,24 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self.usable:
-            return  # closing: what still arrives belongs to nobody
+        if self._transport is not None and self._transport.is_closing():
+            return  # what still arrives belongs to nobody
         self.last_heard = self._loop.time()
-        self._reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not _MORE:
-                if not self._take(reply):
+            self._reader.feed(data)
+            gets, take = self._reader.gets, self._take
+            while (reply := gets()) is not _MORE:
+                if not take(reply):
                     return
-        except hiredis.ProtocolError as error:
-            self._unmatched(f"bytes came that are not RESP ({error})")
+        except Exception as error:  # the parser knows a protocol error, and has others
+            self.unmatched(f"bytes came that can't be read ({error!r})")
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
         why = self._why or error or "closed by the server"
         for request in (*self._unverified, *self._in_flight):
-            if request.future is not None and not request.future.done():
+            if isinstance(request, _Request) and not request.future.done():
                 request.future.set_exception(
                     OutcomeUnknown(f"connection to {self.address} lost before the reply: {why}")
                 )
@@ -248,11 +232,14 @@ class Connection(asyncio.Protocol):
     # Sending ------------------------------------------------------------------------------
 
     def _write(self, packed: list[bytes]) -> None:
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing += packed
+        outgoing = self._outgoing
         if sum(map(len, packed)) >= FLUSH_BYTES:
-            self._flush()
+            outgoing += packed
+            self._write_out()
+            return
+        if not outgoing:
+            self._loop.call_soon(self._flush)
+        outgoing += packed
 
     def _flush(self) -> None:
         if self._outgoing:
@@ -260,19 +247,14 @@ class Connection(asyncio.Protocol):
 
     def _write_out(self) -> None:
         if self._fence:
-            self._add_fence()
+            self._fences += 1
+            packed = self._fence_packed % self._fences
+            self._outgoing.append(packed)
+            self._in_flight.append(packed[self._fence_place])
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-    def _add_fence(self) -> None:
-        self._fences += 1
-        # As patient as the requests in front of it: a blocking read may take its time.
-        last = self._in_flight[-1].deadline if self._in_flight else self._loop.time()
-        deadline = max(last, self._loop.time() + FENCE_TIMEOUT_S)
-        self._in_flight.append(_Request(None, 1, deadline))
-        self._outgoing.append(pack(("ECHO", b"%b%d" % (self._fence, self._fences))))
 
     # Receiving ----------------------------------------------------------------------------
 
@@ -284,11 +266,11 @@ class Connection(asyncio.Protocol):
         if type(reply) is hiredis.PushNotification:
             return True  # out of band, and we asked for none
         if not self._in_flight:
-            return self._unmatched("a reply came that nobody asked for")
+            return self.unmatched("a reply came that nobody asked for")
         request = self._in_flight[0]
-        if request.future is None:
+        if isinstance(request, bytes):
             self._in_flight.popleft()
-            return self._verify(reply)
+            return self._verify(request, reply)
         request.replies.append(reply)
         request.missing -= 1
         if request.missing == 0:
@@ -298,37 +280,49 @@ class Connection(asyncio.Protocol):
                 self._hand_out()
         return True
 
-    def _verify(self, reply: Any) -> bool:
+    def _verify(self, fence: bytes, reply: Any) -> bool:
         """A fence is due: hand out what it guards if this is it, and close otherwise."""
-        self._passed += 1
-        if reply == b"%b%d" % (self._fence, self._passed):
+        if reply == fence:
             self._hand_out()
             return True
-        if isinstance(reply, ReplyError) and str(reply).startswith(NOT_NOW):
+        if isinstance(reply, ReplyError) and _not_now(reply):
             # Refusals can be handed out, for they hold nobody's data; the rest waits.
-            waiting = [each for each in self._unverified if not _refused(each)]
-            self._unverified = [each for each in self._unverified if _refused(each)]
+            waiting = [each for each in self._unverified if not each.refused]
+            self._unverified = [each for each in self._unverified if each.refused]
             self._hand_out()
             self._unverified = waiting
-            if waiting:
+            if waiting and not self._fence_due:
+                self._fence_due = True
                 self._loop.call_later(FENCE_AGAIN_S, self._fence_again)
             return True
-        return self._unmatched("the replies no longer match the commands")
+        return self.unmatched("the replies no longer match the commands")
 
     def _fence_again(self) -> None:
-        if self._unverified and self.usable:
+        self._fence_due = False
+        if self._unverified and not self._closing():
             self._write_out()
 
     def _hand_out(self) -> None:
         for request in self._unverified:
-            future = request.future
-            if future is not None and not future.done():
-                future.set_result(request.replies)
+            if not request.future.done():
+                request.future.set_result(request.replies)
         self._unverified.clear()
+        if self._why is not None:
+            self._close_if_done()
 
-    def _unmatched(self, problem: str) -> bool:
+    def _close_if_done(self) -> None:
+        if not (self._in_flight or self._unverified or self._outgoing):
+            self.close()
+
+    def _closing(self) -> bool:
+        return self._transport is not None and self._transport.is_closing()
+
+    def unmatched(self, problem: str) -> bool:
         """Wrong data is never handed out: whoever waits is told that the outcome is unknown."""
-        waiting = sum(each.future is not None for each in (*self._in_flight, *self._unverified))
+        if self._closing():
+            return False  # told already
+        waiting = sum(not isinstance(each, bytes) for each in self._in_flight)
+        waiting += len(self._unverified)
         log.error(
             "unmatched_reply",
             extra={"problem": problem, "server": str(self.address), "in_flight": waiting},
@@ -348,21 +342,33 @@ class Connection(asyncio.Protocol):
     def _watch(self) -> None:
         """One timer per connection: it looks at the oldest request, for replies come in order."""
         self._watch_at = float("inf")
-        oldest = self._unverified[0] if self._unverified else None
-        oldest = oldest or (self._in_flight[0] if self._in_flight else None)
+        waiting = (each for each in self._in_flight if isinstance(each, _Request))
+        oldest = self._unverified[0] if self._unverified else next(waiting, None)
         if oldest is None:
             return
-        if self._loop.time() >= oldest.deadline:
-            self.close("no reply in time")
-        else:
+        if self._loop.time() < oldest.deadline:
             self._watch_until(oldest.deadline)
+        elif self._fence_misplaced():
+            self.unmatched("a reply is missing")
+        else:
+            self.close("no reply in time")
+
+    def _fence_misplaced(self) -> bool:
+        """A fence came where a caller's reply was due: what is missing will never come."""
+        taken = [*self._unverified, *islice(self._in_flight, 1)]
+        return bool(self._fence) and any(
+            isinstance(reply, bytes) and reply.startswith(self._fence_value)
+            for request in taken
+            if isinstance(request, _Request)
+            for reply in request.replies
+        )
 
 
 _MORE = object()
 
 
-def _refused(request: _Request) -> bool:
-    return all(isinstance(reply, ReplyError) for reply in request.replies)
+def _not_now(reply: Exception) -> bool:
+    return str(reply).partition(" ")[0] in NOT_NOW
 
 
 async def open_connection(
@@ -382,7 +388,7 @@ async def open_connection(
                 address.port,
                 ssl=credentials.tls,
             )
-            fence = await _introduce(connection, credentials)
+            await _introduce(connection, credentials, guarded=on_push is None)
     except BaseException as error:
         if connection is not None:
             connection.close()
@@ -390,29 +396,38 @@ async def open_connection(
             why = str(error) or "timed out"
             raise RedisUnavailable(f"no connection to Redis at {address}: {why}") from error
         raise
-    if on_push is None:
-        connection.fence_with(fence)
     connection.on_push = on_push
     return connection
 
 
-async def _introduce(connection: Connection, credentials: Credentials) -> bytes:
-    """The value that fences are made from; empty where the server does not echo."""
+async def _introduce(connection: Connection, credentials: Credentials, *, guarded: bool) -> None:
     address = connection.address
+    value = secrets.token_hex(FENCE_DIGITS // 2).encode() + b":"
     required = credentials.handshake(address)
-    fence = secrets.token_hex(8).encode() + b":"
-    # A user or a sentinel that lacks the last two loses a name in CLIENT LIST and the fence.
-    optional = (("CLIENT", "SETNAME", credentials.client_name), ("ECHO", fence))
-    replies = await connection.request([*required, *optional], CONNECT_TIMEOUT_S)
+    # A user that may not do this only lacks a name in CLIENT LIST.
+    named = ("CLIENT", "SETNAME", credentials.client_name)
+    echoes = [(fence, value) for fence in FENCES]
+    replies = await connection.request([*required, named, *echoes], CONNECT_TIMEOUT_S)
+    for reply in replies:
+        if isinstance(reply, ReplyError) and _not_now(reply):
+            raise RedisUnavailable(f"Redis at {address} is not ready: {reply}")
     for reply in replies[: len(required)]:
+        if isinstance(reply, ReplyError):
+            raise SettingInvalid(
+                credentials.names.url,
+                f"Redis at {address} refused the connection ({reply})",
+                "check user, password and database number in the URL",
+            )
+    if guarded:
+        _choose_fence(connection, value, replies[-len(FENCES) :])
+
+
+def _choose_fence(connection: Connection, value: bytes, replies: list[Any]) -> None:
+    for fence, reply in zip(FENCES, replies, strict=True):
+        if reply == value:
+            connection.fence_with(fence, value)
+            return
         if not isinstance(reply, ReplyError):
-            continue
-        text = str(reply)
-        if text.startswith(NOT_NOW):
-            raise RedisUnavailable(f"Redis at {address} is not ready: {text}")
-        raise SettingInvalid(
-            credentials.names.url,
-            f"Redis at {address} refused the connection ({text})",
-            "check user, password and database number in the URL",
-        )
-    return fence if replies[-1] == fence else b""
+            connection.unmatched("the replies of the handshake do not match it")
+            raise RedisUnavailable(f"Redis at {connection.address} answered out of order")
+    log.warning("replies_unguarded", extra={"server": str(connection.address), "why": str(reply)})

@@ -17,6 +17,7 @@ from angarium.redis.errors import RedisUnavailable
 
 Locate = Callable[[], Awaitable[Address]]
 
+GIVEN_UP = "the server is no longer the right one"
 # Blocking readers are a handful per process; this only stops a leak from eating all sockets.
 BLOCKING_MAX = 1000
 
@@ -41,7 +42,7 @@ class ConnectionPool:
         self._open_one = open_one
         self._permits = asyncio.Semaphore(connections_max)
         self._idle: list[Connection] = []
-        self._held: set[Connection] = set()
+        self.held: set[Connection] = set()
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[Connection]:
@@ -52,7 +53,7 @@ class ConnectionPool:
                     break
             else:
                 connection = await self._open_one()
-            self._held.add(connection)
+            self.held.add(connection)
             try:
                 yield connection
             except BaseException:
@@ -60,16 +61,17 @@ class ConnectionPool:
                 connection.close()
                 raise
             finally:
-                self._held.discard(connection)
+                self.held.discard(connection)
                 if connection.usable:
                     self._idle.append(connection)
 
-    def drop(self) -> list[Connection]:
-        dropped = [*self._idle, *self._held]
+    def retire(self) -> list[Connection]:
+        """Each ends with its call; all of them are returned."""
+        retired = [*self._idle, *self.held]
         self._idle.clear()
-        for connection in dropped:
-            connection.close("the server is no longer the right one")
-        return dropped
+        for connection in retired:
+            connection.retire(GIVEN_UP)
+        return retired
 
 
 class Node:
@@ -80,11 +82,23 @@ class Node:
         self._use = use
         self._shared: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None
+        self._retired: set[Connection] = set()
+        self._closed = False
         self.durable = ConnectionPool(self.open, use.connections_max)
         self.blocking = ConnectionPool(self.open, BLOCKING_MAX)
 
+    @property
+    def ready(self) -> Connection | None:
+        """The shared connection, if it can be written to at once."""
+        shared = self._shared
+        if shared is None or not shared.usable or not shared.writable:
+            return None
+        return shared
+
     async def connection(self) -> Connection:
         """The shared connection, opened on first use and after a loss; one attempt at a time."""
+        if self._closed:
+            raise RedisUnavailable(GIVEN_UP)
         if self._shared is not None and self._shared.usable:
             return self._shared
         if self._opening is None:
@@ -98,30 +112,49 @@ class Node:
             task = asyncio.current_task()
             if opening.cancelled() and task is not None and not task.cancelling():
                 # The node was given up, not the caller: it must not take this for its own end.
-                raise RedisUnavailable("the server is no longer one of ours") from None
+                raise RedisUnavailable(GIVEN_UP) from None
             raise
 
     async def open(self, on_push: Callable[[Any], None] | None = None) -> Connection:
         """A new connection of the caller's own, who closes it."""
         use = self._use
-        return await open_connection(
+        connection = await open_connection(
             await self._locate(), use.credentials, on_push, use.count_unmatched
         )
+        if self._closed:  # meanwhile: nobody would close this one
+            connection.close(GIVEN_UP)
+            raise RedisUnavailable(GIVEN_UP)
+        return connection
 
-    def drop(self) -> list[Connection]:
-        """Forget the connections: the server behind the address is no longer the right one."""
-        dropped = [*self.durable.drop(), *self.blocking.drop()]
+    def retire(self) -> None:
+        """The server behind the address is no longer the right one.
+
+        What it was asked, it still answers: closing at once would leave callers without a reply
+        that is on its way. Blocking reads may take long, and are asked again elsewhere.
+        """
+        retired = [*self.durable.retire(), *self.blocking.retire()]
         if self._shared is not None:
-            self._shared.close("the server is no longer the right one")
-            dropped.append(self._shared)
+            self._shared.retire(GIVEN_UP)
+            retired.append(self._shared)
             self._shared = None
-        return dropped
+        for connection in self.blocking.held:
+            connection.close(GIVEN_UP)
+        self._retired = {each for each in (*self._retired, *retired) if not each.closed.done()}
+
+    @property
+    def idle(self) -> bool:
+        """Everything that it was asked has been answered."""
+        return all(each.closed.done() for each in self._retired) and self._shared is None
 
     async def close(self) -> None:
+        self._closed = True
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        await asyncio.gather(*(connection.closed for connection in self.drop()))
+        self.retire()
+        for connection in self._retired:
+            connection.close(GIVEN_UP)
+        await asyncio.gather(*(connection.closed for connection in self._retired))
 
     def _opened(self, task: asyncio.Task[Connection]) -> None:
         self._opening = None

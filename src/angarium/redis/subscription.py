@@ -52,6 +52,7 @@ class Subscription:
     ) -> None:
         self._open = open_subscriber
         self._channels = tuple(channels)
+        self._names = frozenset(channel.encode() for channel in channels)
         self._messages_max = messages_max
         self._messages: list[ChannelMessage] = []
         self._gap = False
@@ -124,9 +125,12 @@ class Subscription:
             if self._connection is not None:
                 self._connection.close(str(reply))
             return
-        kind = reply[0] if isinstance(reply, list) else None
+        kind, *rest = reply
         if kind == b"message":
-            self._messages.append(ChannelMessage(reply[1], reply[2]))
+            channel, payload = rest
+            if channel not in self._names:
+                raise ValueError("a message of a channel that nobody subscribed to")
+            self._messages.append(ChannelMessage(channel, payload))
             self._arrived.set()
             if len(self._messages) >= self._messages_max and self._connection is not None:
                 # Bounded here; Redis buffers up to its own limit and then cuts us off: a gap.
@@ -138,3 +142,5 @@ class Subscription:
                 self._before_gap = len(self._messages)
                 self._arrived.set()
                 self.subscribed.set()
+        elif kind != b"pong":
+            raise ValueError("a push of a kind that nobody asked for")

@@ -16,6 +16,9 @@ QUESTION_TIMEOUT_S = 5.0
 class Topology(Protocol):
     clustered: bool
 
+    def known(self, key: str | bytes | None) -> Node | None:
+        """The node of a key, if nobody has to be asked for it."""
+
     async def node_of(self, key: str | bytes | None) -> Node: ...
 
     async def nodes(self) -> Sequence[Node]:
@@ -38,6 +41,9 @@ class Single:
     def __init__(self, locate: Locate, use: ServerUse) -> None:
         self._node = Node(locate, use)
 
+    def known(self, key: str | bytes | None) -> Node | None:
+        return self._node
+
     async def node_of(self, key: str | bytes | None) -> Node:
         return self._node
 
@@ -45,7 +51,7 @@ class Single:
         return (self._node,)
 
     async def redirected(self, error: str) -> Node | None:
-        self._node.drop()
+        self._node.retire()
         return None
 
     async def failed(self) -> None:
@@ -85,9 +91,11 @@ class SentinelLocator:
             (reply,) = await connection.request([question], QUESTION_TIMEOUT_S)
         finally:
             connection.close()
-        if not isinstance(reply, list):
-            raise RedisUnavailable(f"{sentinel} answered {reply!r}")
-        return Address(reply[0].decode(), int(reply[1]))
+        try:
+            host, port = reply
+            return Address(host.decode(), int(port))
+        except (TypeError, ValueError, AttributeError):
+            raise RedisUnavailable(f"{sentinel} answered {reply!r:.100}") from None
 
 
 def always_at(address: Address) -> Locate:

@@ -1,1 +1,1 @@
-"""Routing: messages for recipient keys, spread over instances, and the way out again."""
+"""Routing: spreads messages for recipient keys over instances, and delivers outbound messages."""

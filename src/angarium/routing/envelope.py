@@ -1,8 +1,8 @@
-"""To whom a DIDComm envelope is addressed. Pure: bytes in, a recipient key out.
+"""Reads the recipient key of a DIDComm envelope. Pure: bytes in, a recipient key out.
 
-Version 1 names its recipients inside the `protected` header, version 2 beside it; both may be
-told without opening the envelope. Several recipients are one key, joined by commas. What can't
-be read is an `EnvelopeInvalid` that says what is wrong; nothing else is raised for any bytes.
+Version 1 names the recipients inside the `protected` header, version 2 beside it; neither is
+encrypted. Several recipients make one key, joined by commas. Reading raises `EnvelopeInvalid` or
+`LimitExceeded`, and no other error for any bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from angarium.routing.errors import EnvelopeInvalid
 from angarium.runtime.errors import LimitExceeded
 
-# The list of such a key would be the list of the direct responses.
+# The list of this key would be the list of the direct responses.
 RESERVED = frozenset({"direct_resp"})
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
 

@@ -1,12 +1,12 @@
 """Errors of the routing module.
 
 InputInvalid
-├── EnvelopeInvalid      not a DIDComm envelope, or one without a recipient
+├── EnvelopeInvalid      not a DIDComm envelope, or an envelope without a recipient
 └── ItemInvalid          an item of a queue can't be read
 NotFound
-└── RecipientUnknown     nobody has ever written to this recipient key
+└── RecipientUnknown     no message for this recipient key has ever arrived
 AngariumError
-└── HandlerCancelled     a handler ended as cancelled, and nobody had asked it to
+└── HandlerCancelled     a handler raised CancelledError, and nobody had cancelled it
 Conflict
 └── InstancesFull        no number is left for another instance
 """

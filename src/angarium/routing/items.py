@@ -1,8 +1,8 @@
-"""What stands in the queues, byte by byte. Pure: values to bytes and back.
+"""Encodes and decodes the items of the queues. Pure: values to bytes and back.
 
-Inbound and outbound items, and direct responses, are JSON with base64url payloads, as the
-published plugin writes them. In our own layout an item begins with its id; in layout `acapy` it
-has none, and the hash of its bytes stands in. Reading never raises anything but `ItemInvalid`.
+Inbound items, outbound items and direct responses are JSON with base64url payloads, as the
+published plugin writes them. In layout `native` an item begins with its id. In layout `acapy` it
+has no id, and the hash of its bytes is used instead. Decoding raises only `ItemInvalid`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from angarium.routing.errors import ItemInvalid
 
 _OWN_ID = re.compile(rb'\{"id":"([0-9A-Za-z_-]*)"')
 _TO_URL = bytes.maketrans(b"+/", b"-_")
-# 5 s at first, then the same root of five more each time: 5, 7.5, 11.2, 16.7 and 25 s.
+# 5, 7.5, 11.2, 16.7 and 25 s: each is the one before times the fourth root of five.
 RETRY_DELAYS_MS = tuple(round(1000 * 5 ** (1 + 0.25 * n)) for n in range(5))
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """What a function decorated with `@app.inbox()` gets."""
+class InboundMessage(msgspec.Struct, frozen=True, gc=False):
+    """The argument of a function decorated with `@app.inbox()`."""
 
     id: str
     recip_key: str
@@ -61,10 +61,10 @@ class _Service(msgspec.Struct):
     url: str
 
 
-class Outbound(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A message for the deliverer; `retries` counts the attempts that failed."""
+class OutboundItem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A message for the deliverer; `retries` counts failed attempts."""
 
-    id: str = ""  # first, where scripts look for it
+    id: str = ""  # the first field: scripts look for it there
     service: _Service
     payload: str
     headers: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ class Outbound(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 _decode_inbound = msgspec.json.Decoder(_Inbound).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
-_decode_outbound = msgspec.json.Decoder(Outbound, strict=False).decode
+_decode_outbound = msgspec.json.Decoder(OutboundItem, strict=False).decode
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -92,8 +92,8 @@ def encode_base64url(data: bytes) -> str:
 def encode_inbound(
     payload: bytes, transport_type: str | None, txn_id: str | None, message_id: str = ""
 ) -> str:
-    """By hand: payloads need no quoting, and this is done for each message."""
-    # No blank behind the colons: it tells ours from what `json.dumps` writes.
+    """Without a JSON encoder: payloads need no quoting, and this runs for each message."""
+    # No blank after the colons: so scripts tell our items from those of `json.dumps`.
     head = f'{{"id":"{message_id}",' if message_id else "{"
     text = f'{head}"payload":"{encode_base64url(payload)}"'
     if transport_type is not None:
@@ -104,20 +104,20 @@ def encode_inbound(
 
 
 def id_of(item: bytes) -> str:
-    """What `finish_messages` will know the item by: its id, or else the hash of its bytes."""
+    """The item's own id, or else the hash of its bytes; `finish_messages` computes the same."""
     found = _OWN_ID.match(item)
     if found is not None:
         return found[1].decode()
     return hashlib.sha1(item, usedforsecurity=False).hexdigest()
 
 
-def decode_inbound(item: bytes, recip_key: str) -> Message:
+def decode_inbound(item: bytes, recip_key: str) -> InboundMessage:
     try:
         found = _decode_inbound(item)
         payload = decode_base64url(found.payload)
     except _UNREADABLE as error:
         raise ItemInvalid(f"not an inbound item: {error}") from None
-    return Message(id_of(item), recip_key, payload, found.transport_type, found.txn_id)
+    return InboundMessage(id_of(item), recip_key, payload, found.transport_type, found.txn_id)
 
 
 def encode_response(response: DirectResponse) -> bytes:
@@ -134,8 +134,8 @@ def decode_response(item: bytes) -> DirectResponse:
     return DirectResponse(found.txn_id, found.response_data.content_type, body)
 
 
-def response_to(message: Message, answer: Any) -> DirectResponse | None:
-    """What a handler returned, as an answer to a caller who waits; None when nobody does."""
+def response_to(message: InboundMessage, answer: Any) -> DirectResponse | None:
+    """A handler's result as the response to a waiting caller; None when no caller waits."""
     if message.txn_id is None or answer is None:
         return None
     if isinstance(answer, bytes):
@@ -147,8 +147,8 @@ def response_to(message: Message, answer: Any) -> DirectResponse | None:
 
 def new_outbound(
     url: str, payload: bytes, headers: Mapping[str, str] | None = None, message_id: str = ""
-) -> Outbound:
-    return Outbound(
+) -> OutboundItem:
+    return OutboundItem(
         id=message_id,
         service=_Service(url),
         payload=encode_base64url(payload),
@@ -156,11 +156,11 @@ def new_outbound(
     )
 
 
-def encode_outbound(item: Outbound) -> bytes:
+def encode_outbound(item: OutboundItem) -> bytes:
     return msgspec.json.encode(item)
 
 
-def decode_outbound(item: bytes) -> tuple[Outbound, bytes]:
+def decode_outbound(item: bytes) -> tuple[OutboundItem, bytes]:
     """The item and its payload."""
     try:
         found = _decode_outbound(item)
@@ -170,13 +170,13 @@ def decode_outbound(item: bytes) -> tuple[Outbound, bytes]:
     return found, payload
 
 
-def name_of(item: Outbound) -> str:
-    """Its id, or for another writer's item a hash that its retries share."""
+def outbound_id(item: OutboundItem) -> str:
+    """The item's id; for an item without one, a hash that stays the same over retries."""
     if item.id:
         return item.id
     text = f"{item.url}\n{item.payload}"
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def retried(item: Outbound) -> Outbound:
+def with_failure(item: OutboundItem) -> OutboundItem:
     return msgspec.structs.replace(item, retries=item.failures + 1)

@@ -1,20 +1,19 @@
-"""What people page through in this module: recipient keys with their owners, and queue lengths.
+"""Reads pages of recipient keys and of dead letters, and the queue lengths, for people.
 
-Beside `store.py` and `outbound_store.py` the only file of the module that knows key names. It only
-reads, and a page costs the same whether there are ten keys or a million.
+A page costs the same whether there are ten keys or a million.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from angarium.runtime import keyspace as keys
+from angarium.routing import keys
 from angarium.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class RoutingLengths:
-    """All partitions together. `keys_with_mail` have messages that were not handled yet."""
+    """Sums over all partitions. `keys_with_mail` have messages that are not handled yet."""
 
     keys: int
     keys_with_mail: int
@@ -32,9 +31,9 @@ class RoutingListing:
         self.partitions = runtime.settings.partitions
 
     async def owned(self, partition: int, cursor: int, count: int) -> tuple[list[str], int]:
-        """Some keys that have an owner, and where to go on; 0 when this was the last page.
+        """One page of keys that have an owner, and the next cursor; 0 after the last page.
 
-        `count` is what Redis aims at; a small map comes whole. A key may come twice if the map
+        `count` is only a hint for Redis; a small map comes whole. A key may come twice if the map
         grows between two pages.
         """
         name = self._name(keys.RECIP_KEY_UID, partition)
@@ -43,13 +42,13 @@ class RoutingListing:
         )
         return [each.decode(errors="replace") for each in found[::2]], int(after)
 
-    async def dead_inbound(self, letters_max: int) -> list[bytes]:
-        """The oldest messages of each partition that no instance could handle, as they stand."""
+    async def dead_inbound(self, messages_max: int) -> list[bytes]:
+        """The oldest inbound dead letters of each partition, as stored in Redis."""
         found: list[bytes] = []
         for partition in range(self.partitions):
             name = self._name(keys.INBOUND_DEAD, partition)
-            found += await self._runtime.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
-        return found[:letters_max]
+            found += await self._runtime.redis.call("LRANGE", name, 0, messages_max - 1, key=name)
+        return found[:messages_max]
 
     async def lengths(self) -> RoutingLengths:
         sums = [0] * 7

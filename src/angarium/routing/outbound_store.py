@@ -1,7 +1,6 @@
-"""Outbound messages in Redis: queued, lent to a deliverer, tried again, given up.
+"""OutboundItem messages in Redis: queued, leased to a deliverer, retried, made dead letters.
 
-Beside `store.py` the only file of the module that calls scripts and knows key names. Whether an
-attempt succeeded is the deliverer's decision; here it becomes one transition.
+The deliverer decides whether an attempt succeeded; the store writes the outcome in one transition.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Any
 
 from angarium.redis.connection import Argument
 from angarium.redis.subscription import Subscription
-from angarium.routing.items import Outbound, encode_outbound, name_of, new_outbound
+from angarium.routing import keys
+from angarium.routing.items import OutboundItem, encode_outbound, new_outbound, outbound_id
 from angarium.routing.store import ACAPY
-from angarium.runtime import keyspace as keys
 from angarium.runtime.headers import check_headers
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.limits import MIB
@@ -29,20 +28,20 @@ PUSH_OUTBOUND = load_script(_PACKAGE, "push_outbound")
 TAKE_OUTBOUND = load_script(_PACKAGE, "take_outbound")
 SETTLE_OUTBOUND = load_script(_PACKAGE, "settle_outbound")
 REVIVE_OUTBOUND = load_script(_PACKAGE, "revive_outbound")
-REVIVE_LETTER = load_script(_PACKAGE, "revive_letter")
+REVIVE_ONE_OUTBOUND = load_script(_PACKAGE, "revive_one_outbound")
 
-# A deliverer that has not said anything by then is gone. A WebSocket may use its time-out twice,
-# and a message waits for its turn before.
-LOAN_MS = 30_000
-LOAN_TIMEOUTS = 3
-# Of one call, unless its caller has less space.
+# Longer than a delivery takes: a WebSocket may use its time-out twice, and a message may wait for
+# its host before.
+LEASE_MS = 30_000
+LEASE_TIMEOUTS = 3
+# Of one call, unless the caller has space for less.
 TAKE_BYTES_MAX = 8 * MIB
-# A URL is the key of an outbound message's events; its beginning tells enough.
-URL_LETTERS_MAX = 200
+# Journal events carry the beginning of the URL as their key.
+URL_CHARS_MAX = 200
 
 
 @dataclass(frozen=True)
-class Loan:
+class DeliveryLease:
     partition: int
     number: bytes
     item: bytes
@@ -50,9 +49,9 @@ class Loan:
 
 @dataclass(frozen=True)
 class Settlement:
-    """How a loan ends. `message` is what goes to the retries or the dead letters."""
+    """The end of a lease. `message` is the item for the retries or the dead letters."""
 
-    loan: Loan
+    lease: DeliveryLease
     outcome: str  # delivered, retried, dead or deferred
     name: str
     url: str
@@ -66,7 +65,7 @@ class Settlement:
 class OutboundStore:
     def __init__(self, runtime: Runtime, layout: str, delivery_timeout_ms: int = 0) -> None:
         self._runtime = runtime
-        self._loan_ms = max(LOAN_MS, LOAN_TIMEOUTS * delivery_timeout_ms)
+        self._lease_ms = max(LEASE_MS, LEASE_TIMEOUTS * delivery_timeout_ms)
         self._acapy = layout == ACAPY
         self.partitions = runtime.keyspace.partitions
         self._wake = runtime.keyspace.global_name(keys.OUTBOUND_WAKE)
@@ -80,23 +79,23 @@ class OutboundStore:
         self._settle = runtime.batched(SETTLE_OUTBOUND, self._settle_keys)
 
     def push(self, url: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Any]:
-        """Queue a message for delivery; the future gives `queued`. HeaderRefused at once."""
+        """Queue a message for delivery; the future gives `queued`. Raises HeaderRefused at once."""
         headers = check_headers(headers)
         message_id = "" if self._acapy else time_ordered_id().hex
         item = new_outbound(url, payload, headers, message_id)
         encoded = encode_outbound(item)
-        partition = self._runtime.keyspace.partition_of(name_of(item))
-        entry = ((), (message_id, shown_url(url), encoded))
+        partition = self._runtime.keyspace.partition_of(outbound_id(item))
+        entry = ((), (message_id, url_for_display(url), encoded))
         queued = self._push[partition].submit(partition, entry, None, len(encoded))
         if self._runtime.tracing is not None:
             carried = read_traceparent(headers.get(TRACEPARENT))
-            self._runtime.tracing.when_queued(name_of(item), "routing send", queued, carried)
+            self._runtime.tracing.when_queued(outbound_id(item), "routing send", queued, carried)
         return queued
 
     async def take(
         self, partition: int, messages_max: int, bytes_max: int = TAKE_BYTES_MAX
-    ) -> list[Loan]:
-        """The last one may go over `bytes_max`."""
+    ) -> list[DeliveryLease]:
+        """Lease due messages. The last one may exceed `bytes_max`."""
         name = self._runtime.keyspace.name
         names = [
             name(keys.OUTBOUND, partition),
@@ -104,55 +103,57 @@ class OutboundStore:
             name(keys.OUTBOUND_TAKEN, partition),
             name(keys.OUTBOUND_LOANS, partition),
         ]
-        args = (messages_max, self._loan_ms, bytes_max)
+        args = (messages_max, self._lease_ms, bytes_max)
         reply = await self._runtime.run(TAKE_OUTBOUND, partition, names, args)
-        return [Loan(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)]
+        return [
+            DeliveryLease(partition, reply[at], reply[at + 1]) for at in range(0, len(reply), 2)
+        ]
 
     def settle(self, end: Settlement) -> asyncio.Future[Any]:
-        """The future gives `settled`, or `gone` when another deliverer has it by now."""
+        """The future gives `settled`, or `gone` when the lease had expired and is taken."""
         args: tuple[Argument, ...] = (
-            end.loan.number,
+            end.lease.number,
             end.outcome + ("+" if end.foreign else ""),
             end.name,
-            shown_url(end.url),
+            url_for_display(end.url),
             end.attempt,
             end.message,
             end.delay_ms,
             end.reason,
         )
-        return self._settle.submit(end.loan.partition, ((), args), None, len(end.message))
+        return self._settle.submit(end.lease.partition, ((), args), None, len(end.message))
 
-    async def dead(self, letters_max: int) -> list[bytes]:
-        """The oldest dead letters of each partition, as they stand."""
+    async def dead_letters(self, messages_max: int) -> list[bytes]:
+        """The oldest dead letters of each partition, as stored in Redis."""
         found: list[bytes] = []
         for partition in range(self.partitions):
             name = self._runtime.keyspace.name(keys.OUTBOUND_DEAD, partition)
-            found += await self._runtime.redis.call("LRANGE", name, 0, letters_max - 1, key=name)
-        return found[:letters_max]
+            found += await self._runtime.redis.call("LRANGE", name, 0, messages_max - 1, key=name)
+        return found[:messages_max]
 
-    async def revive(self, letters_max: int) -> int:
-        """Dead letters back to the queue; how many."""
+    async def revive(self, messages_max: int) -> int:
+        """Queue dead letters again; returns how many."""
         revived = 0
         for partition in range(self.partitions):
             names = [
                 self._runtime.keyspace.name(key, partition)
                 for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
             ]
-            args = (self._wake, partition, letters_max - revived)
+            args = (self._wake, partition, messages_max - revived)
             reply = await self._runtime.run(REVIVE_OUTBOUND, partition, names, args)
             revived += int(reply[1])
         return revived
 
-    async def revive_one(self, message_id: str, letters_max: int) -> str:
-        """'revived' | 'unknown' | 'unreadable'; looked for among the oldest of each partition."""
+    async def revive_one(self, message_id: str, messages_max: int) -> str:
+        """Returns 'revived', 'unknown' or 'unreadable'. Searches the oldest of each partition."""
         status = "unknown"
         for partition in range(self.partitions):
             names = [
                 self._runtime.keyspace.name(key, partition)
                 for key in (keys.OUTBOUND, keys.OUTBOUND_DEAD)
             ]
-            args = (self._wake, partition, message_id, letters_max)
-            reply = await self._runtime.run(REVIVE_LETTER, partition, names, args)
+            args = (self._wake, partition, message_id, messages_max)
+            reply = await self._runtime.run(REVIVE_ONE_OUTBOUND, partition, names, args)
             status = status_of(reply)
             if status != "unknown":
                 break
@@ -173,11 +174,11 @@ class OutboundStore:
         ]
 
 
-def shown_url(url: str) -> str:
-    """As the journal and logs may have it: without secrets, and not longer than it helps."""
-    return (redacted(url) if "@" in url or "?" in url else url)[:URL_LETTERS_MAX]
+def url_for_display(url: str) -> str:
+    """The URL for the journal and the logs: without secrets, and shortened."""
+    return (redacted(url) if "@" in url or "?" in url else url)[:URL_CHARS_MAX]
 
 
-def is_foreign(item: Outbound) -> bool:
-    """Queued by another writer, or in a layout without ids: nobody has noted it yet."""
+def is_foreign(item: OutboundItem) -> bool:
+    """No `outbound_accepted` event exists yet: another program queued it, or it has no id."""
     return not item.id and item.failures == 0

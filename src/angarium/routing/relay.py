@@ -1,9 +1,9 @@
-"""The role `relay`: messages from the outside world into the lists of their recipients.
+"""The role `relay`: accepts messages over HTTP and WebSocket and queues them for their recipients.
 
-A message is answered with 200 when it is queued, and not before. It is queued by the batch that
-gathers what all connections brought at the same time. A sender that asks for a response over its
-own connection gets the answer of the instance that handled the message, or after 15 s an empty
-one. Bad input is answered and forgotten; nothing of it reaches Redis.
+The relay answers 200 when a message is queued, not before. Messages that arrive at the same time on
+any connection are queued in one batch. A sender that asks for a response on its own connection gets
+the response of the instance that handled the message, or an empty one after 15 s. The relay
+answers bad input with an error and writes none of it to Redis.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import Any
 from picows import ws_create_server
 from prometheus_client import Counter
 
-from angarium.routing.callers import Callers
 from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.flow import SOCKET_BYTES, Flow
+from angarium.routing.flow_control import SOCKET_BYTES, FlowControl
 from angarium.routing.items import DirectResponse, decode_response
-from angarium.routing.listening import check_layout, rules_of, server_tls
+from angarium.routing.pending_calls import PendingCalls
 from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
-from angarium.routing.status import Status, StatusDesk, status_socket
+from angarium.routing.role_settings import check_layout, routing_rules, server_tls
+from angarium.routing.settings import RoutingSettings
+from angarium.routing.status import RoleStatus, StatusServer, check_status_port
 from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
-from angarium.runtime.figures import INTERVAL_S, Figures
+from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
 
 SETTING = "ANGARIUM_ROUTING__INBOUND"
-# How often answers are looked for when no hint came; only while somebody waits.
-ANSWERS_POLL_S = 0.25
+# Poll interval for direct responses, without hints; only while a caller waits.
+RESPONSES_POLL_S = 0.25
 SWEEP_S = 1.0
 HANDSHAKE_S_MAX = 10
 WS_IDLE_S = 30
@@ -46,22 +47,21 @@ MESSAGES = Counter(
 )
 
 
-def check(settings: Settings, app: Angarium) -> None:
-    """Ports that are taken are found before Redis is touched."""
+def check(settings: CommonSettings, app: Angarium) -> None:
+    """Fails on a port in use before anything connects to Redis."""
     check_layout(settings)
     server_tls(settings)
-    for _, host, port in settings.routing.inbound:
+    for _, host, port in settings.group(RoutingSettings).inbound:
         listen(host, port, SETTING).close()
-    if settings.routing.status_host is not None and settings.routing.status_port is not None:
-        status_socket(settings.routing.status_host, settings.routing.status_port).close()
+    check_status_port(settings)
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:
     return Relay(runtime)
 
 
-class Desk:
-    """Takes messages of one transport."""
+class RelayIntake:
+    """Accepts the messages of one listener and queues them."""
 
     def __init__(self, relay: Relay, transport: str) -> None:
         limits = relay.runtime.settings.limits
@@ -78,14 +78,14 @@ class Desk:
         self.refused = MESSAGES.labels(transport, "refused")
         self.failed = MESSAGES.labels(transport, "failed")
 
-    def enter(self, connection: HttpConnection | WsConnection) -> bool:
+    def add(self, connection: HttpConnection | WsConnection) -> bool:
         self.connections.add(connection)
         return len(self.connections) <= self._connections_max
 
-    def leave(self, connection: HttpConnection | WsConnection) -> None:
+    def remove(self, connection: HttpConnection | WsConnection) -> None:
         self.connections.discard(connection)
 
-    def take(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
+    def accept(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
         try:
             envelope = read_envelope(body, self._recip_key_bytes_max)
         except (InputInvalid, LimitExceeded):
@@ -98,20 +98,20 @@ class Desk:
             )
             answer: asyncio.Future[DirectResponse | None] = relay.loop_.create_future()
         else:
-            txn_id, answer = relay.callers.expect()
+            txn_id, answer = relay.calls.open()
             try:
                 queued = relay.store.process_payload_recip_key(
                     envelope.recip_key, body, self._transport, txn_id
                 )
             except AngariumError:
-                answer.cancel()  # its place is free again
+                answer.cancel()  # frees its slot among the waiting calls
                 raise
 
         size_bytes = len(body)
-        self.flow.took(size_bytes)
+        self.flow.message_received(size_bytes)
 
         def done(future: asyncio.Future[Any]) -> None:
-            self.flow.stored(size_bytes)
+            self.flow.message_released(size_bytes)
             error = None if future.cancelled() else future.exception()
             if error is None and not future.cancelled():
                 relay.queued += 1
@@ -133,77 +133,74 @@ class Desk:
 class Relay(Service):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("relay", clock=runtime.clock)
-        settings = runtime.settings.routing
+        settings = runtime.settings.group(RoutingSettings)
         self.runtime = runtime
         self.loop_ = asyncio.get_running_loop()
-        self.store = RoutingStore(runtime, rules_of(runtime.settings), runtime.settings.limits)
-        self.callers = Callers(
+        self.store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
+        self.calls = PendingCalls(
             settings.direct_response_timeout_ms / 1000, runtime.settings.limits.relay_callers_max
         )
-        self.flow = Flow(runtime.settings.limits.relay_bytes_max)
-        self.status = Status(runtime, lambda: self.ready)
+        self.flow = FlowControl(runtime.settings.limits.relay_bytes_max)
+        self.status = RoleStatus(runtime, lambda: self.ready)
         self.queued = 0
         self._reported = 0
         self._tls = server_tls(runtime.settings)
-        self._desks: list[Desk] = []
+        self.intakes: list[RelayIntake] = []
         self._servers: list[asyncio.Server] = []
-        self._status_desk = StatusDesk(self.status)
-        self._figures = Figures(runtime, "relay")
+        self._status_server = StatusServer(self.status)
+        self._reporter = ProcessReporter(runtime, "relay")
 
     async def on_start(self) -> None:
-        settings = self.runtime.settings.routing
-        for transport, host, port in settings.inbound:
+        settings = self.runtime.settings
+        for transport, host, port in settings.group(RoutingSettings).inbound:
             await self._open(transport, host, port)
-        if settings.status_host is not None and settings.status_port is not None:
-            self.ports["status"] = await self._status_desk.open(
-                settings.status_host, settings.status_port
-            )
+        self.ports |= await self._status_server.open(settings)
         self.spawn("answer_hints", self._follow_hints)
-        self._answers = self.loop("answers", self._fetch_answers, ANSWERS_POLL_S, until="stop")
-        self.loop("status", self.status.look, SWEEP_S, until="stop")
-        self.loop("connections", self._sweep, SWEEP_S, until="stop")
-        self.loop("figures", self._report, INTERVAL_S, until="stop")
+        self._fetching = self.loop("answers", self._fetch_responses, RESPONSES_POLL_S, until="stop")
+        self.loop("status", self.status.check, SWEEP_S, until="stop")
+        self.loop("connections", self._close_overdue, SWEEP_S, until="stop")
+        self.loop("report", self._report, INTERVAL_S, until="stop")
 
     async def on_quiet(self) -> None:
         for server in self._servers:
             server.close()
-        for desk in self._desks:
-            for connection in list(desk.connections):
+        for intake in self.intakes:
+            for connection in list(intake.connections):
                 connection.quiet()
 
     async def on_stop(self) -> None:
-        # Messages in the batcher are queued before it closes; those who wait need not.
-        self.callers.end()
+        # The batcher queues its messages before it closes. Waiting callers get no response.
+        self.calls.end_all()
         await self.passes_ended()
-        await self._figures.withdraw()
+        await self._reporter.withdraw()
 
     async def on_close(self) -> None:
-        self.callers.end()
+        self.calls.end_all()
         for server in self._servers:
             server.close()
-        self._status_desk.close()
-        for desk in self._desks:
-            for connection in list(desk.connections):
+        self._status_server.close()
+        for intake in self.intakes:
+            for connection in list(intake.connections):
                 connection.quiet()
-        self._servers, self._desks = [], []
+        self._servers, self.intakes = [], []
 
     async def _open(self, transport: str, host: str, port: int) -> None:
-        desk = Desk(self, transport)
+        intake = RelayIntake(self, transport)
         listener = listen(host, port, SETTING)
-        # Connections inherit it.
+        # Accepted connections inherit the buffer size.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
         tls = self._tls
         handshake_s = None if tls is None else HANDSHAKE_S_MAX
         if transport == "http":
             server = await self.loop_.create_server(
-                lambda: HttpConnection(desk),
+                lambda: HttpConnection(intake),
                 sock=listener,
                 ssl=tls,
                 ssl_handshake_timeout=handshake_s,
             )
         else:
             server = await ws_create_server(
-                listener_of(desk),
+                listener_of(intake),
                 sock=listener,
                 ssl=tls,
                 ssl_handshake_timeout=handshake_s,
@@ -211,9 +208,9 @@ class Relay(Service):
                 enable_auto_ping=True,
                 auto_ping_idle_timeout=WS_IDLE_S,
                 auto_ping_reply_timeout=WS_PONG_S,
-                max_frame_size=desk.body_bytes_max + 1,
+                max_frame_size=intake.body_bytes_max + 1,
             )
-        self._desks.append(desk)
+        self.intakes.append(intake)
         self._servers.append(server)
         name = transport
         while name in self.ports:
@@ -221,35 +218,35 @@ class Relay(Service):
         self.ports[name] = listener.getsockname()[1]
 
     async def _follow_hints(self) -> None:
-        async with self.store.response_hints(self.callers.relay) as hints:
+        async with self.store.response_hints(self.calls.relay_id) as hints:
             while True:
                 await hints.receive()
-                self._answers.wake()
+                self._fetching.wake()
 
-    async def _fetch_answers(self) -> None:
-        if not len(self.callers):
+    async def _fetch_responses(self) -> None:
+        if not len(self.calls):
             return
-        for item in await self.store.take_responses(self.callers.relay):
+        for item in await self.store.take_responses(self.calls.relay_id):
             try:
-                self.callers.answer(decode_response(item))
+                self.calls.resolve(decode_response(item))
             except ItemInvalid as error:
                 self.log.warning("answer_unreadable", problem=str(error))
 
-    async def _sweep(self) -> None:
-        self._status_desk.sweep()
-        for desk in self._desks:
-            for connection in list(desk.connections):
+    async def _close_overdue(self) -> None:
+        self._status_server.close_overdue()
+        for intake in self.intakes:
+            for connection in list(intake.connections):
                 if connection.overdue:
                     connection.give_up()
 
     async def _report(self) -> None:
-        figures: dict[str, float | str] = {
-            "connections": sum(len(desk.connections) for desk in self._desks),
-            "waiting_callers": len(self.callers),
-            "waiting_bytes": self.flow.taken + self.flow.begun,
+        metrics: dict[str, float | str] = {
+            "connections": sum(len(intake.connections) for intake in self.intakes),
+            "waiting_callers": len(self.calls),
+            "waiting_bytes": self.flow.complete_bytes + self.flow.partial_bytes,
             "queued": self.queued,
             "queued_per_s": round((self.queued - self._reported) / INTERVAL_S, 1),
         }
         self._reported = self.queued
-        await self._figures.report(figures)
-        self.log.info("figures", **figures)
+        await self._reporter.report(metrics)
+        self.log.info("figures", **metrics)

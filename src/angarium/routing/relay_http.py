@@ -1,10 +1,10 @@
-"""HTTP at the relay: one connection, from bytes to a queued message and an answer.
+"""One HTTP connection of the relay: reads requests, hands messages to the intake, writes responses.
 
-Requests of a connection are answered one after the other, in the order they came. No task is
-made for a message: it joins the next batch, and the batch's end writes the answer. A peer that
-sends slowly, says too much or connects too often is told so and let go; one that does not read
-its answers gets no further ones, and is cut off. While the relay holds too much, a request that has
-begun is not read further; what has begun is bounded over all connections.
+A connection's requests are answered one after the other, in their order. A message needs no task:
+it joins the next batch, and the end of the batch writes the response. A peer that sends too slowly,
+too much or on too many connections gets an error response, and the connection is closed. A peer
+that does not read its responses is disconnected. While the relay is full, it stops reading requests
+that have begun; their bytes are bounded over all connections.
 """
 
 from __future__ import annotations
@@ -16,48 +16,49 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from angarium.routing import http1
-from angarium.routing.flow import Flow
+from angarium.routing.flow_control import FlowControl
 from angarium.routing.items import DirectResponse
 from angarium.runtime.errors import AngariumError, Overloaded
 
 PROBLEM = "application/problem+json"
-# A body of the largest size takes this long on a slow mobile line; a message takes a moment.
+# The largest body takes this long on a slow mobile line.
 REQUEST_S_MAX = 30.0
-# Between two requests: as common proxies hold their connections.
+# Between two requests: as long as common proxies keep their connections.
 IDLE_S_MAX = 75.0
-# Unsent bytes of answers; a peer that does not read them is not worth more memory.
+# Unsent response bytes of one connection.
 UNREAD_BYTES_MAX = 256 * 1024
-# How long a refused peer may go on sending: closing at once would reset the connection, and the
-# peer would lose the answer that says why. And how long one that has ended its side is answered.
+# How long a refused peer may go on sending. Closing at once would reset the connection, and the
+# peer would lose the response that gives the reason. Also how long a peer that has closed its side
+# may wait for a response.
 LINGER_S_MAX = 5.0
 
 
-class Desk(Protocol):
-    """Who takes what a connection brings."""
+class HttpIntake(Protocol):
+    """Accepts the requests of connections."""
 
     body_bytes_max: int
-    flow: Flow
+    flow: FlowControl
 
-    def enter(self, connection: HttpConnection) -> bool:
-        """Whether there is space for one more."""
+    def add(self, connection: HttpConnection) -> bool:
+        """False when there are too many connections."""
 
-    def leave(self, connection: HttpConnection) -> None: ...
+    def remove(self, connection: HttpConnection) -> None: ...
 
-    def take(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
-        """A message came: done when it is queued and, if its sender waits, answered."""
+    def accept(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
+        """Done when the message is queued and, if its sender waits, has its response."""
 
     def status(self, path: str, headers: dict[bytes, bytes]) -> bytes | None:
-        """The answer to a question after the relay's state, if it is one."""
+        """The HTTP response of a status endpoint; None for any other path."""
 
 
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
-        "_begun_bytes",
         "_closing",
-        "_desk",
         "_ended_by_peer",
+        "_intake",
         "_lingering",
         "_loop",
+        "_partial_bytes",
         "_reader",
         "_transport",
         "_unread",
@@ -65,13 +66,13 @@ class HttpConnection(asyncio.Protocol):
         "since",
     )
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, intake: HttpIntake) -> None:
+        self._intake = intake
         self._loop = asyncio.get_running_loop()
-        self._reader = http1.RequestReader(desk.body_bytes_max)
+        self._reader = http1.HttpRequestReader(intake.body_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._waiting: asyncio.Future[DirectResponse | None] | None = None
-        self._begun_bytes = 0
+        self._partial_bytes = 0
         self._closing = False
         self._ended_by_peer = False
         self._lingering = False
@@ -81,47 +82,47 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
-        if not self._desk.enter(self):
-            self._say_refused(503, "too many connections; try again later")
+        if not self._intake.add(self):
+            self._write_refusal(503, "too many connections; try again later")
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
-        self._desk.leave(self)
-        self._desk.flow.leave(self)
-        self._desk.flow.grew(-self._begun_bytes)
-        self._begun_bytes = 0
+        self._intake.remove(self)
+        self._intake.flow.remove(self)
+        self._intake.flow.partial_grew(-self._partial_bytes)
+        self._partial_bytes = 0
         if self._waiting is not None:
-            self._waiting.cancel()  # nobody is left to hear the answer; the message is queued
+            self._waiting.cancel()  # the message is queued; nobody reads its response
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        was_idle = not self._reader.midway
+        was_idle = not self._reader.in_progress
         self._reader.feed(data)
         if self._waiting is None and not self._unread:
-            self._go_on()
+            self._handle_requests()
         else:
-            # Requests behind the one in work wait in the kernel, not here.
+            # Requests after the current one wait in the kernel, not here.
             self._stop_reading()
-        if was_idle and self._reader.midway:
+        if was_idle and self._reader.in_progress:
             self.since = self._loop.time()
-        self._bound()
+        self._check_limits()
 
-    def _bound(self) -> None:
-        """Count what is here of a request that has begun, and stop to read it at the limit."""
-        held, flow = self._reader.held_bytes, self._desk.flow
-        grown, self._begun_bytes = held - self._begun_bytes, held
+    def _check_limits(self) -> None:
+        """Count the bytes of a request that has begun; stop reading when the relay is full."""
+        held, flow = self._reader.buffered_bytes, self._intake.flow
+        grown, self._partial_bytes = held - self._partial_bytes, held
         try:
-            flow.grew(grown)
+            flow.partial_grew(grown)
         except Overloaded as error:
-            # Behind a request in work there is one read at most, and its answer comes first.
+            # During a request at most one more read arrives, and the response goes first.
             if self._waiting is None and not self._closing:
                 self._refuse(error.http_status, str(error))
-                self._reader = http1.RequestReader(self._desk.body_bytes_max)
-                flow.grew(-held)
-                self._begun_bytes = 0
-        if flow.full and self._reader.midway and self._waiting is None and not self._closing:
+                self._reader = http1.HttpRequestReader(self._intake.body_bytes_max)
+                flow.partial_grew(-held)
+                self._partial_bytes = 0
+        if flow.full and self._reader.in_progress and self._waiting is None and not self._closing:
             self._stop_reading()
             flow.pause(self)
 
@@ -136,8 +137,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        # A peer that only stopped writing still gets its answers, and then the end. Most have
-        # gone altogether, so this is not waited for as long as by others.
+        # A peer that only stopped writing still gets its responses. Most such peers have gone
+        # altogether, so the time limit is shorter from now on.
         self._ended_by_peer = True
         self.since = self._loop.time()
         return self._waiting is not None and not self._tls
@@ -154,39 +155,39 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def overdue(self) -> bool:
-        """It took too long to ask, to read its answer or to go, or has been idle for too long."""
+        """The peer took too long to send, to read or to close, or was idle for too long."""
         if self._waiting is not None and not self._unread and not self._ended_by_peer:
             return False
-        if self._desk.flow.pauses(self) and not self._closing:
-            return False  # the peer is not to blame
+        if self._intake.flow.is_paused(self) and not self._closing:
+            return False  # the relay stopped reading, not the peer sending
         if self._lingering or self._ended_by_peer:
             limit_s = LINGER_S_MAX
         elif self._closing:
             limit_s = REQUEST_S_MAX
         else:
-            limit_s = REQUEST_S_MAX if self._reader.midway or self._unread else IDLE_S_MAX
+            limit_s = REQUEST_S_MAX if self._reader.in_progress or self._unread else IDLE_S_MAX
         return self._loop.time() - self.since > limit_s
 
     def give_up(self) -> None:
         if self._closing or self._unread or self._ended_by_peer:
-            # Closing would wait until the peer has read everything.
+            # `close` would wait until the peer has read everything.
             self._closing = True
             if self._transport is not None:
                 self._transport.abort()
-        elif self._reader.midway:
+        elif self._reader.in_progress:
             self._refuse(408, "the request took too long")
         else:
             self.close()
 
     def quiet(self) -> None:
-        """No further request: close now, or after the answer that is due."""
+        """Accept no further request; close now, or after the current response."""
         if self._waiting is None:
             self.close()
         self._closing = True
 
     @property
     def _tls(self) -> bool:
-        """Where half a connection can't be closed."""
+        """TLS can't close one direction of a connection."""
         return self._transport is not None and not self._transport.can_write_eof()
 
     def close(self) -> None:
@@ -196,22 +197,22 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _go_on(self) -> None:
+    def _handle_requests(self) -> None:
         try:
             while self._waiting is None and not self._closing and not self._unread:
                 request = self._reader.next_request()
                 if request is None:
-                    if self._reader.waits_for_leave:
+                    if self._reader.expects_continue:
                         self._write(http1.CONTINUE)
                     return
                 self._answer(request)
-        except http1.Refused as refusal:
+        except http1.HttpRequestRefused as refusal:
             self._refuse(refusal.status, str(refusal))
 
-    def _answer(self, request: http1.Request) -> None:
+    def _answer(self, request: http1.HttpRequest) -> None:
         if request.method == "POST":
             try:
-                future = self._desk.take(request.body)
+                future = self._intake.accept(request.body)
             except AngariumError as error:
                 self._write(_problem(error, keep_alive=request.keep_alive))
                 self._ended(request.keep_alive)
@@ -220,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
             future.add_done_callback(self._answered if request.keep_alive else self._answered_last)
             return
         if request.method in ("GET", "HEAD"):
-            answer = self._desk.status(request.target.partition("?")[0], request.headers)
+            answer = self._intake.status(request.target.partition("?")[0], request.headers)
             if answer is None:
                 answer = _greeting(request.target)
             head, end, _ = answer.partition(b"\r\n\r\n")
@@ -242,14 +243,14 @@ class HttpConnection(asyncio.Protocol):
         self.close()
 
     def _resume(self) -> None:
-        """What the peer sent meanwhile."""
+        """Read again, beginning with the bytes that arrived during the last request."""
         if self._transport is None:
             return
-        if not self._desk.flow.pauses(self):
+        if not self._intake.flow.is_paused(self):
             self._transport.resume_reading()
-        if self._reader.midway:
-            self._go_on()
-            self._bound()
+        if self._reader.in_progress:
+            self._handle_requests()
+            self._check_limits()
         if self._ended_by_peer and self._waiting is None:
             self.close()
 
@@ -259,8 +260,8 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def _refuse(self, status: int, problem: str) -> None:
-        """Say why, and wait for the peer to have read it: it may still be sending."""
-        self._say_refused(status, problem)
+        """Send the reason, and give the peer time to read it: it may still be sending."""
+        self._write_refusal(status, problem)
         self._closing = self._lingering = True
         self.since = self._loop.time()
         if self._ended_by_peer:
@@ -268,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._transport is not None and not self._tls:
             self._transport.write_eof()
 
-    def _say_refused(self, status: int, problem: str) -> None:
+    def _write_refusal(self, status: int, problem: str) -> None:
         detail = {"title": problem, "status": status, "code": "http_refused"}
         self._write(http1.response(status, msgspec.json.encode(detail), PROBLEM, keep_alive=False))
 
@@ -302,7 +303,7 @@ def _problem(error: AngariumError, *, keep_alive: bool = True) -> bytes:
 
 
 def _greeting(target: str) -> bytes:
-    """People paste an invitation's URL into a browser and should learn what it is."""
+    """A person who opens an invitation's URL in a browser learns what it is."""
     if "c_i=" in target or "oob=" in target:
         text = b"This is an invitation to connect. Open it with your agent or wallet.\n"
         return http1.response(200, text, "text/plain; charset=utf-8")

@@ -1,11 +1,11 @@
-"""WebSocket at the relay: each message of a connection is queued, text or binary.
+"""One WebSocket connection of the relay: queues each message, text or binary.
 
-A message that asks for a response gets it on the same connection. What is no envelope ends the
-connection with close code 1007 and the reason; what can't be queued now, with 1013. Messages of
-one connection for one key are queued in the order they came. The relay stops to read from a
-connection that has too much without an answer, or that does not read its answers, and from any
-that brings more while the relay itself holds too much. A peer that begins a message and does not
-end it, or does not read its answers, is cut off.
+A message that asks for a response gets it on the same connection. A message that is no envelope
+closes the connection with code 1007 and the reason; one that can't be queued now, with 1013.
+Messages of one connection for one key are queued in their order. The relay stops reading from a
+connection with too many unfinished messages, from a peer that does not read its responses, and from
+any connection that brings more while the relay is full. A peer that begins a message and does not
+end it, or does not read its responses, is disconnected.
 """
 
 from __future__ import annotations
@@ -16,80 +16,80 @@ from typing import Protocol
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest
 
-from angarium.routing.flow import Flow
+from angarium.routing.flow_control import FlowControl
 from angarium.routing.items import DirectResponse
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded, Overloaded
 
 # The close frame holds 125 bytes, two of them the code.
 REASON_BYTES_MAX = 123
-# For a message that comes in pieces, for answers to be read, and for a close frame to be answered.
-PATIENCE_S = 30.0
+# For the end of a fragmented message, for reading responses, and for the answer to a close frame.
+PEER_S_MAX = 30.0
 MESSAGE = (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION)
 
 
-class Desk(Protocol):
-    """Who takes what a connection brings."""
+class WsIntake(Protocol):
+    """Accepts the messages of connections."""
 
     body_bytes_max: int
     connection_messages_max: int
     connection_bytes_max: int
-    flow: Flow
+    flow: FlowControl
 
-    def enter(self, connection: WsConnection) -> bool:
-        """Whether there is space for one more."""
+    def add(self, connection: WsConnection) -> bool:
+        """False when there are too many connections."""
 
-    def leave(self, connection: WsConnection) -> None: ...
+    def remove(self, connection: WsConnection) -> None: ...
 
-    def take(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
-        """A message came: done when it is queued and, if its sender waits, answered."""
+    def accept(self, body: bytes) -> asyncio.Future[DirectResponse | None]:
+        """Done when the message is queued and, if its sender waits, has its response."""
 
 
 class WsConnection(WSListener):
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, intake: WsIntake) -> None:
         super().__init__()
-        self._desk = desk
+        self._intake = intake
         self._transport: WSTransport | None = None
         self._loop = asyncio.get_running_loop()
-        self._parts = bytearray()
-        self._begun_bytes = 0
-        self._began_s: float | None = None  # a message whose last piece has not come
-        self._unread_s: float | None = None  # answers that the peer does not read
+        self._fragments = bytearray()
+        self._partial_bytes = 0
+        self._began_s: float | None = None  # when a message began that has not ended
+        self._unread_s: float | None = None  # when the peer stopped reading responses
         self._ended_s: float | None = None
-        # Messages without an answer, with their bytes.
-        self._answers: dict[asyncio.Future[DirectResponse | None], int] = {}
-        self._bytes = 0
-        self._pauses: set[str] = set()  # why this connection is not read from
+        # Unfinished messages with their sizes.
+        self._unfinished: dict[asyncio.Future[DirectResponse | None], int] = {}
+        self._unfinished_bytes = 0
+        self._pauses: set[str] = set()  # the reasons why the relay does not read
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        if not self._desk.enter(self):
+        if not self._intake.add(self):
             self._end(WSCloseCode.TRY_AGAIN_LATER, "too many connections")
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
-        self._desk.leave(self)
-        self._desk.flow.leave(self)
-        self._forget_parts()
-        for answer in list(self._answers):
-            answer.cancel()  # nobody is left to hear it; the message is queued
+        self._intake.remove(self)
+        self._intake.flow.remove(self)
+        self._drop_fragments()
+        for answer in list(self._unfinished):
+            answer.cancel()  # the message is queued; nobody reads its response
 
     def pause_writing(self) -> None:
-        # Pings are answered too: without this, a peer that only pings could fill our memory.
+        # Responses to pings count too: a peer that only pings could fill the memory.
         self._unread_s = self._loop.time()
-        self._pause("answers are not read")
+        self._pause("responses are not read")
 
     def resume_writing(self) -> None:
         self._unread_s = None
-        self._read_on("answers are not read")
+        self._unpause("responses are not read")
 
     def resume(self) -> None:
-        self._read_on("relay is full")
+        self._unpause("relay is full")
 
     @property
     def overdue(self) -> bool:
         since = (self._began_s, self._unread_s, self._ended_s)
         oldest_s = min((at_s for at_s in since if at_s is not None), default=None)
-        return oldest_s is not None and self._loop.time() - oldest_s > PATIENCE_S
+        return oldest_s is not None and self._loop.time() - oldest_s > PEER_S_MAX
 
     def give_up(self) -> None:
         if self._transport is not None:
@@ -101,62 +101,65 @@ class WsConnection(WSListener):
             transport.send_close(frame.get_close_code() or WSCloseCode.OK)
             transport.disconnect()
         elif kind in MESSAGE and self._ended_s is None:
-            self._take_part(frame)
+            self._add_fragment(frame)
 
     def quiet(self) -> None:
         self._end(WSCloseCode.GOING_AWAY, "the relay is shutting down")
 
-    def _take_part(self, frame: WSFrame) -> None:
-        self._parts += frame.get_payload_as_memoryview()
-        if len(self._parts) > self._desk.body_bytes_max:
+    def _add_fragment(self, frame: WSFrame) -> None:
+        self._fragments += frame.get_payload_as_memoryview()
+        if len(self._fragments) > self._intake.body_bytes_max:
             self._end(WSCloseCode.MESSAGE_TOO_BIG, "the message is too long")
         elif frame.fin:
-            body = bytes(self._parts)
-            self._forget_parts()
-            self._take(body)
+            body = bytes(self._fragments)
+            self._drop_fragments()
+            self._accept(body)
         else:
-            self._await_end()
+            self._count_partial()
 
-    def _await_end(self) -> None:
-        """A message has begun: its time and its bytes count."""
+    def _count_partial(self) -> None:
+        """Count the time and the bytes of a message that has begun."""
         if self._began_s is None:
             self._began_s = self._loop.time()
-        grown, self._begun_bytes = len(self._parts) - self._begun_bytes, len(self._parts)
+        grown, self._partial_bytes = (
+            len(self._fragments) - self._partial_bytes,
+            len(self._fragments),
+        )
         try:
-            self._desk.flow.grew(grown)
+            self._intake.flow.partial_grew(grown)
         except Overloaded as error:
             self._refuse(error)
 
-    def _forget_parts(self) -> None:
-        self._desk.flow.grew(-self._begun_bytes)
-        self._begun_bytes, self._began_s = 0, None
-        self._parts.clear()
+    def _drop_fragments(self) -> None:
+        self._intake.flow.partial_grew(-self._partial_bytes)
+        self._partial_bytes, self._began_s = 0, None
+        self._fragments.clear()
 
-    def _take(self, body: bytes) -> None:
+    def _accept(self, body: bytes) -> None:
         try:
-            answer = self._desk.take(body)
+            answer = self._intake.accept(body)
         except AngariumError as error:
             self._refuse(error)
             return
-        self._answers[answer] = len(body)
-        self._bytes += len(body)
-        answer.add_done_callback(self._taken)
-        desk = self._desk
-        if len(self._answers) >= desk.connection_messages_max or (
-            self._bytes >= desk.connection_bytes_max
+        self._unfinished[answer] = len(body)
+        self._unfinished_bytes += len(body)
+        answer.add_done_callback(self._finished)
+        intake = self._intake
+        if len(self._unfinished) >= intake.connection_messages_max or (
+            self._unfinished_bytes >= intake.connection_bytes_max
         ):
-            self._pause("too much without an answer")
-        if desk.flow.full:
+            self._pause("too many unfinished messages")
+        if intake.flow.full:
             self._pause("relay is full")
-            desk.flow.pause(self)
+            intake.flow.pause(self)
 
-    def _taken(self, future: asyncio.Future[DirectResponse | None]) -> None:
-        self._bytes -= self._answers.pop(future)
+    def _finished(self, future: asyncio.Future[DirectResponse | None]) -> None:
+        self._unfinished_bytes -= self._unfinished.pop(future)
         if self._pauses and (
-            len(self._answers) <= self._desk.connection_messages_max // 2
-            and self._bytes <= self._desk.connection_bytes_max // 2
+            len(self._unfinished) <= self._intake.connection_messages_max // 2
+            and self._unfinished_bytes <= self._intake.connection_bytes_max // 2
         ):
-            self._read_on("too much without an answer")
+            self._unpause("too many unfinished messages")
         error = None if future.cancelled() else future.exception()
         if isinstance(error, AngariumError):
             self._refuse(error)
@@ -167,12 +170,12 @@ class WsConnection(WSListener):
             self._transport.send(WSMsgType.TEXT if text else WSMsgType.BINARY, answer.body)
 
     def _pause(self, why: str) -> None:
-        """What picows has read already still comes, up to a socket buffer."""
+        """Bytes that picows has read already still arrive, up to a socket buffer."""
         if not self._pauses and (transport := self._open_transport) is not None:
             transport.pause_reading()
         self._pauses.add(why)
 
-    def _read_on(self, why: str) -> None:
+    def _unpause(self, why: str) -> None:
         was_paused = bool(self._pauses)
         self._pauses.discard(why)
         if was_paused and not self._pauses and (transport := self._open_transport) is not None:
@@ -196,11 +199,11 @@ class WsConnection(WSListener):
     def _end(self, code: WSCloseCode, reason: str) -> None:
         if self._transport is not None and self._ended_s is None:
             self._ended_s = self._loop.time()
-            self._forget_parts()
+            self._drop_fragments()
             short = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
             self._transport.send_close(code, short)
             self._transport.disconnect(graceful=True)
 
 
-def listener_of(desk: Desk) -> Callable[[WSUpgradeRequest], WsConnection]:
-    return lambda _: WsConnection(desk)
+def listener_of(intake: WsIntake) -> Callable[[WSUpgradeRequest], WsConnection]:
+    return lambda _: WsConnection(intake)

@@ -1,8 +1,8 @@
-"""Recipient keys, instances and inbound messages in Redis: every transition of them by name.
+"""Recipient keys, instances and inbound messages in Redis: one method for each transition.
 
-The only file, with `outbound_store.py`, that calls scripts and knows key names. It decides
-nothing: what a script answered comes back as a value or as an error. One store serves both
-layouts; which one is an argument of the scripts.
+The store decides nothing: it returns a script's reply as a value, or raises it as an error. It
+serves both layouts; the scripts get the layout as an argument. The methods of the seed's four
+operations have the seed's names.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 
 from angarium.redis.connection import Argument
 from angarium.redis.subscription import Subscription
+from angarium.routing import keys
 from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
-from angarium.runtime import keyspace as keys
 from angarium.runtime.ids import time_ordered_id
+from angarium.runtime.key import Key
 from angarium.runtime.limits import Limits
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
@@ -43,11 +44,11 @@ REVIVE_INBOUND = load_script(_PACKAGE, "revive_inbound")
 REBALANCE_KEYS = load_script(_PACKAGE, "rebalance_keys")
 
 ACAPY = "acapy"
-# Keys of a stale instance that one call moves: about ten milliseconds of Redis.
+# Keys of a stale instance that one call moves: about ten milliseconds of Redis time.
 MOVES_MAX = 1_000
-# An answer that no relay fetched by then has no caller left: they wait for 15 s.
+# Callers wait for 15 s, so an older response has no caller.
 RESPONSE_EXPIRES_MS = 60_000
-# Looked at in one go; in the list that all relays share, older ones of others are given up.
+# Of one call. In the list that all relays share, older responses for other relays are dropped.
 RESPONSES_MAX = 1_000
 MAPS = (
     keys.PENDING_COUNTS,
@@ -60,8 +61,8 @@ MAPS = (
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What the scripts have to be told besides the keys."""
+class RoutingRules:
+    """The arguments that the scripts share."""
 
     layout: str = "native"
     stale_after_ms: int = 15_000
@@ -69,8 +70,8 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One registered instance over all partitions; `silent_ms` is None if never heard of."""
+class RoutingInstance:
+    """One registered instance over all partitions; `silent_ms` is None without a heartbeat."""
 
     uid: str
     silent_ms: int | None
@@ -90,8 +91,8 @@ class KeyState:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """`again`: there was more to do than one call may."""
+class InstanceSweep:
+    """`again`: one call may not do all the work that was found."""
 
     assigned: int
     moved: int
@@ -100,16 +101,16 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Keys with mail: those that may have been named before, and those named for the first time."""
+class ClaimedKeys:
+    """Keys with messages: `again` may have been claimed before, `fresh` have not."""
 
     again: Sequence[str]
     fresh: Sequence[str]
 
 
 @dataclass(frozen=True)
-class DeadMessage:
-    """A message that no instance could handle; `raw` is the letter as it stands in Redis."""
+class StoredDeadLetter:
+    """A message that no instance could handle; `raw` is the dead letter as stored in Redis."""
 
     id: str
     recip_key: str
@@ -117,15 +118,18 @@ class DeadMessage:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A key that an instance is done with: messages by id, with the reason of those given up."""
+class FinishedKey:
+    """A key that an instance releases.
+
+    Each ending is the id of a message and the reason if it is a dead letter, otherwise ''.
+    """
 
     recip_key: str
     endings: Sequence[tuple[str, str]]
 
 
 class RoutingStore:
-    def __init__(self, runtime: Runtime, rules: Rules, limits: Limits) -> None:
+    def __init__(self, runtime: Runtime, rules: RoutingRules, limits: Limits) -> None:
         self._runtime = runtime
         self._rules = rules
         self._bytes_max = limits.batch_bytes_max
@@ -133,11 +137,11 @@ class RoutingStore:
         self.acapy = rules.layout == ACAPY
         self._maps = [self._names(MAPS, number) for number in range(self.partitions)]
         self._wake = runtime.keyspace.global_name(keys.INBOX_WAKE, "")
-        # The two that are called for each batch leave out what the other layout needs.
+        # These two run for each batch, so each layout has a script without the other's code.
         process = PROCESS_PAYLOAD_RECIP_KEY_ACAPY if self.acapy else PROCESS_PAYLOAD_RECIP_KEY
         self._claim_keys = CLAIM_KEYS_ACAPY if self.acapy else CLAIM_KEYS
         self._process = [
-            runtime.batched(process, self._maps.__getitem__, self._book(number))
+            runtime.batched(process, self._maps.__getitem__, self._shared_args(number))
             for number in range(self.partitions)
         ]
         self._post = runtime.batched(
@@ -149,7 +153,7 @@ class RoutingStore:
             ),
         )
 
-    # Messages in ---------------------------------------------------------------------------
+    # Inbound messages ----------------------------------------------------------------------
 
     def process_payload_recip_key(
         self,
@@ -176,22 +180,22 @@ class RoutingStore:
             self._runtime.tracing.when_queued(message_id, "routing accept", queued)
         return queued
 
-    async def revive(self, letters: Sequence[DeadMessage]) -> list[str]:
-        """Dead messages back to their keys: per letter `queued`, `kept`, `unknown`, `unreadable`.
+    async def revive(self, dead_letters: Sequence[StoredDeadLetter]) -> list[str]:
+        """Queue dead letters again: for each `queued`, `kept`, `unknown` or `unreadable`.
 
-        Each goes behind what its key got in the meantime.
+        Each goes to the end of its key's list.
         """
-        statuses = [""] * len(letters)
+        statuses = [""] * len(dead_letters)
         places: dict[int, list[int]] = {}
-        for place, letter in enumerate(letters):
-            places.setdefault(self.partition_of(letter.recip_key), []).append(place)
+        for place, each in enumerate(dead_letters):
+            places.setdefault(self.partition_of(each.recip_key), []).append(place)
         name = self._runtime.keyspace.name
         for partition, mine in places.items():
             names, dead = [*self._maps[partition]], name(keys.INBOUND_DEAD, partition)
-            args: list[Argument] = [*self._book(partition), len(mine)]
-            for letter in (letters[place] for place in mine):
-                names += (name(keys.INBOUND, partition, letter.recip_key), dead)
-                args += (letter.recip_key, letter.id, letter.raw)
+            args: list[Argument] = [*self._shared_args(partition), len(mine)]
+            for each in (dead_letters[place] for place in mine):
+                names += (name(keys.INBOUND, partition, each.recip_key), dead)
+                args += (each.recip_key, each.id, each.raw)
             replies = await self._runtime.run(REVIVE_INBOUND, partition, names, args)
             for place, reply in zip(mine, replies, strict=True):
                 statuses[place] = status_of(reply)
@@ -207,7 +211,7 @@ class RoutingStore:
         return [uid.decode() for uid in reply]
 
     async def assign_recip_key_to_new_uid(self, recip_keys: Sequence[str]) -> list[str | None]:
-        """The owner of each key, an earlier one or a new one; None when nobody is registered."""
+        """The present or new owner of each key; None when no instance is registered."""
         found: dict[str, str | None] = {}
         for partition, group in self._grouped(recip_keys):
             replies = await self._run(ASSIGN_RECIP_KEY_TO_NEW_UID, partition, (len(group), *group))
@@ -216,7 +220,7 @@ class RoutingStore:
         return [found[key] for key in recip_keys]
 
     async def reassign_recip_key_to_uid(self, old_uid: str, recip_key: str) -> str | None:
-        """The new owner; None when the old one is not the owner, or nobody else is live."""
+        """The new owner; None when `old_uid` is not the owner, or no other instance is live."""
         args = (1, old_uid, recip_key)
         ((status, *more),) = await self._run(
             REASSIGN_RECIP_KEY_TO_UID, self.partition_of(recip_key), args
@@ -226,12 +230,14 @@ class RoutingStore:
     # Instances -------------------------------------------------------------------------------
 
     async def touch(self, uid: str) -> bool:
-        """Heard of now, in every partition; whether it had to be registered in one of them."""
+        """Record a heartbeat in every partition; True when one of them registered the instance."""
         registered = False
         for partition in range(self.partitions):
             status = status_of(await self._run(TOUCH_UID, partition, (uid,)))
             if status == "full":
-                raise InstancesFull("no number is left for another instance; remove old ones")
+                raise InstancesFull(
+                    "no instance number is free; stop instances that are not needed"
+                )
             registered |= status == "registered"
         return registered
 
@@ -239,16 +245,16 @@ class RoutingStore:
         for partition in range(self.partitions):
             await self._run(RETIRE_UID, partition, (uid,))
 
-    async def sweep(self) -> Sweep:
+    async def sweep(self) -> InstanceSweep:
         assigned = moved = more = instances = 0
         for partition in range(self.partitions):
             reply = await self._run(SWEEP_UIDS, partition)
             assigned, moved, more = assigned + reply[1], moved + reply[2], more + reply[3]
             instances = max(instances, reply[4])
-        return Sweep(assigned, moved, more > 0, instances)
+        return InstanceSweep(assigned, moved, more > 0, instances)
 
     async def rebalance(self) -> int:
-        """How many keys moved to instances that own fewer."""
+        """Move idle keys to instances that own fewer; returns how many moved."""
         moved, more = 0, True
         while more:
             more = False
@@ -257,35 +263,35 @@ class RoutingStore:
                 moved, more = moved + reply[1], more or reply[2] > 0
         return moved
 
-    async def instances(self) -> tuple[list[Instance], int]:
-        """Every instance, and how many keys with mail nobody owns."""
-        found: dict[str, Instance] = {}
+    async def instances(self) -> tuple[list[RoutingInstance], int]:
+        """Every instance, and the number of keys with messages and without an owner."""
+        found: dict[str, RoutingInstance] = {}
         unowned = 0
         for partition in range(self.partitions):
             reply = await self._run(LIST_UIDS, partition)
             unowned += reply[0]
             for at in range(1, len(reply), 5):
                 uid, silent_ms, count, mail, live = reply[at : at + 5]
-                one = Instance(
+                one = RoutingInstance(
                     uid.decode(),
                     None if silent_ms < 0 else silent_ms,
                     count,
                     bool(mail),
                     bool(live),
                 )
-                found[one.uid] = _joined(found.get(one.uid), one)
+                found[one.uid] = _merged(found.get(one.uid), one)
         return list(found.values()), unowned
 
     async def show(self, recip_key: str) -> KeyState:
         partition = self.partition_of(recip_key)
         name = self._runtime.keyspace.name(keys.INBOUND, partition, recip_key)
         names = [*self._maps[partition], name]
-        args = (*self._book(partition), 1, recip_key)
+        args = (*self._shared_args(partition), 1, recip_key)
         ((uid, pending, waiting, silent_ms),) = await self._runtime.run(
             SHOW_KEYS, partition, names, args
         )
         if not uid and not waiting:
-            raise RecipientUnknown(f"no message for {recip_key!r} has ever come by")
+            raise RecipientUnknown(f"no message for {recip_key!r} has ever arrived")
         return KeyState(
             recip_key,
             uid.decode() or None,
@@ -295,22 +301,22 @@ class RoutingStore:
             partition,
         )
 
-    # An instance's own mail -------------------------------------------------------------------
+    # The messages of one instance -------------------------------------------------------------
 
     async def claim(
         self, uid: str, partition: int, keys_max: int, *, again: bool = False
-    ) -> Claim | None:
-        """Keys with mail; with `again` also those named before. None when it was removed."""
+    ) -> ClaimedKeys | None:
+        """Keys with messages, with `again` also those claimed before; None for a removed uid."""
         reply = await self._run(self._claim_keys, partition, (uid, keys_max, int(again)))
         if status_of(reply) == "unknown":
             return None
         names = [key.decode() for key in reply[2:]]
-        return Claim(names[: reply[1]], names[reply[1] :])
+        return ClaimedKeys(names[: reply[1]], names[reply[1] :])
 
     async def take(
         self, uid: str, partition: int, recip_keys: Sequence[str], messages_max: int
     ) -> list[list[bytes] | str]:
-        """The oldest messages of each key, raw; or `not_owner`, or `later`."""
+        """For each key its oldest messages, raw, or `not_owner`, or `later`."""
         name = self._runtime.keyspace.name
         names = [name(keys.RECIP_KEY_UID, partition)]
         args: list[Argument] = [uid, self._bytes_max, len(recip_keys)]
@@ -320,8 +326,8 @@ class RoutingStore:
         replies = await self._runtime.run(TAKE_MESSAGES, partition, names, args)
         return [reply if isinstance(reply, list) else status_of(reply) for reply in replies]
 
-    async def finish(self, uid: str, partition: int, done: Sequence[Finished]) -> list[str]:
-        """Per key `finished`, `more` or `not_owner`. What is not named is ready again."""
+    async def finish(self, uid: str, partition: int, done: Sequence[FinishedKey]) -> list[str]:
+        """For each key `finished`, `more` or `not_owner`. Its other messages can be claimed."""
         name = self._runtime.keyspace.name
         names = [
             name(keys.PENDING_COUNTS, partition),
@@ -339,14 +345,14 @@ class RoutingStore:
         replies = await self._runtime.run(FINISH_MESSAGES, partition, names, args)
         return [status_of(reply) for reply in replies]
 
-    def mail_hints(self, uid: str) -> Subscription:
-        """Partitions in which this instance has mail; `partition_in` reads one."""
+    def message_hints(self, uid: str) -> Subscription:
+        """Partitions in which this instance has messages; `hinted_partition` reads one."""
         return self._runtime.redis.subscribe(self._wake + uid)
 
     # Direct responses --------------------------------------------------------------------------
 
     def post_response(self, response: DirectResponse) -> asyncio.Future[Any]:
-        """To the relay whose name the transaction id begins with."""
+        """To the relay whose id the transaction id begins with."""
         relay = response.txn_id.partition(".")[0]
         partition, name = self._responses_of(relay)
         item = encode_response(response)
@@ -369,18 +375,18 @@ class RoutingStore:
         partition = self.partition_of(relay)
         return partition, name(keys.RELAY_RESPONSES, partition, relay)
 
-    # Inside -------------------------------------------------------------------------------------
+    # Arguments of the scripts ---------------------------------------------------------------------
 
-    def _names(self, of: Sequence[keys.Key], partition: int) -> list[str]:
+    def _names(self, of: Sequence[Key], partition: int) -> list[str]:
         return [self._runtime.keyspace.name(key, partition) for key in of]
 
-    def _book(self, partition: int) -> tuple[Argument, ...]:
+    def _shared_args(self, partition: int) -> tuple[Argument, ...]:
         rules = self._rules
         return (rules.layout, rules.stale_after_ms, rules.moves_max, self._wake, partition)
 
     async def _run(self, script: Any, partition: int, args: Sequence[Argument] = ()) -> Any:
         return await self._runtime.run(
-            script, partition, self._maps[partition], (*self._book(partition), *args)
+            script, partition, self._maps[partition], (*self._shared_args(partition), *args)
         )
 
     def _grouped(self, recip_keys: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -390,18 +396,18 @@ class RoutingStore:
         yield from groups.items()
 
 
-def partition_in(hint: bytes, partitions: int) -> int | None:
-    """The partition a hint names, or None when it is not one: anybody may publish."""
+def hinted_partition(hint: bytes, partitions: int) -> int | None:
+    """The partition that a hint names; None for any other text: any client may publish."""
     number = int(hint) if hint.isdigit() else partitions
     return number if number < partitions else None
 
 
-def _joined(one: Instance | None, other: Instance) -> Instance:
-    """An instance as two partitions see it: its keys together, and the more recent sign."""
+def _merged(one: RoutingInstance | None, other: RoutingInstance) -> RoutingInstance:
+    """One instance in two partitions: the sum of its keys, and its latest heartbeat."""
     if one is None:
         return other
     known = [each for each in (one.silent_ms, other.silent_ms) if each is not None]
-    return Instance(
+    return RoutingInstance(
         one.uid,
         min(known) if known else None,
         one.keys + other.keys,

@@ -1,10 +1,10 @@
-"""Gathers single calls that are made at the same time into one call for all of them.
+"""Combines single calls that are made at the same time into one call of a script.
 
-A batch is what arrived while others were in flight: nothing waits when nothing is in flight,
-and the batches grow by themselves when the load does. Two batches of a partition may be in
-flight, so that Redis works on one while this process prepares the other. Items that name the
-same `order` never overtake each other: a batch leaves out what another in flight must come
-before. Bounded in items and bytes, of a batch and of all that has no answer yet.
+A batch holds the items that were submitted while earlier batches were in flight. So an item does
+not wait when nothing is in flight, and batches grow with the load. Two batches of a partition may
+be in flight: Redis works on one while this process prepares the other. Items with the same `order`
+take effect as they were submitted: an item waits while an earlier item of its order is in flight.
+Items and bytes are limited, for each batch and for everything that has no answer yet.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from angarium.runtime.limits import Limits
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# One that Redis works on, one that is prepared meanwhile. A third would only wait at the server.
+# Redis works on one batch while the other is prepared. A third would only wait at the server.
 IN_FLIGHT_MAX = 2
-# Fewer are not worth a second call: its fixed cost is that of about this many items.
+# The fixed cost of a call equals the cost of about this many items, so smaller batches are not
+# split into two calls.
 SPLIT_ITEMS_MIN = 32
 
 _Waiting = tuple[Item, Hashable, int, int, asyncio.Future[Result]]
-"""An item, its order, its bytes, those with its answer, who waits for it: a bare tuple, for there
-are many."""
+"""Item, order, bytes, bytes with the answer, the caller's future. A plain tuple, because there are
+many."""
 
 
 BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
-"""What one item of a script's batch adds to KEYS and to ARGV."""
+"""The KEYS and the ARGV of one item in a script's batch."""
 
 
 def joined(
@@ -47,7 +48,7 @@ def joined(
 
 
 class BytesUnanswered:
-    """Bytes of the items that have no answer yet; one counter for all batchers of a process."""
+    """Counts the bytes of all items without an answer, for all batchers of a process."""
 
     __slots__ = ("_bytes_max", "count")
 
@@ -56,37 +57,37 @@ class BytesUnanswered:
         self.count = 0
 
     def add(self, size_bytes: int) -> None:
-        # An item that is larger than the limit goes when nothing else is under way. One without
-        # a payload always goes: it often ends what holds the bytes.
-        if self.count and size_bytes and self.count + size_bytes > self._bytes_max:
+        # An item larger than the limit is accepted when nothing else is unanswered. An item
+        # without a payload is always accepted: such calls often free the bytes.
+        if self.count and self.count + size_bytes > self._bytes_max:
             raise Overloaded("batch_waiting_bytes_max", self._bytes_max)
         self.count += size_bytes
 
 
-class _Lane(Generic[Item, Result]):
-    """One partition: who waits, and the orders that are in flight, one set per batch."""
+class _PartitionQueue(Generic[Item, Result]):
+    """The waiting items of one partition, and the orders in flight: one set for each batch."""
 
-    __slots__ = ("busy", "number", "scheduled", "waiting")
+    __slots__ = ("in_flight", "number", "scheduled", "waiting")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.waiting: deque[_Waiting[Item, Result]] = deque()
-        self.busy: list[set[Hashable]] = []
+        self.in_flight: list[set[Hashable]] = []
         self.scheduled = False
 
 
-class _Lanes(dict[int, _Lane[Item, Result]]):
-    def __missing__(self, number: int) -> _Lane[Item, Result]:
-        lane = self[number] = _Lane(number)
-        return lane
+class _PartitionQueues(dict[int, _PartitionQueue[Item, Result]]):
+    def __missing__(self, number: int) -> _PartitionQueue[Item, Result]:
+        queue = self[number] = _PartitionQueue(number)
+        return queue
 
 
 class Batcher(Generic[Item, Result]):
-    """`run(partition, items)` answers one result per item, in order.
+    """Calls `run(partition, items)`, which returns one result per item, in order.
 
-    A result that is an exception is raised to that item's caller only. If `run` itself raises,
-    every caller of that batch gets the error, and the next batch goes on; but a CommandInvalid
-    reaches only the caller whose item can't be packed.
+    A result that is an exception is raised to the caller of that item only. If `run` itself raises,
+    every caller of that batch gets the error and the next batch is sent. A CommandInvalid is
+    raised only to the caller whose item can't be encoded.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Batcher(Generic[Item, Result]):
         self._bytes_max = limits.batch_bytes_max
         self._waiting_max = limits.batch_waiting_items_max
         self._loop = asyncio.get_running_loop()
-        self._lanes: _Lanes[Item, Result] = _Lanes()
+        self._queues: _PartitionQueues[Item, Result] = _PartitionQueues()
         self._batches: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._closed = False
@@ -114,31 +115,33 @@ class Batcher(Generic[Item, Result]):
         size_bytes: int = 0,
         answer_bytes: int = 0,
     ) -> asyncio.Future[Result]:
-        """Join the next batch. Cancelling before it leaves takes the item out of it.
+        """Add the item to the next batch. An item whose future is cancelled before is not sent.
 
-        `size_bytes` are held in this process until the answer is there; `answer_bytes` are a guess
-        at what the item brings back, and only keep its batch small.
+        `size_bytes` stay in this process's memory until the answer arrives. `answer_bytes` is an
+        estimate of the answer's size; it only limits the size of the batch.
 
-        Items of one `order` (a conversation, a connection) take effect as they were submitted;
-        None promises nothing, which is right for callers that await one before the next.
+        Items of one `order` (a conversation, a connection) take effect as they were submitted.
+        With None there is no order; use it if the caller awaits each result before the next call.
         """
+
         if self._closed:
             raise RedisUnavailable("this process is shutting down and takes no more calls")
         if self._waiting >= self._waiting_max:
             raise Overloaded("batch_waiting_items_max", self._waiting_max)
-        self._unanswered.add(size_bytes)
+        if size_bytes:
+            self._unanswered.add(size_bytes)
         future: asyncio.Future[Result] = self._loop.create_future()
-        lane = self._lanes[partition]
-        lane.waiting.append((item, order, size_bytes, size_bytes + answer_bytes, future))
+        queue = self._queues[partition]
+        queue.waiting.append((item, order, size_bytes, size_bytes + answer_bytes, future))
         self._waiting += 1
-        if not lane.scheduled and len(lane.busy) < IN_FLIGHT_MAX:
-            # In the next turn of the loop, so that all who call in this turn share a batch.
-            lane.scheduled = True
-            self._loop.call_soon(self._begin, lane)
+        if not queue.scheduled and len(queue.in_flight) < IN_FLIGHT_MAX:
+            # In the next turn of the loop, so that all calls of this turn share a batch.
+            queue.scheduled = True
+            self._loop.call_soon(self._begin, queue)
         return future
 
     async def close(self) -> None:
-        """Take no more; finish what was submitted."""
+        """Refuse new items and wait for the results of all that were submitted."""
         self._closed = True
         while self._waiting or self._batches:
             await asyncio.sleep(0)
@@ -150,61 +153,61 @@ class Batcher(Generic[Item, Result]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _begin(self, lane: _Lane[Item, Result]) -> None:
-        """Send the next batch, if there is one to send and a place in flight for it."""
-        lane.scheduled = False
-        if not lane.waiting or len(lane.busy) >= IN_FLIGHT_MAX:
+    def _begin(self, queue: _PartitionQueue[Item, Result]) -> None:
+        """Send the next batch, if items wait and fewer than two batches are in flight."""
+        queue.scheduled = False
+        if not queue.waiting or len(queue.in_flight) >= IN_FLIGHT_MAX:
             return
-        batch, orders = self._next_batch(lane)
+        batch, orders = self._next_batch(queue)
         if batch:
-            lane.busy.append(orders)
-            task = self._loop.create_task(self._run_batch(lane, batch, orders))
+            queue.in_flight.append(orders)
+            task = self._loop.create_task(self._run_batch(queue, batch, orders))
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
-            # The second goes a turn later, when the first is on its way: sent together, both
-            # replies would come together, and nothing would overlap.
-            if lane.waiting:
-                self._schedule(lane)
+            # The second batch is sent a turn after the first. If both were sent together, both
+            # replies would arrive together and no work would overlap.
+            if queue.waiting:
+                self._schedule(queue)
 
-    def _schedule(self, lane: _Lane[Item, Result]) -> None:
-        if not lane.scheduled:
-            lane.scheduled = True
-            self._loop.call_soon(self._begin, lane)
+    def _schedule(self, queue: _PartitionQueue[Item, Result]) -> None:
+        if not queue.scheduled:
+            queue.scheduled = True
+            self._loop.call_soon(self._begin, queue)
 
     def _next_batch(
-        self, lane: _Lane[Item, Result]
+        self, queue: _PartitionQueue[Item, Result]
     ) -> tuple[list[_Waiting[Item, Result]], set[Hashable]]:
-        waiting, items_max = lane.waiting, self._items_max
-        if not lane.busy and len(waiting) >= SPLIT_ITEMS_MIN:
+        waiting, items_max = queue.waiting, self._items_max
+        if not queue.in_flight and len(waiting) >= SPLIT_ITEMS_MIN:
             items_max = min(items_max, (len(waiting) + 1) // 2)
-        busy = lane.busy[0] if lane.busy else ()
+        orders_in_flight = queue.in_flight[0] if queue.in_flight else ()
         batch: list[_Waiting[Item, Result]] = []
-        held: list[_Waiting[Item, Result]] = []
+        deferred: list[_Waiting[Item, Result]] = []
         orders: set[Hashable] = set()
         size_bytes = 0
-        # What is held back is looked at again next time, so only so many are looked at.
-        while waiting and len(batch) < items_max and len(held) < self._items_max:
+        # The next batch examines deferred items again, so their number is limited.
+        while waiting and len(batch) < items_max and len(deferred) < self._items_max:
             entry = waiting[0]
-            _, order, held_bytes, item_bytes, future = entry
+            _, order, unanswered_bytes, item_bytes, future = entry
             if batch and size_bytes + item_bytes > self._bytes_max:
                 break
             waiting.popleft()
             if future.done():
                 self._waiting -= 1
-                self._unanswered.count -= held_bytes
-            elif order is not None and order in busy:
-                held.append(entry)
+                self._unanswered.count -= unanswered_bytes
+            elif order is not None and order in orders_in_flight:
+                deferred.append(entry)
             else:
                 batch.append(entry)
                 size_bytes += item_bytes
                 if order is not None:
                     orders.add(order)
         self._waiting -= len(batch)
-        waiting.extendleft(reversed(held))
+        waiting.extendleft(reversed(deferred))
         return batch, orders
 
     async def _results(self, partition: int, items: list[Item]) -> Sequence[Result | Exception]:
-        """One result per item, in order; an error of the whole call is every item's error."""
+        """One result per item, in order. An error of the call is the result of every item."""
         try:
             results = await self._run(partition, items)
             if len(results) != len(items):
@@ -212,7 +215,8 @@ class Batcher(Generic[Item, Result]):
         except CommandInvalid as error:
             if len(items) == 1:
                 return [error]
-            # Nothing was sent. The halves find the item that can't be packed, and the others go.
+            # Nothing was sent. Halving the batch finds the item that can't be encoded, and the
+            # other items are sent.
             middle = len(items) // 2
             first = await self._results(partition, items[:middle])
             return [*first, *await self._results(partition, items[middle:])]
@@ -222,27 +226,28 @@ class Batcher(Generic[Item, Result]):
 
     async def _run_batch(
         self,
-        lane: _Lane[Item, Result],
+        queue: _PartitionQueue[Item, Result],
         batch: list[_Waiting[Item, Result]],
         orders: set[Hashable],
     ) -> None:
         try:
-            results = await self._results(lane.number, [entry[0] for entry in batch])
-            for (*_, future), result in zip(batch, results, strict=True):
+            results = await self._results(queue.number, [entry[0] for entry in batch])
+            for (_, _, _, _, future), result in zip(batch, results, strict=True):
                 try:
                     if isinstance(result, Exception):
                         future.set_exception(result)
                     else:
                         future.set_result(result)
                 except asyncio.InvalidStateError:
-                    continue  # its caller gave up meanwhile
+                    continue  # the caller was cancelled meanwhile
         except BaseException:
             for entry in batch:
                 entry[4].cancel()
             raise
         finally:
-            lane.busy.remove(orders)
-            self._unanswered.count -= sum(entry[2] for entry in batch)
-            # Behind the callers that were just answered, who often call again at once: what
-            # they submit is then sent in the same turn.
-            self._schedule(lane)
+            queue.in_flight.remove(orders)
+            self._unanswered.count -= sum([entry[2] for entry in batch])
+            # The callers that just got their results run first. They often call again at once, and
+            # those calls then join the same batch.
+
+            self._schedule(queue)

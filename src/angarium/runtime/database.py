@@ -42,7 +42,7 @@ CALL_TIMEOUT_MS = 30_000
 CONNECTIONS_MAX = 8
 POLL_S = 0.01
 
-_ROOM = re.compile(r"[a-z][a-z_]{0,39}")
+_MODULE_NAME = re.compile(r"[a-z][a-z_]{0,39}")
 
 # Alembic keeps the migration that is running in a module of its own (`alembic.op`), so one
 # process can run one at a time, whatever loop or database it is for.
@@ -94,7 +94,7 @@ class Database:
         Tables that are up to date are only read: nobody waits for a writer to open a database.
         SQLite checks foreign keys once at the end, so that a table may be rebuilt.
         """
-        if not _ROOM.fullmatch(module):
+        if not _MODULE_NAME.fullmatch(module):
             raise ValueError(f"{module!r} can't be part of a table's name")
         engines = self._backend.engines
         async with _alembic_turn():

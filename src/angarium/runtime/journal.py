@@ -1,16 +1,16 @@
-"""The journal: every transition's events, appended by the script that makes the transition.
+"""The journal: the events of every transition, appended by the script of the transition.
 
-One stream per partition; one entry per batch, holding its events as JSON lines. Entries carry
-running numbers, so a reader can tell that nothing is missing between two of them. Registered
-readers hold the journal: it is trimmed only behind the slowest. This schema is all that the
-lake and the modules share.
+Each partition has one stream, with one entry per batch; an entry contains its events as JSON lines.
+Entries have sequence numbers, so a reader can tell that nothing is missing between two of them. The
+journal is trimmed only up to the position of the slowest registered reader, unless it reaches its
+size limit. The lake and the modules share nothing but this schema.
 
 | entry field | meaning |
 |---|---|
 | `v` | version of this schema, 1 |
-| `module`, `at`, `by` | who appended it: module, Redis time in ms, process |
-| `n`, `seq` | events in this entry; running number of its last event |
-| `end` | running count of bytes up to its end |
+| `room`, `at`, `by` | module that appended it, Redis time in ms, process |
+| `n`, `seq` | number of events in this entry; sequence number of its last event |
+| `end` | bytes written to the journal up to the end of this entry |
 | `rows` | the events, one JSON object per line, fields as in `Event` |
 """
 
@@ -22,8 +22,9 @@ from typing import Any
 
 import msgspec
 
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import AngariumError
+from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
 
@@ -33,13 +34,13 @@ FORGET_READER = load_script("angarium.runtime", "forget_reader")
 
 
 class EntryUnreadable(AngariumError):
-    """Not ours, damaged, or written by a newer schema: to be set aside and counted."""
+    """An entry that is foreign, damaged or of a newer schema; readers count and skip it."""
 
     code = "entry_unreadable"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One transition of one subject. Names are short on the wire, because there are millions."""
+    """One transition of one subject. Field names are short because there are millions of events."""
 
     event: str = msgspec.field(name="e")
     subject: str = msgspec.field(name="s")
@@ -65,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class JournalStatus:
-    """One partition's journal in figures; `dropped` were given up at the size limit."""
+    """Counters of one partition's journal; `dropped` entries were removed at the size limit."""
 
     entries: int
     events: int
@@ -80,14 +81,14 @@ _decode_event = msgspec.json.Decoder(Event).decode
 
 
 def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> Entry:
-    """One stream entry, as XRANGE gives it. Raises `EntryUnreadable`."""
+    """Decodes one entry as XRANGE returns it. Raises `EntryUnreadable`."""
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
         if named[b"v"] != b"%d" % SCHEMA_VERSION:
             raise EntryUnreadable(f"entry {entry_id!r} has schema {named[b'v']!r}")
         events = [_decode_event(line) for line in named[b"rows"].split(b"\n")]
         if len(events) != int(named[b"n"]):
-            raise EntryUnreadable(f"entry {entry_id!r} holds {len(events)} of its events")
+            raise EntryUnreadable(f"entry {entry_id!r} has only {len(events)} of its events")
         return Entry(
             id=entry_id.decode(),
             module=named[b"room"].decode(),
@@ -101,18 +102,18 @@ def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> Entry:
 
 
 class Journal:
-    """Reading, positions and figures. Appending is the scripts' own."""
+    """Reads the journal and stores readers' positions. Only scripts append to it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def register(self, reader: str) -> None:
-        """Hold every partition's journal from here on, until `forget`."""
+        """Keep all entries from now on for this reader, until `forget`."""
         for partition in range(self._runtime.settings.partitions):
             await self.commit(reader, partition, "")
 
     async def commit(self, reader: str, partition: int, entry_id: str) -> str:
-        """Everything up to `entry_id` is stored for good; the reader's position now."""
+        """Record that the reader has stored everything up to `entry_id`; returns its position."""
         reply = await self._runtime.run(
             COMMIT_READER, partition, [self._name(keys.JOURNAL_READERS, partition)],
             [reader, entry_id],
@@ -125,7 +126,7 @@ class Journal:
             await self._runtime.run(FORGET_READER, partition, [name], [reader])
 
     async def read(self, partition: int, after: str = "0-0", entries_max: int = 100) -> list[Any]:
-        """Raw entries `(id, fields)` after a position; `decode_entry` takes each apart."""
+        """Raw entries `(id, fields)` after a position, for `decode_entry`."""
         name = self._name(keys.JOURNAL, partition)
         reply = await self._runtime.redis.call(
             "XRANGE", name, f"({after}", "+", "COUNT", entries_max, key=name
@@ -146,17 +147,18 @@ class Journal:
             key=stream,
             repeatable=True,
         )
-        figures = dict(zip(counts[::2], counts[1::2], strict=True))
+        counters = dict(zip(counts[::2], counts[1::2], strict=True))
+
         names = [text.decode() for text in positions]
         return JournalStatus(
             entries=length,
-            events=int(figures.get(b"events", 0)),
-            bytes_written=int(figures.get(b"bytes", 0)),
-            dropped_entries=int(figures.get(b"dropped_entries", 0)),
-            dropped_events=int(figures.get(b"dropped_events", 0)),
+            events=int(counters.get(b"events", 0)),
+            bytes_written=int(counters.get(b"bytes", 0)),
+            dropped_entries=int(counters.get(b"dropped_entries", 0)),
+            dropped_events=int(counters.get(b"dropped_events", 0)),
             last_id=last[0][0].decode() if last else "0-0",
             readers=dict(zip(names[::2], names[1::2], strict=True)),
         )
 
-    def _name(self, key: keys.Key, partition: int) -> str:
+    def _name(self, key: Key, partition: int) -> str:
         return self._runtime.keyspace.name(key, partition)

@@ -1,35 +1,27 @@
 """The names of keys in Redis, under the settings of this process.
 
-The keys themselves are declared in `runtime/keys/`, one file for each module, and can all be used
-from here: `keyspace.STATE`. With one partition a name is exactly the declared one behind the
-prefix; with more, it begins with the hash tag of its partition, so that all keys of a
-partition share a cluster slot and a script may touch any of them. This file builds strings
-and never talks to Redis.
+Each module declares its keys in its `keys.py`. With one partition a name is exactly the declared
+one behind the prefix; with more, it begins with the hash tag of its partition, so that all keys of
+a partition share a cluster slot and a script may touch any of them. This file builds strings and
+never talks to Redis.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from angarium.runtime import keys
-from angarium.runtime.keys import *  # noqa: F403
-from angarium.runtime.keys import KEYS as KEYS
-from angarium.runtime.keys.key import Key as Key
-from angarium.runtime.keys.key import Scope as Scope
-from angarium.runtime.keys.key import Shape
+from angarium.runtime.key import Key, Scope, Shape
 
-if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+# Increased when keys change their meaning. `LAYOUT` records it, and a process with another version
+# refuses to start.
 
-# Raised when keys change their meaning; recorded in `LAYOUT`, and a process of another version
-# refuses to start on it.
 LAYOUT_VERSION = 1
 
 
-class Found(NamedTuple):
-    """What a name in Redis stands for; `part` is the id in it, if it has one."""
+class KeyMatch(NamedTuple):
+    """The key that a name in Redis belongs to; `part` is the id in the name, if it has one."""
 
     key: Key
     partition: int
@@ -40,8 +32,14 @@ class Keyspace:
     """Names of keys under one prefix, spread over `partitions` hash slots."""
 
     def __init__(
-        self, prefix: str, partitions: int, overrides: Mapping[Key, str] | None = None
+        self,
+        prefix: str,
+        partitions: int,
+        overrides: Mapping[Key, str] | None = None,
+        keys: Sequence[Key] = (),
     ) -> None:
+        """`overrides` are names that follow a setting; `keys` are the ones `explain` can find."""
+        self._keys = keys
         self.prefix = prefix
         self.partitions = partitions
         self._tags = (
@@ -58,13 +56,8 @@ class Keyspace:
             partitioned = key.scope is Scope.PARTITION
             (self._shapes if partitioned else self._shapes_once)[key] = shape
 
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Keyspace:
-        names = {key: name for key, (_, name) in names_set_by(settings).items()}
-        return cls(settings.prefix, settings.partitions, names)
-
     def partition_of(self, routing_id: str | bytes) -> int:
-        """The same in every process and for ever: data already stored depends on it."""
+        """Must never change: stored data depends on it."""
         if self.partitions == 1:
             return 0
         data = routing_id.encode() if isinstance(routing_id, str) else routing_id
@@ -74,29 +67,29 @@ class Keyspace:
         head, tail, expected = self._shapes[key]
         if len(parts) != expected:
             raise TypeError(f"{key.name} takes {expected} parts, not {len(parts)}")
-        # Ids may hold braces: a cluster hashes by the first tag in a name, and that is ours.
+        # An id may contain braces: a cluster hashes the first tag in a name, which is ours.
         if expected:
             return f"{self._tags[partition]}{head}{parts[0]}{tail}"
         return self._tags[partition] + head
 
     def global_name(self, key: Key, *parts: str) -> str:
-        """The name of what exists once: the layout record, Pub/Sub channels."""
+        """The name of a key that exists once in a keyspace or on a server, or of a channel."""
         head, tail, expected = self._shapes_once[key]
         if len(parts) != expected:
             raise TypeError(f"{key.name} takes {expected} parts, not {len(parts)}")
         prefix = "" if key.scope is Scope.SERVER else self.prefix
         return prefix + head + "".join(parts) + tail
 
-    def explain(self, name: str) -> Found | None:
-        """The key a name stands for, or None when it is not ours.
+    def explain(self, name: str) -> KeyMatch | None:
+        """The key that a name belongs to, or None for a name of others.
 
-        Where two templates fit, the longer fixed text at the front wins, then the one at the
-        end. An id that makes one key's name read as another's is found by asking for the name
-        it would get: conversations, whose ids stand right behind their prefix, must refuse it.
+        If two templates match, the longer fixed text at the start decides, then the one at the end.
+        An id can make the name of one key equal to the name of another. To detect that, build the
+        name and explain it; conversations refuse such ids.
         """
         partition, rest = self._split(name)
-        best: tuple[tuple[int, int], Found] | None = None
-        for key in KEYS:
+        best: tuple[tuple[int, int], KeyMatch] | None = None
+        for key in self._keys:
             if key.type == "channel":
                 continue
             if key.scope is Scope.PARTITION:
@@ -107,11 +100,11 @@ class Keyspace:
             fixed = len(shape.head), len(shape.tail)
             if text is not None and _fits(shape, text) and (best is None or fixed > best[0]):
                 part = text[len(shape.head) : len(text) - len(shape.tail)] if shape.parts else None
-                best = fixed, Found(key, partition, part)
+                best = fixed, KeyMatch(key, partition, part)
         return best[1] if best else None
 
     def _split(self, name: str) -> tuple[int, str | None]:
-        """Partition and the rest behind tag and prefix; None when those are not ours."""
+        """The partition and the name without tag and prefix; None if those do not match."""
         if self.partitions == 1:
             return 0, _behind(self.prefix, name)
         digits = name[2 : name.find("}")] if name.startswith("{p") else ""
@@ -122,7 +115,7 @@ class Keyspace:
 
 
 class _Shapes(dict[Key, Shape]):
-    """Shapes by key, each taken apart on first use; only keys of one scope have one here."""
+    """Shapes by key, each parsed on first use. Keys of another scope are refused."""
 
     def __init__(self, *, partitioned: bool) -> None:
         super().__init__()
@@ -144,46 +137,3 @@ def _fits(shape: Shape, text: str) -> bool:
     if not parts:
         return text == head
     return len(text) > len(head) + len(tail) and text.startswith(head) and text.endswith(tail)
-
-
-def name_clash(settings: Settings) -> tuple[tuple[str, ...], str] | None:
-    """A setting that gives a key the name of another key, and that name."""
-    names = names_set_by(settings)
-    owners: dict[str, Key] = {}
-    for key in KEYS:
-        if key.type == "channel":  # channels and keys do not see each other in Redis
-            continue
-        name = names[key][1] if key in names else key.name
-        other = owners.setdefault(name, key)
-        if other is not key:
-            return names[key if key in names else other][0], name
-    return None
-
-
-def names_set_by(settings: Settings) -> dict[Key, tuple[tuple[str, ...], str]]:
-    """For each key whose name can be set: the setting, and the name it gives."""
-    return {key: (setting, name) for key, setting, name in _settable(settings)}
-
-
-def _settable(settings: Settings) -> Iterator[tuple[Key, tuple[str, ...], str]]:
-    dispatch = settings.dispatch
-    yield keys.MESSAGES_PUBLISHED, ("dispatch", "channel"), dispatch.channel
-    yield keys.MESSAGES_PROCESSED, ("dispatch", "stream"), dispatch.stream
-    yield keys.MESSAGES_PENDING, ("dispatch", "pending"), dispatch.pending
-    yield keys.MESSAGES_PAYLOADS, ("dispatch", "pending"), f"{dispatch.pending}:payloads"
-    yield keys.MESSAGES_ATTEMPTS, ("dispatch", "pending"), f"{dispatch.pending}:attempts"
-    yield keys.MESSAGES_DEAD, ("dispatch", "dead"), dispatch.dead
-    yield keys.MESSAGES_INBOX, ("dispatch", "inbox"), dispatch.inbox
-    yield keys.MESSAGES_ONCE, ("dispatch", "inbox"), dispatch.inbox + ":once:{idempotency_key}"
-    yield keys.MESSAGES_EPOCHS, ("dispatch", "channel"), f"{dispatch.channel}:epochs"
-    yield keys.CONSUMER_IDS, ("dispatch", "consumer_ids"), dispatch.consumer_ids
-    yield keys.CONSUMERS_SEEN, ("dispatch", "consumer_ids"), f"{dispatch.consumer_ids}:seen"
-    yield keys.LEADER_LOCK, ("dispatch", "lock"), dispatch.lock
-    yield keys.LEADER_LOCK_TERM, ("dispatch", "lock"), f"{dispatch.lock}:term"
-    for key in KEYS:
-        if key.module == "conversations":
-            ending = key.name.removeprefix(keys.CONVERSATIONS_PREFIX)
-            yield key, ("conversations", "prefix"), settings.conversations.prefix + ending
-        elif key.module == "routing" and key.name.startswith(keys.TOPIC_PREFIX):
-            ending = key.name.removeprefix(keys.TOPIC_PREFIX)
-            yield key, ("routing", "topic_prefix"), settings.routing.topic_prefix + ending

@@ -1,12 +1,13 @@
-"""Leases: one holder at a time, each holding with a term greater than every one before.
+"""Leases: one holder at a time, and each new holding has a greater term than all before it.
 
-The lock in Redis expires by itself; the term does not. A write made under a lease passes its
-term, and the script refuses it when a newer term exists (`lua/include/fence.lua`): a holder
-that was paused past its lease can do no harm when it wakes. In the process, a holder trusts
-its lease only from the moment it *began* to ask, less a margin for clocks that run unevenly.
+The lock in Redis expires by itself; the term does not. A write under a lease passes its term, and
+the script refuses the write if a newer term exists (`lua/include/fence.lua`). So a holder that was
+paused for longer than its lease changes nothing when it continues. In the process, a holder counts
+the lease from the moment it *began* to ask, minus a margin for clock drift.
 
-The grant is the lease of archiver and webhook sender: a window in which the holder gets work,
-and a longer one in which nobody else does, so that it can finish and report.
+The grant is the lease of the archiver and the webhook sender. It has two periods: in the first the
+holder gets work; until the end of the second nobody else does, so that the holder can finish and
+report.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ RENEW = load_script("angarium.runtime", "renew_lease")
 RELEASE = load_script("angarium.runtime", "release_lease")
 ASK_GRANT = load_script("angarium.runtime", "ask_grant")
 
-# Two monotonic clocks drift by far less than this part of a lease; it also covers the time
-# between looking at `trusted` and sending the write.
+# Two monotonic clocks drift by far less than this part of a lease. It also covers the time between
+# reading `trusted` and sending the write.
 MARGIN_PART = 0.1
-# Renewals per lease: two may be lost on the way before the third would come too late.
-TURNS_PER_LEASE = 3
+# Two renewals in a row may be lost; the third still arrives before the lease expires.
+RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,21 @@ class LeaseKeys:
     term: str
 
 
-class Turn(StrEnum):
+class LeaseOutcome(StrEnum):
     GAINED = "gained"
-    KEPT = "kept"
+    RENEWED = "renewed"
     LOST = "lost"
     WAITING = "waiting"
 
 
 class Lease:
-    """One process' view of one lease. `run_once` at each `pause_s` keeps it, or waits for it."""
+    """One process's view of one lease. Call `run_once`, wait `pause_s`, and repeat."""
 
     def __init__(self, runtime: Runtime, keys: LeaseKeys, lease_ms: int) -> None:
         self._runtime = runtime
         self._keys = keys
         self._lease_ms = lease_ms
-        # Two of one process are two holders: the lock must keep them apart as well.
+        # Two leases in one process are two holders, so the holder's name is random.
         self._holder = f"{runtime.actor}/{secrets.token_hex(3)}"
         self._term: int | None = None
         self._trusted_until = float("-inf")
@@ -65,18 +66,18 @@ class Lease:
 
     @property
     def trusted(self) -> bool:
-        """We hold it, and no other can have it yet."""
+        """Whether this process has the lease and no other can have it yet."""
         return self._term is not None and self._runtime.clock.monotonic() < self._trusted_until
 
     @property
     def term(self) -> int:
-        """The fencing number to pass with every write made under this lease."""
+        """The term to pass with every write under this lease. Raises LeaseLost."""
         if self._term is None or not self.trusted:
-            raise LeaseLost(f"the lease {self._keys.lock} is not ours, or no longer surely so")
+            raise LeaseLost(f"this process does not hold the lease {self._keys.lock}")
         return self._term
 
     async def acquire(self) -> bool:
-        """Take it if it is free (or still ours)."""
+        """Take the lease if it is free, or extend it if this process has it."""
         began = self._runtime.clock.monotonic()
         reply = await self._run(
             ACQUIRE, [self._keys.lock, self._keys.term], [self._holder, self._lease_ms]
@@ -90,7 +91,7 @@ class Lease:
         return True
 
     async def renew(self) -> bool:
-        """Prolong exactly this term. False: it expired, and another may have it."""
+        """Extend this term. False: the lease has expired, and another may have it."""
         if self._term is None:
             return False
         began = self._runtime.clock.monotonic()
@@ -104,30 +105,30 @@ class Lease:
         return True
 
     async def release(self) -> None:
-        """Give it back at once, so that the next holder need not wait for the expiry."""
+        """Give the lease back, so that the next holder does not wait for its expiry."""
         if self._term is None:
             return
         term = self._term
         self._forget()
         await self._run(RELEASE, [self._keys.lock], [self._holder, term])
 
-    async def run_once(self) -> Turn:
-        """One turn: renew what we hold, else try to get it."""
+    async def run_once(self) -> LeaseOutcome:
+        """Renew the lease if this process has it, else try to acquire it."""
         if self._term is not None:
-            return Turn.KEPT if await self.renew() else Turn.LOST
-        return Turn.GAINED if await self.acquire() else Turn.WAITING
+            return LeaseOutcome.RENEWED if await self.renew() else LeaseOutcome.LOST
+        return LeaseOutcome.GAINED if await self.acquire() else LeaseOutcome.WAITING
 
     @property
     def pause_s(self) -> float:
-        """Until the next turn. One who waits comes back just after the lock would expire."""
-        turn_ms = self._lease_ms / TURNS_PER_LEASE
-        if self._term is None and 0 < self._retry_ms < turn_ms:
+        """Seconds until the next `run_once`. A waiting process asks just after the lock expires."""
+        interval_ms = self._lease_ms / RENEWALS_PER_LEASE
+        if self._term is None and 0 < self._retry_ms < interval_ms:
             return (self._retry_ms + random.uniform(1.0, 10.0)) / 1000
-        return turn_ms * random.uniform(0.8, 1.0) / 1000
+        return interval_ms * random.uniform(0.8, 1.0) / 1000
 
     async def _run(self, script: Script, keys: list[str], args: list[str | int]) -> Any:
-        # Not durable on purpose: a lease lives in seconds, and a lock that waits for the disk
-        # is older when it arrives. Terms survive with the rest of the data.
+        # Not durable: a lease lasts seconds, and waiting for the disk would shorten it. Terms are
+        # stored with the rest of the data.
         return await self._runtime.run(script, self._keys.partition, keys, args, durable=False)
 
     def _trust_from(self, began: float) -> None:
@@ -157,7 +158,8 @@ class GrantKeys:
 
 
 async def ask_grant(runtime: Runtime, keys: GrantKeys, work_ms: int, grace_ms: int) -> GrantStatus:
-    """Ask for the two-window role; scripts that also hand out work include grant.lua instead."""
+    """Ask for a grant. Scripts that also lease work include grant.lua instead."""
+
     if grace_ms <= work_ms:
         raise ValueError(f"the grace period {grace_ms} ms must be longer than {work_ms} ms")
     reply = await runtime.run(

@@ -1,9 +1,9 @@
-"""Logs: structured, on stderr, through the standard library's loggers.
+"""Structured logs on stderr, through the standard library's loggers.
 
-People at a terminal get aligned lines, everything else gets one JSON object per line. Records
-of other libraries (uvicorn, asyncio) take the same road, so stderr has one format. `logger`
-works without `configure`, so a script that uses Angarium as a library keeps its own set-up.
-structlog is imported on first use only: it costs more than the whole of `angarium --help`.
+A terminal gets aligned lines, everything else gets one JSON object per line. Records of other
+libraries (uvicorn, asyncio) get the same format. `logger` works without `configure`, so a program
+that uses Angarium as a library keeps its own logging. structlog is imported on first use, because
+its import takes longer than the whole of `angarium --help`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
     from structlog.typing import EventDict, Processor
 
-from angarium.runtime.trace import IN_HAND
+from angarium.runtime.trace import CURRENT_WORK
 
 
 def logger(name: str, **values: object) -> BoundLogger:
@@ -55,7 +55,7 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
     handler = logging.StreamHandler(target)
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    # It tells of each of its plugins, in every process that opens the database.
+    # Alembic logs each of its plugins in every process that opens the database.
     logging.getLogger("alembic.runtime.plugins").setLevel(max(level, logging.WARNING))
 
 
@@ -77,8 +77,9 @@ def _without_colour(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def _with_trace(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """What a function says while it has a message or a step in hand leads to its trace."""
-    in_hand = IN_HAND.get()
-    if in_hand is not None:
-        event.setdefault("trace_id", in_hand.trace.trace_id)
+    """Adds the trace id to records that are logged while a message or step is worked on."""
+
+    work = CURRENT_WORK.get()
+    if work is not None:
+        event.setdefault("trace_id", work.trace.trace_id)
     return event

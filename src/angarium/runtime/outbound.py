@@ -1,11 +1,10 @@
-"""Requests that leave for addresses a stranger chose: webhooks, callbacks, pushes, deliveries.
+"""The HTTP client for URLs that users give: webhooks, callbacks, push notifications, deliveries.
 
-One pooled client for each role. An address that is not public is refused where its socket is
-made, after its name was resolved, so neither a name that changes its mind nor an odd spelling
-gets by. Headers that `check_headers` refuses are not sent. A connection is used again only if
-nothing has arrived on it since its last answer ended. Redirects are answers, not followed. Every
-answer is bounded in time and size. What went wrong is an `OutboundFailed`, never a foreign
-exception.
+Each role has one client with a connection pool. Private addresses are refused when the socket is
+created, after the name was resolved, so neither DNS rebinding nor an unusual spelling of an address
+passes. Headers that `check_headers` refuses are not sent. A connection is reused only if no bytes
+have arrived on it since its last response ended. Redirects are returned, not followed. Every
+response is limited in time and size. Every failure is raised as `OutboundFailed`.
 """
 
 from __future__ import annotations
@@ -25,45 +24,46 @@ from angarium.runtime.errors import AngariumError
 from angarium.runtime.headers import HeaderRefused, check_headers
 from angarium.runtime.urls import redacted
 
-# 64:ff9b::/96 and 2002::/16 carry an IPv4 address inside: what counts is that one.
+# Addresses in 64:ff9b::/96 and 2002::/16 contain an IPv4 address, which decides.
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# All that is routed in the world. `is_global` also takes old tunnels and local ranges for public.
+# All addresses that are routed publicly. `is_global` also accepts old tunnels and local ranges.
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-# An answer is a status and perhaps a reason; a receiver that streams for ever must not fill us.
-ANSWER_BYTES_MAX = 64 * 1024
+# A response is a status and perhaps a reason. A receiver that never stops sending must not fill
+# this process's memory.
+RESPONSE_BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 512
 CONNECTIONS_PER_HOST_MAX = 64
-# Of a URL or a foreign error, inside an error of ours.
-TEXT_LETTERS_MAX = 200
-# What aiohttp lets out; uvloop has RuntimeError where others have OSError.
+# Characters of a URL or of another library's error that are quoted in an error.
+TEXT_CHARS_MAX = 200
+# The exceptions that aiohttp raises. uvloop raises RuntimeError where asyncio raises OSError.
 FAULTS = (aiohttp.ClientError, OSError, ValueError, RuntimeError)
 
 
 class OutboundFailed(AngariumError):
-    """No answer: refused, unreachable, too slow, or not what HTTP allows."""
+    """There is no response: refused, unreachable, too slow, or not valid HTTP."""
 
     code = "outbound_failed"
     http_status = 502
 
 
 class RequestRefused(OutboundFailed):
-    """It was not sent, and would not be the next time either: its headers, or its address."""
+    """The request was not sent because of its headers or address; a retry would fail as well."""
 
     code = "request_refused"
     http_status = 422
 
 
 class AddressRefused(RequestRefused):
-    """The URL leads to this machine or its private surroundings, and settings do not allow it."""
+    """The URL leads to a private or loopback address, and the settings do not allow that."""
 
     code = "address_refused"
 
 
 @dataclass(frozen=True)
-class Answer:
+class OutboundResponse:
     status: int
     headers: Mapping[str, str]
-    body: bytes  # the beginning of it, at most ANSWER_BYTES_MAX
+    body: bytes  # its first RESPONSE_BYTES_MAX bytes at most
 
     @property
     def ok(self) -> bool:
@@ -71,7 +71,6 @@ class Answer:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address may be reached on behalf of a stranger."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour
@@ -85,9 +84,9 @@ def is_public(address: str) -> bool:
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
-    """Refuse at once what can be seen from the URL itself: scheme, host, a literal address."""
+    """Check the URL's scheme and host, and its address if it is a literal. Resolves no names."""
     try:
-        # The client's own parser: another one would read some hosts differently.
+        # The HTTP client's own parser, because another parser reads some hosts differently.
         parts = URL(url)
     except ValueError:
         raise AddressRefused(f"{_shown(url)!r} is no URL") from None
@@ -97,13 +96,13 @@ def check_url(url: str, *, allow_private: bool) -> None:
     try:
         public = is_public(host)
     except ValueError:
-        return  # a name: what it leads to is looked at when the socket is made
+        return  # a name; its addresses are checked when the socket is created
     if not (public or allow_private):
         raise AddressRefused(_refusal(host))
 
 
 def _shown(url: str) -> str:
-    return redacted(url)[:TEXT_LETTERS_MAX]
+    return redacted(url)[:TEXT_CHARS_MAX]
 
 
 class Outbound:
@@ -124,7 +123,7 @@ class Outbound:
             connector=self._connector,
             timeout=self._timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # A compressed answer could be a bomb: it is not unpacked, and so not asked for.
+            # A small compressed response can expand to any size, so none is requested or expanded.
             headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
             trace_configs=[tracing],
@@ -132,14 +131,16 @@ class Outbound:
 
     async def send(
         self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> Answer:
-        """The answer, whatever its status; `OutboundFailed` when there was none."""
+    ) -> OutboundResponse:
+        """The response, whatever its status. Raises `OutboundFailed` if there is none."""
         self._check(url, headers)
         try:
             async with self._session.request(
                 method, url, data=body or None, headers=headers, allow_redirects=False
             ) as response:
-                return Answer(response.status, response.headers, await _read_head(response))
+                return OutboundResponse(
+                    response.status, response.headers, await _read_head(response)
+                )
         except TimeoutError:
             raise OutboundFailed(f"no answer within {self._timeout.total:g} s") from None
         except FAULTS as error:
@@ -175,10 +176,10 @@ class Outbound:
 
 
 class _SilentConnections(aiohttp.TCPConnector):
-    """A pool that closes a connection on which bytes came while no request was under way.
+    """A pool that closes a connection if bytes arrived on it while no request was in progress.
 
-    aiohttp would give them to the next request as its answer. `should_close` covers what it has
-    read already, the socket covers what it has not.
+    aiohttp would take those bytes as the response to the next request. `should_close` tells of
+    bytes that aiohttp has read, polling the socket tells of bytes that it has not.
     """
 
     async def _get(self, key: Any, traces: Any) -> Any:
@@ -199,8 +200,8 @@ def _is_silent(connection: Any) -> bool:
 
 
 class _NotPublic(OSError):
-    """An OSError, so that a name's other addresses are tried; always with the same text, so that
-    it comes back as itself when none of them was better."""
+    """An OSError, so that aiohttp tries the name's other addresses. Its text is always the same, so
+    that aiohttp raises this error unchanged if all addresses fail."""
 
 
 def _public_socket(info: aiohttp.AddrInfoType) -> socket.socket:
@@ -215,20 +216,21 @@ async def _refuse_redirect(
     _context: object,
     redirect: aiohttp.TraceRequestRedirectParams,
 ) -> None:
-    # Only a WebSocket's handshake comes here: it would follow, and has no option against it.
+    # Only a WebSocket handshake gets here: aiohttp has no option that stops it from following.
     redirect.response.close()
     raise OutboundFailed(f"answered {redirect.response.status}, and redirects are not followed")
 
 
 async def _read_head(response: aiohttp.ClientResponse) -> bytes:
     head = bytearray()
-    while len(head) < ANSWER_BYTES_MAX:
-        chunk = await response.content.read(ANSWER_BYTES_MAX - len(head))
+    while len(head) < RESPONSE_BYTES_MAX:
+        chunk = await response.content.read(RESPONSE_BYTES_MAX - len(head))
         if not chunk:
             return bytes(head)
         head += chunk
     if not response.content.at_eof():
-        response.close()  # the rest is not worth reading
+        response.close()  # the rest of the body is not read
+
     return bytes(head)
 
 
@@ -245,4 +247,4 @@ def _failure(error: Exception, url: str) -> OutboundFailed:
         if isinstance(cause, _NotPublic):
             return AddressRefused(_refusal(URL(url).raw_host or ""))
         cause = cause.__cause__ or cause.__context__
-    return OutboundFailed(f"{type(error).__name__}: {redacted(str(error))[:TEXT_LETTERS_MAX]}")
+    return OutboundFailed(f"{type(error).__name__}: {redacted(str(error))[:TEXT_CHARS_MAX]}")

@@ -20,17 +20,18 @@ from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
 from angarium.redis.options import Durability, RedisOptions
 from angarium.redis.scripts import Script
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.batching import Batcher, BatchItem, BytesUnanswered, joined
 from angarium.runtime.clock import Clock, SystemClock
-from angarium.runtime.errors import LayoutMismatch, NotDurable
+from angarium.runtime.errors import LayoutMismatch, NotDurable, SettingInvalid
 from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
 from angarium.runtime.limits import Limits
 from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.tracing import Tracing, open_tracing
+from angarium.runtime.transition import Item, Transition
 
 if TYPE_CHECKING:
-    from angarium.runtime.settings import Settings
+    from angarium.runtime.settings import CommonSettings
 
 CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 # The server tells how far the write came when this is over; the connection's own time-out
@@ -40,7 +41,7 @@ DURABILITY_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """What a runtime has to be told; `Settings.runtime_options` makes it from the settings."""
+    """What a runtime needs to know; `CommonSettings.runtime_options` makes it."""
 
     redis: RedisOptions
     keyspace: Keyspace
@@ -50,17 +51,20 @@ class RuntimeOptions:
 
 
 async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
-    """With the durability and the journal's size that the installation's roles run with.
+    """`options` with the durability and the journal size that the roles recorded in Redis.
 
-    For processes that can't read the settings. What no role has written down stays as it is.
+    For processes that can't read the settings. A value that no role has recorded stays as it is.
     """
     name = options.keyspace.global_name(keys.LAYOUT)
     async with Redis(options.redis) as redis:
         question = ("HMGET", name, "durability", "journal_bytes_max")
         durability, journal_bytes_max = await redis.call(*question, key=name)
     if durability:
-        level = Durability(durability.decode())
-        options = replace(options, redis=replace(options.redis, durability=level))
+        name, level = options.redis.names.durability, durability.decode()
+        if level not in list(Durability):
+            problem = f"Redis records the level '{level}', which this version does not know"
+            raise SettingInvalid(name, problem, "install the version that the roles run")
+        options = replace(options, redis=replace(options.redis, durability=Durability(level)))
     if journal_bytes_max:
         options = replace(options, journal_bytes_max=int(journal_bytes_max))
     return options
@@ -76,7 +80,7 @@ class Runtime:
         clock: Clock,
         actor: str,
         tracing: Tracing | None = None,
-        settings: Settings | None = None,
+        settings: CommonSettings | None = None,
     ) -> None:
         self.options = options
         self._settings = settings
@@ -90,11 +94,11 @@ class Runtime:
             (self.keyspace.name(keys.JOURNAL, p), self.keyspace.name(keys.JOURNAL_META, p))
             for p in range(self.keyspace.partitions)
         ]
-        self._batchers: list[Batcher[BatchItem, Any]] = []
+        self._batchers: list[Batcher[Any, Any]] = []
         self._unanswered = BytesUnanswered(options.limits)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> CommonSettings:
         assert self._settings is not None, "this runtime was started without settings"
         return self._settings
 
@@ -102,7 +106,7 @@ class Runtime:
     @asynccontextmanager
     async def open(
         cls,
-        settings: Settings | RuntimeOptions,
+        settings: CommonSettings | RuntimeOptions,
         *,
         clock: Clock | None = None,
         actor: str | None = None,
@@ -127,7 +131,10 @@ class Runtime:
                     await tracing.close()
 
     async def record_options(self) -> None:
-        """Called by roles; read by `recorded_options`."""
+        """Record the durability and the journal size in Redis, for `recorded_options`.
+
+        Every role does so when it starts. The role that started last wins.
+        """
         name = self.keyspace.global_name(keys.LAYOUT)
         durability, journal = self.options.redis.durability, self.options.journal_bytes_max
         pairs = ("durability", durability, "journal_bytes_max", journal)
@@ -170,6 +177,50 @@ class Runtime:
             return replies
 
         batcher: Batcher[BatchItem, Any] = Batcher(run, self.options.limits, self._unanswered)
+        self._batchers.append(batcher)
+        return batcher
+
+    async def call(
+        self,
+        transition: Transition[Item],
+        partition: int,
+        args: tuple[Any, ...] | None = None,
+        items: Sequence[Item] = (),
+        *,
+        durable: bool = True,
+    ) -> Any:
+        """One call of a declared transition: its reply, or one for each item."""
+        names = transition.names(self.keyspace, partition, args)
+        values = transition.values(self.keyspace, args)
+        if transition.item is not None:
+            names_of = transition.item_names(self.keyspace)
+            entries = [(names_of(partition, item), item) for item in items]
+            names, values = joined(names, values, entries)
+        reply = await self.run(transition.script, partition, names, values, durable=durable)
+        if transition.item is None or transition.one_reply:
+            return transition.decode(reply)
+        return [transition.decode(each) for each in reply]
+
+    def batch(
+        self, transition: Transition[Item], args: tuple[Any, ...] | None = None
+    ) -> Batcher[Item, Any]:
+        """Single calls of a declared transition that share script calls; `args` are the same for
+        all of them. A reply is a variant, as `Transition.decode` gives it."""
+        before = transition.values(self.keyspace, args)
+        names_of = transition.item_names(self.keyspace) if transition.item_keys else None
+
+        async def run(partition: int, items: list[Item]) -> Sequence[Any]:
+            names = transition.names(self.keyspace, partition, args)
+            values = [*before, len(items)]
+            for item in items:
+                values += item
+                if names_of is not None:
+                    names += names_of(partition, item)
+            return transition.decode_all(
+                await self.run(transition.script, partition, names, values)
+            )
+
+        batcher: Batcher[Item, Any] = Batcher(run, self.options.limits, self._unanswered)
         self._batchers.append(batcher)
         return batcher
 

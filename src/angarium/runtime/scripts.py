@@ -17,27 +17,38 @@ from angarium.redis.errors import ScriptFailed
 from angarium.redis.scripts import Script
 
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
-HEADINGS = ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
+HEADINGS = ("Guarantee", "Events", "Repeats")
+# A script that a `Transition` declares has no need of these: its first lines are written for it.
+POSITIONS = ("KEYS", "ARGV", "Returns")
+# Where a script's own lines begin: behind its comments.
+BODY = re.compile(r"^(?!--)", re.MULTILINE)
 STATUS = re.compile(rb"^[a-z_]+$")
 
 
-def load_script(package: str, name: str) -> Script:
-    """`load_script("angarium.dispatch", "accept_messages")` reads that module's lua folder."""
+def load_script(package: str, name: str, prelude: str = "") -> Script:
+    """`load_script("angarium.dispatch", "accept_messages")` reads that module's lua folder.
+
+    `prelude` is Lua that stands in front of the includes.
+    """
     path = files(package) / "lua" / f"{name}.lua"
     assert isinstance(path, Path)  # the package is a folder, not an archive
-    return read_script(path, f"{package}.{name}")
+    return read_script(path, f"{package}.{name}", prelude)
 
 
-def read_script(path: Path, name: str) -> Script:
+def read_script(path: Path, name: str, prelude: str = "") -> Script:
     """Includes come from the `include` folder beside the script, else from the runtime's."""
     text = path.read_text()
-    for heading in HEADINGS:
+    for heading in HEADINGS if prelude else (*HEADINGS, *POSITIONS):
         if f"\n-- {heading}: " not in text:
             raise ScriptFailed(f"{name}.lua lacks the header line «-- {heading}: …»")
     if not text.startswith("#!lua"):
         raise ScriptFailed(f"{name}.lua must begin with #!lua")
     shebang, _, body = text.partition("\n")
     # Comments stay in: they cost Redis one parse, and an error's line number stays true.
+    if prelude:
+        first = INCLUDE.search(body) or BODY.search(body)
+        at = first.start() if first else 0
+        body = f"{body[:at]}{prelude}\n{body[at:]}"
     body = INCLUDE.sub(lambda found: _included(found.group(1), name, path.parent), body)
     source = f"{shebang}\n{body}"
     return Script(

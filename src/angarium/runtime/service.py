@@ -1,16 +1,18 @@
-"""The life of everything that runs: `start`, `quiet`, `stop`, and loops that outlive faults.
+"""Services: everything that runs has `start`, `quiet` and `stop`, and loops that survive errors.
 
-A service is ready when `start` returns, takes no new work after `quiet`, and is gone when
-`stop` returns, which is never later than its deadline. All hooks of a life and all its tasks
-belong to one owner task, because a task group has to be entered and left by the same task; the
-callers of `start`, `quiet` and `stop` only ask and wait. So a caller that is cancelled, or a
-second caller with less patience, can't tear a life in half. A service may be started again once
-it is gone. A pass that raises is logged, counted and tried again after a back-off: the process
-lives on. Nothing here knows Redis, sockets or modules.
+`start` returns when the service is ready. After `quiet` the service takes no new work. `stop`
+returns when the service has ended, and never later than its deadline. A service may be started
+again after it has ended.
+
+One owner task runs all hooks of a service and owns all its tasks, because the same task has to
+enter and leave a task group. The callers of `start`, `quiet` and `stop` only send a request and
+wait. So a caller that is cancelled, or a second caller with a shorter deadline, cannot interrupt a
+hook half-way. If a pass of a loop raises, the error is logged and counted, and the pass is repeated
+after a back-off; the process keeps running. This file uses neither Redis nor sockets nor modules.
 
     start()                       quiet()              stop(deadline_s)
       on_start, loops begin         loops end            on_stop, tasks cancelled, on_close
-    STARTING ───────────► READY ───────────► QUIET ───────────► STOPPING ──► gone
+    STARTING ───────────► READY ───────────► QUIET ───────────► STOPPING ──► ended
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from angarium.runtime import log
 from angarium.runtime.clock import Clock, SystemClock
 from angarium.runtime.errors import AngariumError
 
-# Work gets most of a stop's deadline; the rest is for cancelled tasks to unwind and for
-# connections to close. A fifth, but never more than a second: unwinding does no new work.
-UNWIND_SHARE = 0.2
+# The part of a stop's deadline in which cancelled tasks unwind and connections close; work gets the
+# rest. At most one second, because unwinding does no new work.
+UNWIND_PART = 0.2
 UNWIND_S_MAX = 1.0
 
-# A task that ran this long before it failed was healthy: its next fault starts from a short
-# back-off again.
+# A task that ran this long before it failed was healthy: its back-off starts again from the
+# shortest delay.
 HEALTHY_S = 30.0
 
 FAILURES = Counter(
@@ -51,26 +53,26 @@ class Phase(enum.Enum):
     STOPPING = enum.auto()
 
 
-class _Life:
-    """One run of a service, from `start` until it is gone."""
+class _RunState:
+    """One run of a service, from `start` until it has ended."""
 
     owner: asyncio.Task[None]
     group: asyncio.TaskGroup
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
-        self.settled = asyncio.Event()  # the start succeeded, or failed and was cleaned up
-        self.failure: Exception | None = None
-        self.quiet_asked = asyncio.Event()
-        self.quieted = asyncio.Event()
-        self.stop_asked = asyncio.Event()
-        self.cut = False
-        self.supervised: list[Supervised] = []
+        self.start_done = asyncio.Event()  # also set after a failed start was cleaned up
+        self.start_error: Exception | None = None
+        self.quiet_requested = asyncio.Event()
+        self.quiet_done = asyncio.Event()
+        self.stop_requested = asyncio.Event()
+        self.cancelled = False
+        self.supervised: list[SupervisedTask] = []
 
-    def cut_short(self) -> None:
-        # Once only: a second cancellation would also cut `on_close`, which gives things back.
-        if not self.cut:
-            self.cut = True
+    def cancel(self) -> None:
+        # Once only: a second cancellation would also interrupt `on_close`, which releases things.
+        if not self.cancelled:
+            self.cancelled = True
             self.owner.cancel()
 
     def still_running(self) -> list[str]:
@@ -78,97 +80,97 @@ class _Life:
 
 
 class Service:
-    """Base of all roles. Subclasses fill in the four `on_…` hooks and leave the verbs alone."""
+    """Base of all roles. Subclasses override the four `on_…` hooks and nothing else."""
 
     def __init__(self, name: str, *, clock: Clock | None = None) -> None:
         self.name = name
         self.ports: dict[str, int] = {}
         self.clock: Clock = clock or SystemClock()
         self.log = log.logger("angarium.service", service=name)
-        self._life: _Life | None = None
+        self._run_state: _RunState | None = None
 
     async def on_start(self) -> None:
-        """Open what the service needs, fill in `ports`, begin loops; ready on return."""
+        """Open connections, set `ports`, begin loops. The service is ready when this returns."""
 
     async def on_quiet(self) -> None:
-        """Take no new work. Loops that end on quiet have already been told."""
+        """Take no new work. Loops that end on quiet begin no further pass."""
 
     async def on_stop(self) -> None:
-        """Finish or hand back what is in hand, while connections are still open."""
+        """Finish current work or give it back, while connections are still open."""
         await self.passes_ended()
 
     async def on_close(self) -> None:
-        """Release what `on_start` took, even if it failed half-way."""
+        """Release what `on_start` opened, also after it failed half-way."""
 
     @property
     def ready(self) -> bool:
-        return self._life is not None and self._life.phase is Phase.READY
+        return self._run_state is not None and self._run_state.phase is Phase.READY
 
     @property
     def stopped(self) -> bool:
-        """Nothing of it runs: never started, failed to start, or gone."""
-        return self._life is None
+        """Whether the service was never started, failed to start, or has ended."""
+        return self._run_state is None
 
     @final
     async def start(self) -> None:
-        """Returns when ready. A failed start has released everything before it raises."""
-        while self._life is not None and self._life.phase is Phase.STOPPING:
-            await asyncio.wait({self._life.owner})
-        life, ours = self._life, self._life is None
-        if life is None:
-            life = self._begin()
-        elif life.phase is Phase.QUIET:
+        """Returns when the service is ready. A failed start releases everything, then raises."""
+        while self._run_state is not None and self._run_state.phase is Phase.STOPPING:
+            await asyncio.wait({self._run_state.owner})
+        state, ours = self._run_state, self._run_state is None
+        if state is None:
+            state = self._begin()
+        elif state.phase is Phase.QUIET:
             raise AngariumError(f"service {self.name!r} is quiet; stop it before starting again")
         try:
-            await life.settled.wait()
+            await state.start_done.wait()
         except asyncio.CancelledError:
             if ours:
-                life.cut_short()
-                await asyncio.wait({life.owner})
+                state.cancel()
+                await asyncio.wait({state.owner})
             raise
-        if life.failure is not None:
-            raise life.failure
+        if state.start_error is not None:
+            raise state.start_error
 
     @final
     async def quiet(self) -> None:
-        """Take no new work; returns when that is so. Without a life there is nothing to do."""
-        life = self._life
-        if life is None:
+        """Returns when the service takes no new work. Does nothing if it is not running."""
+        state = self._run_state
+        if state is None:
             return
-        life.quiet_asked.set()
+        state.quiet_requested.set()
         async with asyncio.TaskGroup() as group:
-            quieted = group.create_task(life.quieted.wait())
-            # A life that is cut short never reaches its quiet phase.
-            await asyncio.wait({quieted, life.owner}, return_when=asyncio.FIRST_COMPLETED)
-            quieted.cancel()
+            waiting = group.create_task(state.quiet_done.wait())
+            # A run that is cancelled never reaches its quiet phase.
+            await asyncio.wait({waiting, state.owner}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
 
     @final
     async def stop(self, deadline_s: float) -> None:
-        """Finish or hand back, then cancel what remains; never longer than `deadline_s`.
+        """Finish work or give it back, then cancel the rest; takes at most `deadline_s`.
 
-        `stop(0)` cancels and does not wait. A second stop with less patience shortens the
-        first. Being cancelled here means that patience has ended altogether.
+        `stop(0)` cancels and does not wait. A second stop with a shorter deadline shortens the
+        first. If the caller of `stop` is cancelled, the service is cancelled at once.
         """
-        life = self._life
-        if life is None:
+        state = self._run_state
+        if state is None:
             return
-        unwind_s = min(UNWIND_S_MAX, deadline_s * UNWIND_SHARE)
-        if life.phase is Phase.STARTING:
-            life.phase = Phase.STOPPING
-            life.cut_short()  # nothing has been taken on, so there is nothing to finish
-        life.quiet_asked.set()
-        life.stop_asked.set()
+        unwind_s = min(UNWIND_S_MAX, deadline_s * UNWIND_PART)
+        if state.phase is Phase.STARTING:
+            state.phase = Phase.STOPPING
+            state.cancel()  # the service has taken no work yet
+        state.quiet_requested.set()
+        state.stop_requested.set()
         try:
-            if await self._gone_within(life, deadline_s - unwind_s):
+            if await self._ended_within(state, deadline_s - unwind_s):
                 return
-            life.cut_short()
-            if await self._gone_within(life, unwind_s):
+            state.cancel()
+            if await self._ended_within(state, unwind_s):
                 return
         except asyncio.CancelledError:
-            life.cut_short()
+            state.cancel()
             raise
         if deadline_s > 0:
-            self.log.error("stop_overdue", deadline_s=deadline_s, running=life.still_running())
+            self.log.error("stop_overdue", deadline_s=deadline_s, running=state.still_running())
 
     @final
     def loop(
@@ -180,11 +182,11 @@ class Service:
         until: Literal["quiet", "stop"] = "quiet",
         backoff: Backoff | None = None,
     ) -> Loop:
-        """Run `run_once` again and again, `interval_s` after the last pass ended.
+        """Run `run_once` repeatedly, each time `interval_s` after the last pass ended.
 
-        A result with a true attribute `again` asks for the next pass at once. The loop takes
-        work and so ends with `quiet`; one that work in hand depends on, such as the renewal of
-        a lease, says `until="stop"` and runs until `on_stop` has returned.
+        If the result has a true attribute `again`, the next pass follows at once. A loop that
+        takes work ends with `quiet`. A loop that current work depends on, such as the renewal of a
+        lease, has `until="stop"` and runs until `on_stop` has returned.
         """
         loop = Loop(self, name, run_once, interval_s, until == "stop", backoff or Backoff())
         self._supervise(loop)
@@ -198,103 +200,106 @@ class Service:
         *,
         backoff: Backoff | None = None,
     ) -> asyncio.Task[None]:
-        """Keep `run` going: if it ends before `quiet`, it is started again after a back-off."""
-        return self._supervise(Kept(self, name, run, backoff or Backoff()))
+        """Run `run` in a task. If it ends before `quiet`, start it again after a back-off."""
+        return self._supervise(RestartingTask(self, name, run, backoff or Backoff()))
 
     @final
     async def passes_ended(self) -> None:
-        """Wait until every loop that ends on quiet has ended the pass it was in."""
-        assert self._life is not None
-        loops = [each for each in self._life.supervised if isinstance(each, Loop)]
+        """Wait until every loop that ends on quiet has ended its last pass."""
+        assert self._run_state is not None
+        loops = [each for each in self._run_state.supervised if isinstance(each, Loop)]
         ending = {each.task for each in loops if each.ends_on_quiet}
         if ending:
             await asyncio.wait(ending)
 
-    def _supervise(self, supervised: Supervised) -> asyncio.Task[None]:
-        life = self._life
-        if life is None or life.phase is Phase.STOPPING:
+    def _supervise(self, supervised: SupervisedTask) -> asyncio.Task[None]:
+        state = self._run_state
+        if state is None or state.phase is Phase.STOPPING:
             raise AngariumError(f"service {self.name!r} does not run; {supervised.name!r} refused")
-        task = life.group.create_task(supervised.run(), name=f"{self.name}.{supervised.name}")
+        task = state.group.create_task(supervised.run(), name=f"{self.name}.{supervised.name}")
         supervised.task = task
-        life.supervised.append(supervised)
-        task.add_done_callback(lambda _: life.supervised.remove(supervised))
+        state.supervised.append(supervised)
+        task.add_done_callback(lambda _: state.supervised.remove(supervised))
         return task
 
     def _taking_work(self) -> bool:
-        return self._life is not None and self._life.phase in (Phase.STARTING, Phase.READY)
+        return self._run_state is not None and self._run_state.phase in (
+            Phase.STARTING,
+            Phase.READY,
+        )
 
-    def _begin(self) -> _Life:
-        life = self._life = _Life()
-        # The one task outside any group: it owns the group, and has to outlive this call.
-        life.owner = asyncio.create_task(self._own(life), name=f"{self.name}.owner")
-        # A task cancelled before its first step runs none of its code, not even `finally`.
-        life.owner.add_done_callback(lambda _: self._end(life))
-        return life
+    def _begin(self) -> _RunState:
+        state = self._run_state = _RunState()
+        # The only task outside a group: it owns the group and runs longer than this call.
+        state.owner = asyncio.create_task(self._run_owner(state), name=f"{self.name}.owner")
+        # A task that is cancelled before its first step runs none of its code, not even `finally`.
+        state.owner.add_done_callback(lambda _: self._finish_run(state))
+        return state
 
-    async def _own(self, life: _Life) -> None:
+    async def _run_owner(self, state: _RunState) -> None:
         try:
-            async with asyncio.TaskGroup() as life.group:
+            async with asyncio.TaskGroup() as state.group:
                 try:
-                    await self._live(life)
+                    await self._run_phases(state)
                 finally:
-                    life.phase = Phase.STOPPING
-                    for each in life.supervised:
+                    state.phase = Phase.STOPPING
+                    for each in state.supervised:
                         each.task.cancel()
         finally:
-            life.phase = Phase.STOPPING
+            state.phase = Phase.STOPPING
             try:
                 await self._hook(self.on_close)
             finally:
-                self._end(life)
+                self._finish_run(state)
 
-    async def _live(self, life: _Life) -> None:
+    async def _run_phases(self, state: _RunState) -> None:
         try:
             await self.on_start()
         except Exception as error:
-            life.failure = error
+            state.start_error = error
             return
-        if life.cut:
+        if state.cancelled:
             return  # `on_start` swallowed its cancellation
-        life.phase = Phase.READY
-        life.settled.set()
-        await life.quiet_asked.wait()
-        life.phase = Phase.QUIET
-        for each in life.supervised:
+        state.phase = Phase.READY
+        state.start_done.set()
+        await state.quiet_requested.wait()
+        state.phase = Phase.QUIET
+        for each in state.supervised:
             if each.ends_on_quiet:
-                each.nudge()
+                each.end_pause()
         await self._hook(self.on_quiet)
-        life.quieted.set()
-        await life.stop_asked.wait()
-        life.phase = Phase.STOPPING
+        state.quiet_done.set()
+        await state.stop_requested.wait()
+        state.phase = Phase.STOPPING
         await self._hook(self.on_stop)
 
     async def _hook(self, hook: Callable[[], Awaitable[None]]) -> None:
-        # A fault on the way out must not keep the rest from being given back.
+        # An error in one hook must not prevent the next hooks from releasing things.
         try:
             await hook()
         except Exception as error:
             self.log.error("hook_failed", hook=hook.__name__, error=repr(error), exc_info=error)
 
-    def _end(self, life: _Life) -> None:
-        if self._life is not life:
+    def _finish_run(self, state: _RunState) -> None:
+        if self._run_state is not state:
             return
-        if not life.settled.is_set() and life.failure is None:
-            life.failure = AngariumError(f"service {self.name!r} was stopped while it started")
+        if not state.start_done.is_set() and state.start_error is None:
+            state.start_error = AngariumError(f"service {self.name!r} was stopped while it started")
         self.ports = {}
-        self._life = None
-        life.settled.set()
+        self._run_state = None
+        state.start_done.set()
 
-    async def _gone_within(self, life: _Life, seconds: float) -> bool:
-        if seconds > 0 and not life.owner.done():
+    async def _ended_within(self, state: _RunState, seconds: float) -> bool:
+        if seconds > 0 and not state.owner.done():
             async with asyncio.TaskGroup() as group:
                 timer = group.create_task(self.clock.sleep(seconds))
-                await asyncio.wait({life.owner, timer}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({state.owner, timer}, return_when=asyncio.FIRST_COMPLETED)
                 timer.cancel()
-        return life.owner.done()
+        return state.owner.done()
 
 
-class Supervised(abc.ABC):
-    """A task of a service that is started again after a fault, and counts its faults."""
+class SupervisedTask(abc.ABC):
+    """A task of a service that is started again after an error, and counts its errors."""
 
     task: asyncio.Task[None]
 
@@ -303,26 +308,25 @@ class Supervised(abc.ABC):
         self.ends_on_quiet = ends_on_quiet
         self._service = service
         self._backoff = backoff
-        self._pausing: asyncio.Task[None] | None = None
+        self._pause_task: asyncio.Task[None] | None = None
 
     @abc.abstractmethod
     async def run(self) -> None:
-        """Until the service no longer takes work, or is cancelled."""
+        """Returns when the service no longer takes work."""
 
-    def nudge(self) -> None:
-        """End the pause, if there is one."""
-        if self._pausing is not None:
-            self._pausing.cancel()
+    def end_pause(self) -> None:
+        if self._pause_task is not None:
+            self._pause_task.cancel()
 
     async def _attempt(
         self, run: Callable[[], Awaitable[object]]
     ) -> tuple[object, BaseException | None]:
-        """What `run` returned, or the fault it ended with."""
+        """The result of `run`, or the error that ended it."""
         try:
             return await run(), None
         except asyncio.CancelledError as error:
-            # Ours only if this task was asked to end. Otherwise the pass awaited something
-            # that another one cancelled: a fault like any other, or the loop would die of it.
+            # If this task was not cancelled, the pass awaited something that another task
+            # cancelled. That is an error of the pass; raising it would end the loop.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -344,21 +348,21 @@ class Supervised(abc.ABC):
         await self._pause(delay_s)
 
     async def _pause(self, seconds: float) -> None:
-        if self._ended():
+        if self._should_end():
             return
         async with asyncio.TaskGroup() as group:
-            self._pausing = group.create_task(self._service.clock.sleep(seconds))
+            self._pause_task = group.create_task(self._service.clock.sleep(seconds))
             try:
-                await asyncio.wait({self._pausing})
+                await asyncio.wait({self._pause_task})
             finally:
-                self._pausing = None
+                self._pause_task = None
 
-    def _ended(self) -> bool:
+    def _should_end(self) -> bool:
         return self.ends_on_quiet and not self._service._taking_work()
 
 
-class Loop(Supervised):
-    """One pass at a time. `wake` is the hint that there is work; the interval is the truth."""
+class Loop(SupervisedTask):
+    """Runs one pass at a time. `wake` is a hint that there is work; the interval finds all work."""
 
     def __init__(
         self,
@@ -376,13 +380,13 @@ class Loop(Supervised):
         self._idle = False
 
     def wake(self) -> None:
-        """Run the next pass now, or right after this one; a back-off is not cut short."""
+        """Run the next pass now, or right after the current one. A back-off is not shortened."""
         self._woken = True
         if self._idle:
-            self.nudge()
+            self.end_pause()
 
     async def run(self) -> None:
-        while not self._ended():
+        while not self._should_end():
             self._woken = False
             result, error = await self._attempt(self._run_once)
             if error is not None:
@@ -390,7 +394,7 @@ class Loop(Supervised):
                 continue
             self._backoff.reset()
             if self._woken or getattr(result, "again", False):
-                await asyncio.sleep(0)  # a loop that never runs dry still lets others run
+                await asyncio.sleep(0)  # a loop that always has work still lets other tasks run
                 continue
             self._idle = True
             try:
@@ -399,8 +403,8 @@ class Loop(Supervised):
                 self._idle = False
 
 
-class Kept(Supervised):
-    """A task that must not end while the service takes work."""
+class RestartingTask(SupervisedTask):
+    """A task that runs for as long as the service takes work."""
 
     def __init__(
         self,
@@ -414,10 +418,10 @@ class Kept(Supervised):
 
     async def run(self) -> None:
         clock = self._service.clock
-        while not self._ended():
+        while not self._should_end():
             began_s = clock.monotonic()
             _, error = await self._attempt(self._run)
-            if error is None and self._ended():
+            if error is None and self._should_end():
                 return
             if clock.monotonic() - began_s >= HEALTHY_S:
                 self._backoff.reset()

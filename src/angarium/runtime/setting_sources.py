@@ -41,14 +41,14 @@ Tree = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Former:
+class FormerName:
     """The name under which an older system knows a setting; goes into `Annotated`."""
 
     variable: str
 
 
 @dataclass(frozen=True)
-class Entry:
+class SettingField:
     """One setting, as the checks and the reference page see it."""
 
     path: Location
@@ -63,22 +63,22 @@ class Entry:
         return PREFIX + "__".join(self.path).upper()
 
 
-def entries_of(model: type[BaseModel], above: Location = ()) -> Iterator[Entry]:
+def setting_fields(model: type[BaseModel], above: Location = ()) -> Iterator[SettingField]:
     """Every setting of a model, groups walked in order."""
     for name, field in model.model_fields.items():
         path = (*above, name)
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from entries_of(kind, path)
+            yield from setting_fields(kind, path)
         elif kind is Limits:
             for limit_name, default, limit in described():
-                yield Entry((*path, limit_name), default, f"In {limit.unit}. {limit.reason}")
+                yield SettingField((*path, limit_name), default, f"In {limit.unit}. {limit.reason}")
         else:
-            yield Entry(
+            yield SettingField(
                 path,
                 None if field.default_factory else field.default,
                 field.description or "",
-                tuple(mark.variable for mark in field.metadata if isinstance(mark, Former)),
+                tuple(mark.variable for mark in field.metadata if isinstance(mark, FormerName)),
                 secret=SecretStr in (kind, *getattr(kind, "__args__", ())),
                 derived=field.default_factory is not None,
             )
@@ -86,7 +86,7 @@ def entries_of(model: type[BaseModel], above: Location = ()) -> Iterator[Entry]:
 
 @dataclass(frozen=True)
 class Sources:
-    entries: tuple[Entry, ...]
+    fields: tuple[SettingField, ...]
     overrides: Tree
     environment: Mapping[str, str]
     config: Tree
@@ -97,28 +97,28 @@ class Sources:
         # An empty variable counts as not set: that is how compose files leave one out.
         environment = {name: value for name, value in os.environ.items() if value}
         name, config = _read_config(environment.get(CONFIG_VARIABLE))
-        return cls(tuple(entries_of(model)), overrides, environment, config, name)
+        return cls(tuple(setting_fields(model)), overrides, environment, config, name)
 
     def refuse_unknown(self) -> None:
-        variables = [entry.variable for entry in self.entries]
+        variables = [field.variable for field in self.fields]
         for name in self.environment:
             if not name.upper().startswith(PREFIX) or name in (*variables, CONFIG_VARIABLE):
                 continue
             if not _is_service_link(name, self.environment[name]):
                 raise _unknown(name, name.upper(), variables)
-        dotted = [".".join(entry.path) for entry in self.entries]
-        for path in _unknown_paths(self.config, self.entries):
+        dotted = [".".join(field.path) for field in self.fields]
+        for path in _unknown_paths(self.config, self.fields):
             name = ".".join(path)
             raise _unknown(f"{name} in {self.config_name}", name, dotted)
-        for path in _unknown_paths(self.overrides, self.entries):
+        for path in _unknown_paths(self.overrides, self.fields):
             raise _unknown(".".join(path), ".".join(path), dotted)
 
     def from_environment(self) -> dict[str, Any]:
         """The variables that are set, as a tree; two that disagree are refused."""
         tree: dict[str, Any] = {}
-        for entry in self.entries:
+        for field in self.fields:
             given = [
-                name for name in (entry.variable, *entry.former_names) if name in self.environment
+                name for name in (field.variable, *field.former_names) if name in self.environment
             ]
             if not given:
                 continue
@@ -128,38 +128,38 @@ class Sources:
                     " and ".join(given), "they have different values", "keep one of them"
                 )
             branch = tree
-            for part in entry.path[:-1]:
+            for part in field.path[:-1]:
                 branch = branch.setdefault(part, {})
-            branch[entry.path[-1]] = self.environment[given[0]]
+            branch[field.path[-1]] = self.environment[given[0]]
         return tree
 
-    def spelled(self, path: Location) -> str:
+    def name_in_source(self, path: Location) -> str:
         """The setting's name where its value came from."""
-        if _holds(self.overrides, path):
+        if _contains(self.overrides, path):
             return ".".join(path)
-        entry = self._entry(path)
-        for name in (entry.variable, *entry.former_names) if entry else ():
+        field = self._field(path)
+        for name in (field.variable, *field.former_names) if field else ():
             if name in self.environment:
                 return name
-        if _holds(self.config, path):
+        if _contains(self.config, path):
             return f"{'.'.join(path)} in {self.config_name}"
-        return entry.variable if entry else PREFIX + "__".join(path).upper()
+        return field.variable if field else PREFIX + "__".join(path).upper()
 
     def invalid(self, error: ValidationError) -> SettingInvalid:
         """The first thing wrong, in one line."""
         details = error.errors(include_url=False)[0]
         at = details.get("ctx", {}).get("at") or details["loc"]
-        path = self._known_part(at)
-        problem, fix = _explain(details, self._entry(path))
-        return SettingInvalid(self.spelled(path), _one_line(problem), fix)
+        path = self._setting_path(at)
+        problem, fix = _explain(details, self._field(path))
+        return SettingInvalid(self.name_in_source(path), _one_line(problem), fix)
 
-    def _entry(self, path: Location) -> Entry | None:
-        return next((entry for entry in self.entries if entry.path == path), None)
+    def _field(self, path: Location) -> SettingField | None:
+        return next((field for field in self.fields if field.path == path), None)
 
-    def _known_part(self, location: Iterable[int | str]) -> Location:
+    def _setting_path(self, location: Iterable[int | str]) -> Location:
         """Without what pydantic adds below a setting: positions in a list, arms of a union."""
         path = tuple(str(part) for part in location)
-        while len(path) > 1 and not any(e.path[: len(path)] == path for e in self.entries):
+        while len(path) > 1 and not any(e.path[: len(path)] == path for e in self.fields):
             path = path[:-1]
         return path
 
@@ -200,18 +200,18 @@ def _unknown(setting: str, name: str, names: list[str]) -> SettingInvalid:
 
 
 def _unknown_paths(
-    tree: Tree, entries: tuple[Entry, ...], above: Location = ()
+    tree: Tree, fields: tuple[SettingField, ...], above: Location = ()
 ) -> Iterator[Location]:
     for name, value in tree.items():
         path = (*above, str(name))
-        below = [entry for entry in entries if entry.path[: len(path)] == path]
+        below = [field for field in fields if field.path[: len(path)] == path]
         if not below:
             yield path
         elif isinstance(value, Mapping) and below[0].path != path:
-            yield from _unknown_paths(value, entries, path)
+            yield from _unknown_paths(value, fields, path)
 
 
-def _holds(tree: Any, path: Location) -> bool:
+def _contains(tree: Any, path: Location) -> bool:
     for part in path:
         if not isinstance(tree, Mapping):
             # A whole group was given as an object.
@@ -222,11 +222,11 @@ def _holds(tree: Any, path: Location) -> bool:
     return True
 
 
-def _explain(details: ErrorDetails, entry: Entry | None) -> tuple[str, str]:
+def _explain(details: ErrorDetails, field: SettingField | None) -> tuple[str, str]:
     """What is wrong and what to do about it, for each kind of error a setting can cause."""
     context = {name: _plain(value) for name, value in details.get("ctx", {}).items()}
-    value = _shown(details["input"], entry)
-    such_as = f" such as {entry.default}" if entry and entry.default is not None else ""
+    value = _shown(details["input"], field)
+    such_as = f" such as {field.default}" if field and field.default is not None else ""
     match details["type"].partition("_")[0], details["type"]:
         case _, "refused":
             return context["problem"], context["fix"]
@@ -252,8 +252,8 @@ def _explain(details: ErrorDetails, entry: Entry | None) -> tuple[str, str]:
             return details["msg"], LIST_OF_NAMES
 
 
-def _shown(value: Any, entry: Entry | None) -> str:
-    if entry is None or entry.secret:
+def _shown(value: Any, field: SettingField | None) -> str:
+    if field is None or field.secret:
         return "the value"
     text = redacted(str(value))
     return f"'{text[:VALUE_SHOWN_MAX]}…'" if len(text) > VALUE_SHOWN_MAX else f"'{text}'"

@@ -1,20 +1,19 @@
-"""All settings of Angarium: their names, defaults, units and rules.
+"""The settings that all modules share; `group` returns the settings of one module.
 
-A value comes from a keyword given to `load`, else from the environment (`ANGARIUM_*`, or a
-name taken over from one of the systems we replace), else from `angarium.toml`, else from the
-default below. `load` answers with settings that can be used, or raises `SettingInvalid` that
-names the setting as the user wrote it. Nothing here opens a connection or makes a folder.
+A value comes from a keyword given to `angarium.settings.load`, else from the environment
+(`ANGARIUM_*`, or the name that the setting had in a system that Angarium replaces), else from
+`angarium.toml`, else from the default below. This file opens no connection and creates no folder.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self, TypeVar
 
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -28,35 +27,27 @@ from pydantic_settings import (
 
 from angarium.redis import url as redis_url
 from angarium.redis.options import Durability, OptionNames, RedisOptions
-from angarium.runtime import keyspace, urls
-from angarium.runtime.limits import Limits
-from angarium.runtime.runtime import RuntimeOptions
-from angarium.runtime.setting_groups.conversations import ConversationsSettings
-from angarium.runtime.setting_groups.dispatch import DispatchSettings
-from angarium.runtime.setting_groups.group import Redacting
-from angarium.runtime.setting_groups.lake import LakeSettings
-from angarium.runtime.setting_groups.pickup import PickupSettings
-from angarium.runtime.setting_groups.routing import Layout, RoutingSettings
-from angarium.runtime.setting_groups.runtime import (
+from angarium.runtime import urls
+from angarium.runtime.common_settings import (
     AccessMode,
     HttpSettings,
     JournalSettings,
     RedisSettings,
 )
-from angarium.runtime.setting_groups.transactions import TransactionsSettings
-from angarium.runtime.setting_sources import Former, Sources
-from angarium.runtime.setting_values import (
-    check,
-    key_text,
-    read_home,
-    refusal,
-)
-from angarium.runtime.urls import redacted
+from angarium.runtime.limits import Limits
+from angarium.runtime.setting_group import Group, Redacting
+from angarium.runtime.setting_sources import FormerName, Sources
+from angarium.runtime.setting_values import check, key_text, read_home, refusal
 
-__all__ = ["AccessMode", "Durability", "Layout", "Limits", "Settings", "load", "redacted"]
+if TYPE_CHECKING:
+    from angarium.runtime.runtime import RuntimeOptions
+
+ModuleSettings = TypeVar("ModuleSettings", bound=Group)
 
 
-class Settings(Redacting, BaseSettings):
+class CommonSettings(Redacting, BaseSettings):
+    """`angarium.settings.Settings` adds a group for each module."""
+
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
@@ -65,35 +56,36 @@ class Settings(Redacting, BaseSettings):
     limits: Limits = Limits()
     home: Annotated[Path, BeforeValidator(read_home)] = Field(
         Path(".angarium"),
-        description="Folder for everything kept on disk.",
+        description="Folder for all files that Angarium writes.",
     )
-    redis_url: Annotated[str, Former("REDIS_SERVER_URL")] = Field(
+    redis_url: Annotated[str, FormerName("REDIS_SERVER_URL")] = Field(
         "embedded",
         description="`embedded`, or a `redis://`, `rediss://`, `redis+cluster://` or "
         "`redis+sentinel://` URL.",
     )
     database_url: str = Field(
         default_factory=lambda data: f"sqlite:///{data.get('home', '')}/angarium.sqlite",
-        description="`sqlite:///` or `postgresql://` URL of the database; a file in the home "
-        "folder unless set.",
+        description="`sqlite:///` or `postgresql://` URL of the database; by default a file in the "
+        "home folder.",
     )
     lake_url: str = Field(
         default_factory=lambda data: f"{data.get('home', '')}/lake",
-        description="Folder or object store of the lake; in the home folder unless set.",
+        description="Folder or object store of the lake; by default in the home folder.",
     )
     partitions: int = Field(
         1,
         ge=1,
         le=16_384,
-        description="Parts the keys are spread over; fixed on first use, at least 2 on a cluster.",
+        description="Number of partitions of the keys. It is fixed on first use, and at least 2 on "
+        "a cluster.",
     )
     prefix: str = Field(
-        "", description="Put in front of every key as it is, such as `app:`, to share a server."
+        "", description="Beginning of every key, such as `app:`, so that systems share a server."
     )
     durability: Durability = Field(
         Durability.MEMORY,
-        description="What an acknowledged write has reached: `memory`, `local` (disk) or "
-        "`replica`.",
+        description="Where a write is stored before it is acknowledged: `memory`, `local` (disk) "
+        "or `replica`.",
     )
     app: str | None = Field(
         None,
@@ -109,12 +101,6 @@ class Settings(Redacting, BaseSettings):
         "is revoked or lost; `open`, everybody on loopback, always; `tokens`, nobody.",
     )
     http: HttpSettings = HttpSettings()
-    dispatch: DispatchSettings = DispatchSettings()
-    routing: RoutingSettings = RoutingSettings()
-    conversations: ConversationsSettings = ConversationsSettings()
-    pickup: PickupSettings = PickupSettings()
-    transactions: TransactionsSettings = TransactionsSettings()
-    lake: LakeSettings = LakeSettings()
     journal: JournalSettings = JournalSettings()
     redis: RedisSettings = RedisSettings()
 
@@ -166,13 +152,13 @@ class Settings(Redacting, BaseSettings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _each_key_has_its_own_name(self) -> Self:
-        clash = keyspace.name_clash(self)
-        if clash is not None:
-            setting, name = clash
-            raise refusal(f"'{name}' is also the name of another key", "choose another", setting)
-        return self
+    def group(self, kind: type[ModuleSettings]) -> ModuleSettings:
+        """The group of one module, by its class."""
+        for name, field in type(self).model_fields.items():
+            if field.annotation is kind:
+                found: ModuleSettings = getattr(self, name)
+                return found
+        raise TypeError(f"{kind.__name__} is no group of these settings")
 
     def redis_options(self) -> RedisOptions:
         return RedisOptions(
@@ -185,21 +171,6 @@ class Settings(Redacting, BaseSettings):
             names=OptionNames("ANGARIUM_REDIS_URL", "ANGARIUM_DURABILITY", "ANGARIUM_HOME"),
         )
 
+    @abstractmethod
     def runtime_options(self) -> RuntimeOptions:
-        return RuntimeOptions(
-            redis=self.redis_options(),
-            keyspace=keyspace.Keyspace.from_settings(self),
-            journal_bytes_max=self.journal.bytes_max if self.journal.enabled else 0,
-            limits=self.limits,
-        )
-
-
-def load(**overrides: Any) -> Settings:
-    """Settings to start with; a group is overridden by a dict of its members."""
-    sources = Sources.read(Settings, overrides)
-    sources.refuse_unknown()
-    try:
-        return Settings(**overrides)
-    except ValidationError as error:
-        # Without the original: its text could show what must stay secret.
-        raise sources.invalid(error) from None
+        """The options of a runtime with all modules."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, Overloaded, SettingInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
@@ -27,12 +27,12 @@ REVOKE_TOKEN = load_script("angarium.runtime", "revoke_token")
 # Each includes those before it.
 SCOPES = ("read", "write", "admin")
 SETTING = "ANGARIUM_HTTP__TOKENS"
-MARK = "ang_"  # so that a token is known as one wherever it turns up
+TOKEN_PREFIX = "ang_"  # so that a token is known as one wherever it turns up
 HASHED = "sha256="
 TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # All of them are in the memory of each API process.
 TOKENS_MAX = 10_000
-NAME_LETTERS_MAX = 100
+NAME_CHARS_MAX = 100
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,9 +96,9 @@ class TokenStore:
     async def create(self, name: str, scope: str, tenant: str | None = None) -> str:
         """The new token. It is shown this once; afterwards only its hash is known."""
         checked(scope, tenant)
-        if not 0 < len(name) <= NAME_LETTERS_MAX or not name.isprintable():
-            raise InputInvalid(f"a name has 1 to {NAME_LETTERS_MAX} printable letters")
-        token = MARK + secrets.token_urlsafe(32)
+        if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+            raise InputInvalid(f"a name has 1 to {NAME_CHARS_MAX} printable letters")
+        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         record = Token(name, scope, tenant, time.time_ns() // 1_000_000)
         args: list[Argument] = [digest(token), msgspec.json.encode(record), TOKENS_MAX]
         names = [self._name, self._seen_name]

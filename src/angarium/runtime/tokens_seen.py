@@ -14,8 +14,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from angarium.runtime import keyspace as keys
-from angarium.runtime import log
+from angarium.runtime import keys, log
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script
 

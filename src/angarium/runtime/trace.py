@@ -1,10 +1,10 @@
-"""What a user's function has in hand, and the trace it belongs to. Values only.
+"""The message or step that a user's function works on, and the trace it belongs to. No I/O.
 
-A message has one trace from the publisher to its recipient. Its id is the one that the payload
-brings as `traceparent` (W3C Trace Context), else the message's own id, which has the same 128
-bits: so the trace of a message is known without having been stored anywhere. A transaction that
-was started without one has its own id for a trace, and its children have that, too. What is in
-hand stands in a context variable, for each task and for each thread that a function runs in.
+A message has one trace from the publisher to its recipient. The trace id comes from the payload's
+`traceparent` (W3C Trace Context); without one it is the message id, which also has 128 bits. So
+every process can compute the trace id and nobody stores it. A transaction that was started without
+a trace uses its own id, and its children use the same. The current work is in a context variable,
+for each task and each thread that runs a user's function.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 TRACEPARENT = "traceparent"
-LETTERS_MAX = 512
+CHARS_MAX = 512
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _DIGITS = re.compile(r"[0-9a-f]{32}")
 
 
 class Trace(NamedTuple):
-    """The trace, and the span that whatever comes next is a child of.
+    """A trace id, and the span that the next span is a child of.
 
-    `sampled`: whether whoever began it records it; None where nobody has decided yet.
+    `sampled` says whether the first span of the trace is recorded; None if that is not decided.
     """
 
     trace_id: str
@@ -41,20 +41,20 @@ class Trace(NamedTuple):
 
 
 def read_traceparent(text: object) -> Trace | None:
-    """None for anything that is not one: a trace must never be a reason to refuse a message."""
-    found = _FORM.fullmatch(text) if isinstance(text, str) and len(text) <= LETTERS_MAX else None
+    """The trace, or None if the text is invalid: an invalid trace does not refuse a message."""
+    found = _FORM.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if found is None or found[1] == "ff" or not (found[2].strip("0") and found[3].strip("0")):
         return None
     return Trace(found[2], found[3], bool(int(found[4], 16) & 1))
 
 
-def carried_by(value: object) -> Trace | None:
-    """The trace that an object brings along as a member."""
+def trace_in_object(value: object) -> Trace | None:
+    """The trace in the member `traceparent` of a decoded payload."""
     return read_traceparent(value.get(TRACEPARENT)) if isinstance(value, dict) else None
 
 
 class _Carrier(msgspec.Struct):
-    """The one member of a payload that is read here."""
+    """The only member of a payload that is decoded here."""
 
     traceparent: str | None = None
 
@@ -62,8 +62,8 @@ class _Carrier(msgspec.Struct):
 _read_carrier = msgspec.json.Decoder(_Carrier).decode
 
 
-def carried_in(payload: bytes) -> Trace | None:
-    """The trace in a payload that nobody has taken apart yet."""
+def trace_in_payload(payload: bytes) -> Trace | None:
+    """The trace in a payload that is not decoded yet."""
     if TRACEPARENT.encode() not in payload:
         return None
     try:
@@ -73,7 +73,7 @@ def carried_in(payload: bytes) -> Trace | None:
 
 
 def trace_of_id(id: str) -> Trace | None:
-    """The trace of what carries none: the first 128 bits of its id; None if it has no such id."""
+    """The trace whose id is the first 128 bits of `id`; None if `id` does not begin with them."""
     digits = id.replace("-", "").lower()[:32]
     if _DIGITS.fullmatch(digits) is None or not digits[16:].strip("0"):
         return None
@@ -81,22 +81,24 @@ def trace_of_id(id: str) -> Trace | None:
 
 
 def first_span(id: str, carried: Trace | None = None) -> Trace | None:
-    """The span that a message begins with, in the trace it was brought in or in its own: whoever
-    goes on with the message knows it without having been told."""
+    """The first span of a message, in the trace that it carries or in its own.
+
+    The span id follows from the message id, so every process can compute it.
+    """
     own = trace_of_id(id)
     if own is None or carried is None:
         return own
     return Trace(carried.trace_id, own.span_id, carried.sampled)
 
 
-class InHand:
-    """A message or a step while a function of the user's works on it."""
+class CurrentWork:
+    """The message or step that a user's function works on."""
 
     __slots__ = ("_id", "_is_message", "_payload", "_started", "_trace")
 
     def __init__(self, id: bytes, payload: Any = None, *, is_message: bool = False) -> None:
         """`id` begins with 128 bits in hexadecimal; `payload` may carry a `traceparent`."""
-        # As they are: most functions never ask, and this is made for each message.
+        # Stored without decoding: there is one per message, and most functions never read them.
         self._id = id
         self._is_message = is_message
         self._payload = payload
@@ -113,36 +115,38 @@ class InHand:
 
     @property
     def trace(self) -> Trace:
-        """The same each time it is asked."""
         if self._trace is None:
-            self._trace = carried_by(self._payload) or _of(self.id)
+            self._trace = trace_in_object(self._payload) or _trace_from_id(self.id)
         return self._trace
 
     @property
     def parent(self) -> Trace:
-        """What the work on it is a child of. A message's own span has its id, so that whoever
-        works on a message knows it without having been told."""
-        own = _of(self.id)
+        """The span that the work is a child of. A message's span id follows from its id."""
+        own = _trace_from_id(self.id)
         return self.trace._replace(span_id=own.span_id) if self._is_message else self.trace
 
-    def works_under(self, trace: Trace) -> None:
-        """What is done from now on belongs to this span."""
+    def enter_span(self, trace: Trace) -> None:
+        """Make this the parent of all further spans of this work."""
         self._trace = trace
 
-    def start_id(self) -> str | None:
-        """The message's id, for the first thing that is started under it; None after that."""
+    def message_id_once(self) -> str | None:
+        """The message id on the first call, None on every later call.
+
+        The first transaction that a function starts for a message gets the message's id.
+        """
+
         first, self._started = not self._started, True
         return self.message_id if first else None
 
 
-def _of(id: str) -> Trace:
+def _trace_from_id(id: str) -> Trace:
     digits = id.replace("-", "").lower()[:32]
     return Trace(digits, digits[16:], None)
 
 
-IN_HAND: ContextVar[InHand | None] = ContextVar("angarium_in_hand", default=None)
+CURRENT_WORK: ContextVar[CurrentWork | None] = ContextVar("angarium_current_work", default=None)
 
 
 def current_trace() -> Trace | None:
-    found = IN_HAND.get()
+    found = CURRENT_WORK.get()
     return None if found is None else found.trace

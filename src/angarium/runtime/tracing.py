@@ -1,10 +1,10 @@
-"""Spans for OpenTelemetry: one trace for each message, whichever modules and processes it passes.
+"""Spans for OpenTelemetry: one trace for each message, through all modules and processes.
 
-`open_tracing` gives None unless the standard OTEL_EXPORTER_OTLP_ENDPOINT (or …_TRACES_ENDPOINT)
-names a collector and the extra `otel` is installed; whoever could make a span asks for None first,
-so that a process without a collector pays one comparison. The SDK is imported with the first span.
-Spans are sent by a thread of the SDK, OTLP over HTTP; a collector that is away costs spans and
-nothing else. Sampler, headers, batch sizes and the rest are OpenTelemetry's own variables.
+`open_tracing` returns None unless the standard OTEL_EXPORTER_OTLP_ENDPOINT (or …_TRACES_ENDPOINT)
+names a collector and the extra `otel` is installed. Callers check for None before they make a span,
+so a process without a collector pays one comparison. The SDK is imported with the first span. A
+thread of the SDK sends spans, OTLP over HTTP; while the collector is unreachable, only spans are
+lost. OpenTelemetry's own variables set the sampler, headers and batch sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from angarium.runtime import log
-from angarium.runtime.trace import Trace, carried_in, first_span, trace_of_id
+from angarium.runtime.trace import Trace, first_span, trace_in_payload, trace_of_id
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PACKAGES = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
-# What is not sent by then is dropped: a process that stops must not wait for a collector.
+# Spans that are not sent by then are dropped: a stopping process does not wait for a collector.
 FLUSH_S_MAX = 1.0
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
 Values = Mapping[str, str | int]
@@ -36,7 +36,7 @@ NO_VALUES: Values = {}
 
 
 def open_tracing(actor: str) -> Tracing | None:
-    """Those of this process, as its environment asks for; None if it does not."""
+    """The tracing of this process, or None if its environment does not ask for it."""
     given = os.environ
     if not any(given.get(name) for name in ENDPOINTS):
         return None
@@ -51,7 +51,7 @@ def open_tracing(actor: str) -> Tracing | None:
 
 
 def otel_version() -> str | None:
-    """Of the SDK, if it and the exporter are installed."""
+    """The version of the SDK, if the SDK and the exporter are installed."""
     try:
         version(PACKAGES[1])
         return version(PACKAGES[0])
@@ -60,7 +60,7 @@ def otel_version() -> str | None:
 
 
 class Tracing:
-    """Makes spans. `Trace` is all that others see of one: a parent given, a span told."""
+    """Makes spans. Callers pass a parent as `Trace` and get the new span as `Trace`."""
 
     def __init__(self, actor: str) -> None:
         self._actor = actor
@@ -70,7 +70,7 @@ class Tracing:
     @property
     def _sdk(self) -> _Sdk:
         if self._started is None:
-            with self._starting:  # functions of the user's run in threads
+            with self._starting:  # users' functions run in threads
                 self._started = self._started or _Sdk(self._actor)
         return self._started
 
@@ -84,13 +84,13 @@ class Tracing:
         kind: Kind = "internal",
         current: bool = False,
     ) -> Iterator[Trace]:
-        """What the block does; an exception that leaves it is the span's failure.
+        """A span for the block. An exception that leaves the block marks the span as failed.
 
-        With `current`, OpenTelemetry's own context has it too, for what a user's code measures.
+        With `current`, the span is also OpenTelemetry's current span, for users' own spans.
         """
         span = self._sdk.begin(name, parent, None, values, kind, time.time_ns())
         try:
-            with self._sdk.current(span) if current else _nothing():
+            with self._sdk.current(span) if current else _no_context():
                 yield _trace_of(span)
         except Exception as error:
             self._sdk.fail(span, error)
@@ -109,7 +109,7 @@ class Tracing:
         own: Trace | None = None,
         problem: str = "",
     ) -> Trace:
-        """Something that is over. `own` gives it ids that others know already."""
+        """A span that has ended. `own` sets its trace and span ids."""
         span = self._sdk.begin(name, parent, own, values, kind, began_ns)
         if problem:
             self._sdk.fail(span, problem)
@@ -125,11 +125,11 @@ class Tracing:
         *,
         first: bool = False,
     ) -> None:
-        """One span for each (id, payload). The `first` of a message has ids that follow from its
-        own, so that the next ones need not be told whose children they are."""
+        """One span for each (id, payload). With `first` they are the messages' first spans: their
+        ids follow from the message ids, so later spans know their parent."""
         for message_id, payload in messages:
             id = message_id.decode()
-            carried = carried_in(payload)
+            carried = trace_in_payload(payload)
             own = first_span(id, carried)
             if own is None:
                 continue
@@ -140,7 +140,7 @@ class Tracing:
                 self.record(name, own, began_ns, named, kind="producer")
 
     def started(self, id: str, what: str, began_ns: int, values: Values = NO_VALUES) -> None:
-        """What begins a trace of its own: the id of that follows from its own."""
+        """The first span of something that begins its own trace; its ids follow from `id`."""
         own = trace_of_id(id)
         if own is not None:
             self.record(what, None, began_ns, values, own=own, kind="producer")
@@ -148,7 +148,7 @@ class Tracing:
     def when_queued(
         self, id: str, what: str, future: asyncio.Future[Any], carried: Trace | None = None
     ) -> None:
-        """What begins with being queued: over when the future is."""
+        """A first span that ends when the future is done."""
         began_ns, own = time.time_ns(), first_span(id, carried)
         if own is None:
             return
@@ -164,7 +164,7 @@ class Tracing:
     def follow(
         self, ids: Iterable[str], what: str, values: Values = NO_VALUES, *, kind: Kind = "internal"
     ) -> None:
-        """What happens now to things whose traces follow from their ids."""
+        """One span that ends now for each id, in the trace that follows from the id."""
         now_ns = time.time_ns()
         for id in ids:
             parent = trace_of_id(id)
@@ -172,7 +172,7 @@ class Tracing:
                 self.record(what, parent, now_ns, {"angarium.id": id, **values}, kind=kind)
 
     async def close(self) -> None:
-        """Send what is left, for a moment at the most."""
+        """Send the remaining spans; takes at most FLUSH_S_MAX."""
         sdk = self._started
         if sdk is None:
             return
@@ -180,9 +180,9 @@ class Tracing:
 
         def flush() -> None:
             sdk.close()
-            _tell(loop, done.set)
+            _call_in_loop(loop, done.set)
 
-        # A thread of our own: the loop's executor would be waited for at the process's end.
+        # Not in the loop's executor: the process waits for its threads when it ends.
         threading.Thread(target=flush, name="angarium-traces", daemon=True).start()
         try:
             async with asyncio.timeout(FLUSH_S_MAX):
@@ -192,7 +192,7 @@ class Tracing:
 
 
 class _Sdk:
-    """The one place that knows OpenTelemetry."""
+    """All uses of the OpenTelemetry SDK."""
 
     def __init__(self, actor: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -203,7 +203,7 @@ class _Sdk:
         from opentelemetry.sdk.trace.sampling import Sampler, SamplingResult
 
         class Ids(RandomIdGenerator):
-            """Random, unless this thread has said which ones the next span has."""
+            """Random ids, unless this thread has set the ids of the next span."""
 
             def __init__(self) -> None:
                 self.wanted = threading.local()
@@ -216,8 +216,8 @@ class _Sdk:
                 own: Trace | None = getattr(self.wanted, "own", None)
                 return super().generate_span_id() if own is None else int(own.span_id, 16)
 
-        class Fair(Sampler):
-            """The operator's, asked about an id of ours as if all its bits were random."""
+        class UniformSampler(Sampler):
+            """The operator's sampler; it sees our ids as if all their bits were random."""
 
             def __init__(self, chosen: Sampler, ids: Ids) -> None:
                 self._chosen = chosen
@@ -227,7 +227,7 @@ class _Sdk:
                 self, parent_context: Context | None, trace_id: int, *args: Any, **named: Any
             ) -> SamplingResult:
                 ours = getattr(self._ids.wanted, "own", None) is not None
-                id = _fair(trace_id) if ours else trace_id
+                id = _sampling_id(trace_id) if ours else trace_id
                 return self._chosen.should_sample(parent_context, id, *args, **named)
 
             def get_description(self) -> str:
@@ -237,10 +237,10 @@ class _Sdk:
         if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "angarium"}))
         self._ids = Ids()
-        # What the environment asks for, told by a provider that is used for nothing else.
+        # This provider is used only to read the sampler that the environment sets.
         self._sampler = TracerProvider(shutdown_on_exit=False).sampler
         self._provider: TracerProvider = TracerProvider(
-            sampler=Fair(self._sampler, self._ids),
+            sampler=UniformSampler(self._sampler, self._ids),
             resource=resource,
             id_generator=self._ids,
             shutdown_on_exit=False,
@@ -282,11 +282,11 @@ class _Sdk:
         )
 
         if parent is None:
-            return Context()  # an empty one: not whatever a user's code has as current
+            return Context()  # an empty one, not the current context of a user's code
         sampled = parent.sampled
         if sampled is None:
-            # Nobody told us; whoever began this trace asked the same sampler for the same id.
-            root = self._sampler.should_sample(None, _fair(int(parent.trace_id, 16)), "")
+            # Not known. The process that began this trace asked the same sampler for the same id.
+            root = self._sampler.should_sample(None, _sampling_id(int(parent.trace_id, 16)), "")
             sampled = root.decision is Decision.RECORD_AND_SAMPLE
         ids = int(parent.trace_id, 16), int(parent.span_id, 16)
         flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
@@ -316,20 +316,21 @@ class _Sdk:
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
+def _no_context() -> Iterator[None]:
     yield
 
 
-def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
-        return  # it did not wait for us
+        return  # the loop is closed
 
 
-def _fair(trace_id: int) -> int:
-    """Samplers by ratio compare the lower 64 bits, and those of a UUID begin with its variant:
-    the same two bits in all of them. The random digit before takes their place."""
+def _sampling_id(trace_id: int) -> int:
+    """The id that the sampler sees. Ratio samplers compare the lower 64 bits, which in a UUID begin
+    with the two constant bits of the variant. A random digit replaces these bits."""
+
     return trace_id & ~(0xF << 60) | (trace_id >> 64 & 0xF) << 60
 
 

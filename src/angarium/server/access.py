@@ -18,14 +18,14 @@ from starlette.responses import Response, StreamingResponse
 
 from angarium.lake.filed import transactions_of
 from angarium.runtime import log
-from angarium.runtime.browsers import page_problem
 from angarium.runtime.errors import AngariumError
+from angarium.runtime.http_api import Handle, Operation, read_bytes
+from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.settings import AccessMode
 from angarium.runtime.sockets import is_loopback
 from angarium.runtime.tokens import Token, TokenStore, digest, from_settings
 from angarium.runtime.tokens_seen import TokensSeen
-from angarium.runtime.web import Handle, Operation, read_bytes
+from angarium.settings import AccessMode
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import OWNER_DEFAULT
@@ -72,7 +72,7 @@ class Access:
         self._store = TokenStore(runtime)
         self._seen = TokensSeen(runtime, "api")
         self._stored: Mapping[str, Token] = {}
-        self._transactions = Transactions(runtime, elsewhere=transactions_of(runtime.settings))
+        self._transactions = Transactions(runtime, lake_lookup=transactions_of(runtime.settings))
         self._body_bytes_max = settings.limits.http_body_bytes_max
         self._state = ""
         self._log = log.logger("angarium.access")
@@ -107,7 +107,7 @@ class Access:
         """The caller's token, None where everything is open; or why not."""
         if self.open:
             told = request.headers
-            refusal = page_problem(told.get("host"), told.get("origin"))
+            refusal = origin_problem(told.get("host"), told.get("origin"))
             if refusal is not None:
                 raise Forbidden(refusal)
             return None

@@ -4,7 +4,7 @@ A role is a service made from the runtime it stands on. Its module is imported o
 is asked for, so a process pays for what it runs. Modules never import one another; they are
 joined here: the application's functions get clients of all modules on the runtime of their
 process, so that a worker starts a transaction and a step replies into a conversation, and
-`joins.py` leads replies to pickup and their removal back.
+`reply_to_pickup.py` leads replies to pickup and their removal back.
 """
 
 from __future__ import annotations
@@ -15,35 +15,22 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from angarium.modules import MODULES
 from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.module import Role
 
 if TYPE_CHECKING:
-    from angarium.runtime.application import Angarium, Kind
+    from angarium.runtime.application import Angarium
     from angarium.runtime.service import Service
-    from angarium.runtime.settings import Settings
+    from angarium.settings import Settings
 
-# Role -> module, which offers `build(runtime, app)`, the service, and `check(settings, app)`, which
-# refuses what can be seen to fail before anything is touched. The order is the order of starting,
-# so those that others lean on come first.
-ROLES: Mapping[str, str] = MappingProxyType(
-    {
-        "api": "angarium.server.http",
-        "relay": "angarium.routing.relay",
-        "inbox": "angarium.routing.inbox",
-        "deliverer": "angarium.routing.deliverer",
-        "dispatcher": "angarium.dispatch.dispatcher",
-        "worker": "angarium.dispatch.worker",
-        "gateway": "angarium.pickup.gateway",
-        "conversations": "angarium.server.joins",
-        "archiver": "angarium.transactions.archiver",
-        "webhooks": "angarium.transactions.webhooks",
-        "node": "angarium.transactions.node",
-        "lake": "angarium.lake.service",
-    }
-)
-# Role -> the kind of a user's functions it runs; `up` leaves it out where there are none.
-NEED_AN_APPLICATION: Mapping[str, Kind] = MappingProxyType(
-    {"worker": "worker", "node": "step", "inbox": "inbox"}
+# What the server adds to the modules: the API itself, and conversations whose replies go to pickup.
+API = Role("api", "angarium.server.http")
+JOINED: Mapping[str, str] = MappingProxyType({"conversations": "angarium.server.reply_to_pickup"})
+# Each file offers `build(runtime, app)`, the service, and `check(settings, app)`, which refuses
+# what can be seen to fail before anything is touched. The order is the order of starting.
+ROLES: Mapping[str, Role] = MappingProxyType(
+    {role.name: role for role in (API, *(role for module in MODULES for role in module.roles))}
 )
 
 
@@ -59,8 +46,9 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
 
 def runnable(app: Angarium) -> tuple[str, ...]:
     """All roles but those whose functions this application does not have."""
-    needs = NEED_AN_APPLICATION
-    return tuple(name for name in ROLES if name not in needs or app.handlers(needs[name]))
+    return tuple(
+        name for name, role in ROLES.items() if role.needs is None or app.handlers(role.needs)
+    )
 
 
 def application_of(settings: Settings) -> Angarium:
@@ -84,7 +72,9 @@ async def compose(
 
     if app is None:
         app = application_of(settings)
-    modules = [importlib.import_module(ROLES[name]) for name in checked(names)]
+    modules = [
+        importlib.import_module(JOINED.get(name, ROLES[name].path)) for name in checked(names)
+    ]
     for module in modules:
         module.check(settings, app)
     async with Runtime.open(settings) as runtime:

@@ -4,7 +4,7 @@ uvicorn alone waits for ever for the rest of a request, and for a peer to read i
 thousand silent connections would take the API from everybody else. Here a request has to be there
 in time, its head has a size, an answer has to be read, and connections over the limit are told so
 and closed. httptools is named, not chosen by what is installed: with it a long poll costs the API
-half of what it costs with h11 (0096).
+half of what it costs with h11 (decision 0019).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from http import HTTPStatus
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from angarium.runtime.web import PROBLEM, Problem
+from angarium.runtime.http_api import PROBLEM, Problem
 
 # From its first byte, or from the connection, to the end of its body: the largest body comes
 # within it at 140 KB in a second.

@@ -26,18 +26,12 @@ from starlette.routing import Route
 
 import angarium
 from angarium.lake.filed import transactions_of
+from angarium.modules import MODULES
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, RedisUnavailable, SettingInvalid
-from angarium.runtime.figures import INTERVAL_S
-from angarium.runtime.journal_watch import JournalWatch
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.service import Service
-from angarium.runtime.settings import AccessMode, Settings
-from angarium.runtime.sockets import is_loopback, listen
-from angarium.runtime.tokens import from_settings
-from angarium.runtime.web import (
-    Face,
+from angarium.runtime.http_api import (
     Handle,
+    HttpApi,
     Operation,
     openapi,
     problem,
@@ -45,23 +39,26 @@ from angarium.runtime.web import (
     reply,
     routes,
 )
+from angarium.runtime.journal_metrics import JournalMetrics
+from angarium.runtime.process_report import INTERVAL_S
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.settings import CommonSettings
+from angarium.runtime.sockets import is_loopback, listen
+from angarium.runtime.tokens import from_settings
 from angarium.server.access import LOOK_S, Access, Unauthorized
 from angarium.server.connections import limited
 from angarium.server.dashboard.page import Files, index, wants_page
-from angarium.server.direct import Answer, Direct
+from angarium.server.fast_routes import Answer, Direct
 from angarium.server.process_metrics import ProcessMetrics
 from angarium.server.traced import traced_handle
+from angarium.settings import AccessMode, Settings
 
-# Modules that add a module's operations to the API: each offers `face(runtime, app)`.
-FACES: tuple[str, ...] = (
+# Files that add operations to the API: each offers `http_api(runtime, app)`.
+HTTP_APIS: tuple[str, ...] = (
     "angarium.server.processes",
-    "angarium.transactions.http",
-    "angarium.conversations.http",
-    "angarium.dispatch.http",
-    "angarium.routing.http",
-    "angarium.pickup.http",
-    "angarium.lake.http",
-    "angarium.server.dashboard.face",
+    *(module.http for module in MODULES if module.http),
+    "angarium.server.dashboard.http_api",
     "angarium.server.live",
     "angarium.server.search",
 )
@@ -69,7 +66,7 @@ FACES: tuple[str, ...] = (
 READY_S_MAX = 0.8
 # As often as Prometheus usually asks, or a little more.
 JOURNAL_LOOK_S = 5.0
-# What the faces' services hold is answered by then; this is for their connections to close.
+# What the http_apis' services hold is answered by then; this is for their connections to close.
 FACE_STOP_S = 1.0
 # Binding is done by then; what is left to start is memory.
 START_S_MAX = 10.0
@@ -86,15 +83,15 @@ def check(settings: Settings, app: Angarium) -> None:
 
 def build(runtime: Runtime, app: Angarium) -> Service:
     # Where a transaction is that neither Redis nor the database has: filed by Spark, perhaps.
-    joined = {"angarium.transactions.http": {"elsewhere": transactions_of(runtime.settings)}}
-    faces = [
-        importlib.import_module(module).face(runtime, app, **joined.get(module, {}))
-        for module in FACES
+    joined = {"angarium.transactions.http": {"lake_lookup": transactions_of(runtime.settings)}}
+    http_apis = [
+        importlib.import_module(module).http_api(runtime, app, **joined.get(module, {}))
+        for module in HTTP_APIS
     ]
-    return Api(runtime, faces)
+    return Api(runtime, http_apis)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(settings: CommonSettings) -> socket.socket:
     return listen(
         settings.http.host,
         settings.http.port,
@@ -104,16 +101,16 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 class Api(Service):
-    def __init__(self, runtime: Runtime, faces: Sequence[Face] = ()) -> None:
+    def __init__(self, runtime: Runtime, http_apis: Sequence[HttpApi] = ()) -> None:
         super().__init__("api")
         self._runtime = runtime
-        self._faces = faces
+        self._http_apis = http_apis
         self._processes = ProcessMetrics(runtime)
         self.access = Access(runtime)
         # Beside the process's own registry: what others report is none of its own figures.
         self.reported = CollectorRegistry()
         self.reported.register(self._processes)
-        self._app = application(self, faces)
+        self._app = application(self, http_apis)
         self._up = asyncio.Event()
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
@@ -126,7 +123,7 @@ class Api(Service):
         for service in self._services:
             await service.start()
         self._serving = self.spawn("http", self._serve)
-        self.loop("journal", JournalWatch(self._runtime).run_once, JOURNAL_LOOK_S)
+        self.loop("journal", JournalMetrics(self._runtime).run_once, JOURNAL_LOOK_S)
         self.loop("processes", self._processes.run_once, INTERVAL_S)
         self.loop("tokens", self.access.run_once, LOOK_S)
         async with asyncio.timeout(START_S_MAX):
@@ -134,7 +131,7 @@ class Api(Service):
 
     @property
     def _services(self) -> list[Service]:
-        return [face.service for face in self._faces if face.service is not None]
+        return [http_api.service for http_api in self._http_apis if http_api.service is not None]
 
     async def on_quiet(self) -> None:
         for service in self._services:
@@ -222,8 +219,8 @@ class _Server(uvicorn.Server):
             raise
 
 
-def application(api: Api, faces: Sequence[Face]) -> Direct:
-    page = msgspec.json.encode(openapi(faces, angarium.__version__))
+def application(api: Api, http_apis: Sequence[HttpApi]) -> Direct:
+    page = msgspec.json.encode(openapi(http_apis, angarium.__version__))
 
     files = Files()
 
@@ -260,11 +257,11 @@ def application(api: Api, faces: Sequence[Face]) -> Direct:
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             Route("/openapi.json", openapi_page),
-            *routes(faces, api.guarded),
+            *routes(http_apis, api.guarded),
         ],
         exception_handlers={**ERRORS},
     )
-    return Direct(behind, faces, api.guarded, ERRORS)
+    return Direct(behind, http_apis, api.guarded, ERRORS)
 
 
 def _refused(_: Request, error: Any) -> Response:

@@ -16,9 +16,9 @@ from starlette.responses import Response, StreamingResponse
 
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, Overloaded, RedisUnavailable
+from angarium.runtime.http_api import HttpApi, Operation, Problem
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.web import Face, Operation, Problem
 from angarium.server.dashboard.overview import Sampler
 
 SAMPLE_S = 1.0
@@ -93,7 +93,7 @@ def _event(name: bytes, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, msgspec.json.encode(value))
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     live = Live(runtime)
     operation = Operation(
         "GET",
@@ -104,4 +104,4 @@ def face(runtime: Runtime, app: Angarium) -> Face:
         answers={200: str},
         content="text/event-stream",
     )
-    return Face("live", [operation], live)
+    return HttpApi("live", [operation], live)

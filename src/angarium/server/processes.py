@@ -7,16 +7,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.runtime.application import Angarium
-from angarium.runtime.figures import ProcessFigures, read_processes
+from angarium.runtime.http_api import HttpApi, Operation, reply
+from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Face, Operation, reply
 
 
 class Processes(msgspec.Struct, frozen=True):
-    processes: list[ProcessFigures]
+    processes: list[ProcessReport]
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     async def list_processes(_: Request) -> Response:
         return reply(Processes(await read_processes(runtime)))
 
@@ -28,4 +28,4 @@ def face(runtime: Runtime, app: Angarium) -> Face:
         list_processes,
         answers={200: Processes},
     )
-    return Face("processes", [operation])
+    return HttpApi("processes", [operation])

@@ -19,28 +19,28 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.show import show
-from angarium.conversations.store import ConversationStore
-from angarium.dispatch.identity import is_message_id
-from angarium.dispatch.letters import DeadLetters, shown
+from angarium.conversations.queries import ConversationQueries
+from angarium.conversations.views import view_conversation
+from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view
+from angarium.dispatch.message_ids import is_message_id
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
-from angarium.routing.listening import rules_of
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
+from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import EntryUnreadable, Event, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.runtime.trace import Trace, carried_in, read_traceparent, trace_of_id
-from angarium.runtime.web import Face, Operation, Parameter, reply
-from angarium.server.joins import reply_letter_id
+from angarium.runtime.trace import Trace, read_traceparent, trace_in_payload, trace_of_id
+from angarium.server.reply_to_pickup import reply_letter_id
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT
 
-ID_LETTERS_MAX = 512
+ID_CHARS_MAX = 512
 ENTRIES_PER_READ = 500
 # An entry may hold a large batch; this much of a partition's journal is read at the most.
 BYTES_MAX = 64 * 1024 * 1024
@@ -108,9 +108,9 @@ class Search:
         self._lake = lake
         self._entries_max = settings.limits.search_entries_max
         self._dispatch = DispatchStore(runtime)
-        self._letters = DeadLetters(self._dispatch)
-        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
-        self._conversations = ConversationStore(runtime)
+        self._letters = DispatchDeadLetters(self._dispatch)
+        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
         self._transactions = Transactions(runtime)
 
@@ -118,8 +118,8 @@ class Search:
         await self._transactions.close()
 
     async def search(self, id: str) -> SearchAnswer:
-        if not 0 < len(id) <= ID_LETTERS_MAX or not id.isprintable():
-            raise InputInvalid(f"an id has 1 to {ID_LETTERS_MAX} printable letters")
+        if not 0 < len(id) <= ID_CHARS_MAX or not id.isprintable():
+            raise InputInvalid(f"an id has 1 to {ID_CHARS_MAX} printable letters")
         found = [each async for each in self._states(id)]
         related = _Related(id, self._runtime.settings.prefix)
         for each in found:
@@ -190,7 +190,7 @@ class Search:
         if not is_message_id(id.encode(errors="replace")):
             return None
         try:
-            return {"state": "dead", "letter": shown(await self._letters.find(id))}
+            return {"state": "dead", "letter": dead_letter_view(await self._letters.find(id))}
         except NotFound:
             return {"state": "pending"} if await self._dispatch.is_pending(id) else None
 
@@ -198,10 +198,10 @@ class Search:
         return await self._transactions.get(id)
 
     async def _external(self, id: str) -> Any:
-        return await self._transactions.get_external(OWNER_DEFAULT, id)
+        return await self._transactions.get_by_external_id(OWNER_DEFAULT, id)
 
     async def _conversation(self, id: str) -> Any:
-        state = await show(self._conversations, id)
+        state = await view_conversation(self._conversations, id)
         return state if state.requests_total or state.replies_total else None
 
     async def _request(self, id: str) -> Any:
@@ -212,7 +212,7 @@ class Search:
 
     async def _connection(self, id: str) -> Any:
         tenant, _, connection = id.rpartition(":")
-        return await self._pickup.show(queue_name(tenant or DEFAULT_TENANT, connection))
+        return await self._pickup.queue_status(queue_name(tenant or DEFAULT_TENANT, connection))
 
     async def _recipient_key(self, id: str) -> Any:
         return await self._routing.show(id)
@@ -328,11 +328,11 @@ def _noted(found: Found) -> Trace | None:
     """The trace that stands with a thing of a module."""
     if found.module == "transactions":
         metadata = bytes(found.state.metadata)
-        return carried_in(metadata) or trace_of_id(found.state.id)
+        return trace_in_payload(metadata) or trace_of_id(found.state.id)
     if found.kind in ("request", "reply"):
         return read_traceparent(found.state.corr)
     letter = found.state.get("letter") if found.kind == "message" else None
-    return None if letter is None else carried_in((letter.payload or "").encode())
+    return None if letter is None else trace_in_payload((letter.payload or "").encode())
 
 
 def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryEvent]:
@@ -391,7 +391,7 @@ def lake_of(runtime: Runtime) -> LakeHistory | None:
     return history
 
 
-def face(runtime: Runtime, app: Angarium) -> Face:
+def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     searches = _Searches(runtime)
 
     async def search(request: Request) -> Response:
@@ -408,4 +408,4 @@ def face(runtime: Runtime, app: Angarium) -> Face:
             Parameter("id", schema={"type": "string", "minLength": 1}, required=True),
         ],
     )
-    return Face("search", [operation], searches)
+    return HttpApi("search", [operation], searches)

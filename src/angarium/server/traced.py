@@ -15,11 +15,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.routing.items import Message as Routed
+from angarium.routing.items import InboundMessage
 from angarium.runtime.application import Angarium, Handler
-from angarium.runtime.trace import IN_HAND, TRACEPARENT, InHand, read_traceparent
+from angarium.runtime.http_api import Handle, Operation
+from angarium.runtime.trace import CURRENT_WORK, TRACEPARENT, CurrentWork, read_traceparent
 from angarium.runtime.tracing import Tracing, Values
-from angarium.runtime.web import Handle, Operation
 
 NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routing inbox"}
 
@@ -27,7 +27,9 @@ NAMES = {"worker": "dispatch work", "step": "transactions step", "inbox": "routi
 def traced(app: Angarium, tracing: Tracing) -> Angarium:
     def wrap(handler: Handler) -> Callable[..., Any]:
         if handler.kind not in NAMES:
-            return handler.function  # senders of replies: `joins.py` has the whole sending
+            return (
+                handler.function
+            )  # senders of replies: `reply_to_pickup.py` has the whole sending
         return _wrapped(handler, tracing)
 
     return app.wrapped(wrap)
@@ -59,19 +61,21 @@ def _wrapped(handler: Handler, tracing: Tracing) -> Callable[..., Any]:
 @contextmanager
 def _span(tracing: Tracing, name: str, given: Any) -> Iterator[None]:
     # The routing module has nothing in hand: a message's id is its trace there.
-    in_hand = InHand(given.id.encode()) if isinstance(given, Routed) else IN_HAND.get()
+    in_hand = (
+        CurrentWork(given.id.encode()) if isinstance(given, InboundMessage) else CURRENT_WORK.get()
+    )
     if in_hand is None:
         yield
         return
-    kept, token = in_hand.trace, IN_HAND.set(in_hand)
+    kept, token = in_hand.trace, CURRENT_WORK.set(in_hand)
     values: Values = {"angarium.id": in_hand.id}
     try:
         with tracing.span(name, in_hand.parent, values, kind="consumer", current=True) as own:
-            in_hand.works_under(own)
+            in_hand.enter_span(own)
             yield
     finally:
-        in_hand.works_under(kept)
-        IN_HAND.reset(token)
+        in_hand.enter_span(kept)
+        CURRENT_WORK.reset(token)
 
 
 def traced_handle(operation: Operation, handle: Handle, tracing: Tracing) -> Handle:

@@ -1,6 +1,6 @@
-"""Transactions: pipelines of steps on node groups, with all state in Redis.
+"""Transactions: pipelines of steps that run on node groups. Redis holds the whole state.
 
-What a user's steps need is importable from here; everything else has its own module.
+Step functions need only `Outcome` and `Step` from here.
 """
 
 from angarium.transactions.step import Outcome, Step

@@ -1,7 +1,7 @@
-"""The archive of ended transactions in SQL: written by the archiver, read when Redis has none.
+"""The SQL archive of ended transactions: the archiver writes it, status requests read it.
 
-A row is stored once however often it is sent; what could not be stored is an error. The database
-is opened on first use, so that a process that never needs it does not need it to be there.
+A row is stored once, however often it is sent. A failure to store is an error. The database is
+opened on first use, so a process that never reads the archive needs no database.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from angarium.runtime.database import Database, insert_once
-from angarium.transactions.model import Status, Transaction
+from angarium.transactions.model import Transaction, TransactionStatus
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -35,14 +35,14 @@ TABLE = sa.Table(
 _decoder = msgspec.json.Decoder(Transaction)
 
 
-class Archive:
+class TransactionArchive:
     def __init__(self, database_url: str) -> None:
         self._url = database_url
         self._database: Database | None = None
         self._opening = asyncio.Lock()
 
     async def store(self, transactions: Sequence[Transaction]) -> int:
-        """On disk when this returns; how many were new."""
+        """Returns after the commit, with the number of rows that were new."""
         database = await self.open()
         async with database.begin() as connection:
             return await insert_once(connection, TABLE, [_row(each) for each in transactions])
@@ -51,8 +51,8 @@ class Archive:
         found = await self._select(sa.select(TABLE.c.state).where(TABLE.c.id == transaction_id))
         return found[0] if found else None
 
-    async def find_external(self, owner: str, external_id: str) -> Transaction | None:
-        """The newest: after its period an externalId may be used again."""
+    async def find_by_external_id(self, owner: str, external_id: str) -> Transaction | None:
+        """The newest one, because an externalId may be used again after its period."""
         query = (
             sa.select(TABLE.c.state)
             .where(TABLE.c.owner == owner, TABLE.c.external_id == external_id)
@@ -62,27 +62,16 @@ class Archive:
         found = await self._select(query)
         return found[0] if found else None
 
-    async def listed(
-        self, status: Status, count: int, *, pipeline: str = "", owner: str = ""
-    ) -> list[Transaction]:
-        """The last to be completed first."""
-        query = sa.select(TABLE.c.state).where(TABLE.c.status == status.value)
-        if pipeline:
-            query = query.where(TABLE.c.pipeline == pipeline)
-        if owner:
-            query = query.where(TABLE.c.owner == owner)
-        return await self._select(query.order_by(TABLE.c.completed_ms.desc()).limit(count))
-
     async def page(
         self,
-        status: Status,
+        status: TransactionStatus,
         count: int,
         *,
         pipeline: str = "",
         owner: str = "",
         before: tuple[int, str] | None = None,
     ) -> list[Transaction]:
-        """The last to be completed first, from behind the completion time and id `before`."""
+        """Last completed first, starting after the completion time and id `before`."""
         query = sa.select(TABLE.c.state).where(TABLE.c.status == status.value)
         if pipeline:
             query = query.where(TABLE.c.pipeline == pipeline)

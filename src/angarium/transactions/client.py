@@ -1,8 +1,7 @@
-"""Transactions for anyone who is not a node: start, look, wait, cancel, switch.
+"""The operations of this module: start, get, poll, list, cancel, set a switch, load pipelines.
 
-One object for HTTP, the command line and a user's own code. It checks what comes in, asks Redis
-first, then the archive, then whatever else it was given to ask, and answers with values or named
-errors.
+HTTP, the command line and the Python client call this one class. It checks the input, and looks for
+a transaction in Redis first, then in the archive, then in the lake.
 """
 
 from __future__ import annotations
@@ -17,56 +16,57 @@ from angarium.runtime.errors import InputInvalid
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
+from angarium.transactions.definitions import load_definitions
 from angarium.transactions.errors import TransactionFinished, TransactionUnknown
-from angarium.transactions.library import load_definitions
 from angarium.transactions.model import (
-    Polled,
-    Start,
-    Started,
-    Status,
+    PollResult,
     Transaction,
+    TransactionStart,
+    TransactionStarted,
+    TransactionStatus,
     check_external_id,
     check_name,
     check_transaction_id,
 )
-from angarium.transactions.pipeline import Pipeline
-from angarium.transactions.statistics import Interval, Level
-from angarium.transactions.store import PipelineStore, ReadingStore, TransactionStore
-from angarium.transactions.store.reading import Watch
+from angarium.transactions.pipeline import PipelineDefinition
+from angarium.transactions.settings import TransactionsSettings
+from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
+from angarium.transactions.store import PipelineStore, TransactionQueries, TransactionStore
+from angarium.transactions.store.queries import TransactionHealthReport
 
 if TYPE_CHECKING:
-    from angarium.transactions.archive import Archive
+    from angarium.transactions.archive import TransactionArchive
 
-Elsewhere = Callable[[str], Awaitable[bytes | None]]
-"""The state of an ended transaction by its id, as JSON, from wherever it was filed."""
+StateLookup = Callable[[str], Awaitable[bytes | None]]
+"""Finds the state of an ended transaction by its id, as JSON."""
 
 URL_BYTES_MAX = 2_000
 SWITCH_BYTES_MAX = 10_000
 
 
 class Transactions:
-    """`close` it when done; the archive's database is opened only if it is asked."""
+    """Callers must `close` it. The database of the archive is opened on first use only."""
 
     def __init__(
-        self, runtime: Runtime, app: Angarium | None = None, elsewhere: Elsewhere | None = None
+        self, runtime: Runtime, app: Angarium | None = None, lake_lookup: StateLookup | None = None
     ) -> None:
         self._settings = runtime.settings
-        self._elsewhere = elsewhere
+        self._lake_lookup = lake_lookup
         self._app = app or Angarium()
         self._store = TransactionStore(runtime)
-        self._reading = ReadingStore(runtime)
+        self._queries = TransactionQueries(runtime)
         self._pipelines = PipelineStore(runtime)
-        self._archive: Archive | None = None
+        self._archive: TransactionArchive | None = None
 
     @property
     def notify_channel(self) -> str:
-        return self._store.places.channels[0]
+        return self._store.keys.notify_channel
 
     @property
     def events_channel(self) -> str:
-        return self._store.places.events_channel
+        return self._store.keys.events_channel
 
-    async def start(self, start: Start) -> Started:
+    async def start(self, start: TransactionStart) -> TransactionStarted:
         check_name(start.pipeline, "pipeline")
         check_name(start.owner, "owner")
         if start.external_id is not None:
@@ -76,81 +76,85 @@ class Transactions:
         return await self._store.start(start)
 
     async def get(self, transaction_id: str) -> Transaction:
-        """From Redis, else from where it was filed, else TransactionUnknown."""
+        """From Redis, the archive or the lake. Raises TransactionUnknown."""
         found = await self._store.find(check_transaction_id(transaction_id))
         if found is None:
-            found = await self._filed(transaction_id)
+            found = await self._find_archived(transaction_id)
         if found is None:
             raise TransactionUnknown(f"there is no transaction {transaction_id!r}")
         return found
 
-    async def poll(self, transaction_id: str) -> Polled:
-        """The same, for a client that waits for the end."""
+    async def poll(self, transaction_id: str) -> PollResult:
+        """Like `get`, for a client that waits for the end."""
         found = await self._store.poll(check_transaction_id(transaction_id))
-        return found or Polled(await self.get(transaction_id))
+        return found or PollResult(await self.get(transaction_id))
 
     async def record_reply(self, transaction: Transaction) -> None:
-        """The answer with its end was written to a client that waited."""
+        """Record that a response with the final status was written to a waiting client."""
         await self._store.record_reply(transaction)
 
-    async def get_external(self, owner: str, external_id: str) -> Transaction:
+    async def get_by_external_id(self, owner: str, external_id: str) -> Transaction:
         check_name(owner, "owner")
         check_external_id(external_id)
-        id = await self._store.find_external(owner, external_id)
+        id = await self._store.find_by_external_id(owner, external_id)
         if id is not None:
             return await self.get(id)
-        found = await self.archive.find_external(owner, external_id)
+        found = await self.archive.find_by_external_id(owner, external_id)
         if found is None:
             raise TransactionUnknown(f"{owner} has no transaction with externalId {external_id!r}")
         return found
 
-    async def listed(
-        self, status: Status, count: int, *, pipeline: str = "", owner: str = ""
+    async def list_by_status(
+        self, status: TransactionStatus, count: int, *, pipeline: str = "", owner: str = ""
     ) -> list[Transaction]:
-        groups = await self._groups() if status is Status.QUEUED else ()
-        found = await self._reading.listed(status, groups, count, pipeline=pipeline, owner=owner)
+        groups = await self._groups() if status is TransactionStatus.QUEUED else ()
+        found = await self._queries.list_by_status(
+            status, groups, count, pipeline=pipeline, owner=owner
+        )
         if status.final and len(found) < count:
             known = {each.id for each in found}
-            older = await self.archive.listed(status, count, pipeline=pipeline, owner=owner)
+            older = await self.archive.page(status, count, pipeline=pipeline, owner=owner)
             found += [each for each in older if each.id not in known]
         return found[:count]
 
     async def cancel(self, transaction_id: str) -> str:
         check_transaction_id(transaction_id)
-        return await self._changed(transaction_id, self._store.cancel(transaction_id))
+        return await self._change(transaction_id, self._store.cancel(transaction_id))
 
     async def set_switch(self, transaction_id: str, switch: str, value: str) -> str:
         check_name(switch, "switch")
         if len(check_text(value, "the value of a switch").encode()) > SWITCH_BYTES_MAX:
-            raise InputInvalid(f"a switch's value has at most {SWITCH_BYTES_MAX} bytes")
+            raise InputInvalid(f"a switch's value may have at most {SWITCH_BYTES_MAX} bytes")
         check_transaction_id(transaction_id)
         change = self._store.set_switch(transaction_id, switch, value)
-        return await self._changed(transaction_id, change)
+        return await self._change(transaction_id, change)
 
-    async def load(self, pipelines: Sequence[Pipeline]) -> dict[str, int]:
+    async def load(self, pipelines: Sequence[PipelineDefinition]) -> dict[str, int]:
         """Store definitions; name → version."""
         return await load_definitions(self._pipelines, pipelines, self._app)
 
-    async def pipelines(self) -> dict[str, Pipeline]:
+    async def pipelines(self) -> dict[str, PipelineDefinition]:
         return (await self._pipelines.all())[0]
 
-    async def versions(self, name: str) -> list[Pipeline]:
+    async def versions(self, name: str) -> list[PipelineDefinition]:
         """Newest first."""
         found = await self._pipelines.versions(check_name(name, "pipeline"))
         return [found[number] for number in sorted(found, reverse=True)]
 
-    async def statistics(self, level: Level, intervals: int) -> list[Interval]:
-        return await self._reading.statistics(level, min(intervals, level.intervals_max))
+    async def statistics(self, level: StatisticsLevel, intervals: int) -> list[StatisticsInterval]:
+        return await self._queries.statistics(level, min(intervals, level.intervals_max))
 
-    async def watch(self, elders: int) -> Watch:
-        return await self._reading.watch(await self._groups(), elders)
+    async def health_report(self, longest_running: int) -> TransactionHealthReport:
+        """With up to `longest_running` of the transactions that have been running longest."""
+        return await self._queries.health_report(await self._groups(), longest_running)
 
     @property
-    def archive(self) -> Archive:
+    def archive(self) -> TransactionArchive:
         if self._archive is None:
-            from angarium.transactions.archive import Archive  # SQLAlchemy: only when needed
+            # Imported on first use, because it imports SQLAlchemy.
+            from angarium.transactions.archive import TransactionArchive
 
-            self._archive = Archive(self._settings.database_url)
+            self._archive = TransactionArchive(self._settings.database_url)
         return self._archive
 
     async def close(self) -> None:
@@ -158,29 +162,29 @@ class Transactions:
             await self._archive.close()
             self._archive = None
 
-    async def _changed(self, transaction_id: str, change: Awaitable[str]) -> str:
-        """What is no longer in Redis may be in the archive: then it is not unknown, but ended."""
+    async def _change(self, transaction_id: str, change: Awaitable[str]) -> str:
+        """A transaction that only the archive has is finished, not unknown."""
         try:
             return await change
         except TransactionUnknown:
-            if await self._filed(transaction_id) is None:
+            if await self._find_archived(transaction_id) is None:
                 raise
             raise TransactionFinished(f"transaction {transaction_id!r} has ended already") from None
 
-    async def _filed(self, transaction_id: str) -> Transaction | None:
+    async def _find_archived(self, transaction_id: str) -> Transaction | None:
         found = await self.archive.find(transaction_id)
-        if found is not None or self._elsewhere is None:
+        if found is not None or self._lake_lookup is None:
             return found
-        state = await self._elsewhere(transaction_id)
+        state = await self._lake_lookup(transaction_id)
         return None if state is None else msgspec.json.decode(state, type=Transaction)
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self.pipelines()).values()}
-        return sorted(known | set(self._settings.transactions.node_groups))
+        return sorted(known | set(self._settings.group(TransactionsSettings).node_groups))
 
     def _check_webhook(self, url: str) -> None:
         if len(url.encode(errors="replace")) > URL_BYTES_MAX or not url.isprintable():
-            raise InputInvalid(f"a webhook URL has at most {URL_BYTES_MAX} printable bytes")
+            raise InputInvalid(f"a webhook URL may have at most {URL_BYTES_MAX} printable bytes")
         if not url.startswith(("http://", "https://")):
-            raise InputInvalid(f"{url[:100]!r} is no http or https URL")
+            raise InputInvalid(f"{url[:100]!r} is not an http or https URL")
         check_url(url, allow_private=self._settings.allow_private_addresses)

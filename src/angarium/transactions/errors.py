@@ -1,16 +1,16 @@
-"""What can go wrong in this module, named by what happened.
+"""The errors of this module, named by what happened.
 
 InputInvalid
-├── NameInvalid           an owner, pipeline, node group, switch or externalId can't be used
-├── PipelineInvalid       a definition can't be read, or breaks a rule
-│   ├── PipelineLoops     its children lead back to itself
-│   └── StepUnknown       it names a step type or child pipeline that nobody has
+├── NameInvalid           a name (owner, pipeline, node group, switch) or an id is not usable
+├── PipelineInvalid       a definition cannot be parsed, or breaks a rule
+│   ├── PipelineLoops     the child pipelines of a definition lead back to it
+│   └── StepUnknown       a definition names a step type or child pipeline that does not exist
 NotFound
 ├── TransactionUnknown
-└── PipelineUnknown       no pipeline, or no such version, under that name
+└── PipelineUnknown       no pipeline has this name, or the pipeline has no such version
 Conflict
-├── TransactionFinished   it has ended already
-└── VersionTaken          that version of the pipeline says something else
+├── TransactionFinished   the transaction has ended already
+└── VersionTaken          another definition is stored under this version
 """
 
 from __future__ import annotations

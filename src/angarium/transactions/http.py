@@ -1,7 +1,7 @@
-"""The module's HTTP face: `/v1/transactions…` and what belongs to it.
+"""The HTTP API of this module: `/v1/transactions…`, `/v1/pipelines…`, statistics and health.
 
-Bodies and answers are declared once, for the routes and the OpenAPI page alike. Handlers decode,
-call `Transactions` and encode; they decide nothing. `/datp/1.0/…` is in `datp.py`.
+Bodies and answers are declared once, for the routes and the OpenAPI page. Handlers decode, call
+`Transactions` and encode. They make no decisions. `/datp/1.0/…` is in `compat.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -17,11 +18,9 @@ from starlette.responses import Response, StreamingResponse
 
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
-from angarium.runtime.runtime import Runtime
-from angarium.runtime.trace import TRACEPARENT
-from angarium.runtime.web import (
+from angarium.runtime.http_api import (
     TRACE,
-    Face,
+    HttpApi,
     Operation,
     Parameter,
     Problem,
@@ -30,31 +29,34 @@ from angarium.runtime.web import (
     reply,
     traceparent_of,
 )
-from angarium.transactions import datp
-from angarium.transactions.client import Elsewhere, Transactions
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.trace import TRACEPARENT
+from angarium.transactions import compat
+from angarium.transactions.client import StateLookup, Transactions
+from angarium.transactions.long_polls import LongPolls
 from angarium.transactions.model import (
     OWNER_DEFAULT,
-    Start,
-    Started,
-    Status,
     Transaction,
+    TransactionStart,
+    TransactionStarted,
+    TransactionStatus,
     check_name,
 )
-from angarium.transactions.pipeline import Pipeline, pipeline_of
-from angarium.transactions.statistics import Interval, Level
-from angarium.transactions.store.reading import Watch
-from angarium.transactions.watcher import Watcher
+from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
+from angarium.transactions.settings import TransactionsSettings
+from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
+from angarium.transactions.store.queries import TransactionHealthReport
 
 LIST_MAX, LIST_DEFAULT = 500, 50
-ELDERS_MAX, ELDERS_DEFAULT = 200, 20
+LONGEST_RUNNING_MAX, LONGEST_RUNNING_DEFAULT = 200, 20
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.@:+-]{1,128}$")]
 ID = Parameter("id", "path", {"type": "string", "minLength": 1, "maxLength": 200})
 _NAME = {"type": "string", "minLength": 1, "maxLength": 128}
 
 
-class StartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`webhook` is told of the end, and of progress if `progress_reports`."""
+class TransactionStartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`webhook` gets the end, and each progress report if `progress_reports` is set."""
 
     pipeline: Name
     data: Any = None
@@ -65,8 +67,8 @@ class StartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     progress_reports: bool = False
     poll_cancels_webhook: bool = False
 
-    def start(self, trace: str = "") -> Start:
-        return Start(
+    def start(self, trace: str = "") -> TransactionStart:
+        return TransactionStart(
             pipeline=self.pipeline,
             data=msgspec.json.encode({} if self.data is None else self.data),
             owner=self.owner,
@@ -79,34 +81,34 @@ class StartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class StartedBody(msgspec.Struct, frozen=True):
-    """`duplicate`: the externalId was taken, and this is its transaction."""
+class TransactionStartedBody(msgspec.Struct, frozen=True):
+    """`duplicate`: the externalId was in use, and `id` is its first transaction."""
 
     id: str
     duplicate: bool
 
 
-class BatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    transactions: Annotated[list[StartBody], msgspec.Meta(min_length=1)]
+class TransactionBatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    transactions: Annotated[list[TransactionStartBody], msgspec.Meta(min_length=1)]
 
 
-class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Either the id, or why this one was refused."""
+class TransactionBatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The id, or the problem with this start."""
 
     id: str | None = None
     duplicate: bool = False
     problem: Problem | None = None
 
 
-class BatchAnswer(msgspec.Struct, frozen=True):
-    transactions: list[BatchItem]
+class TransactionBatchAnswer(msgspec.Struct, frozen=True):
+    transactions: list[TransactionBatchItem]
 
 
-class ListAnswer(msgspec.Struct, frozen=True):
+class TransactionListAnswer(msgspec.Struct, frozen=True):
     transactions: list[Transaction]
 
 
-class ChangeAnswer(msgspec.Struct, frozen=True):
+class TransactionChangeAnswer(msgspec.Struct, frozen=True):
     status: str
 
 
@@ -114,95 +116,100 @@ class SwitchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
 
 
-class StoredAnswer(msgspec.Struct, frozen=True):
+class PipelineStoredAnswer(msgspec.Struct, frozen=True):
     name: str
     version: int
 
 
 class PipelinesAnswer(msgspec.Struct, frozen=True):
-    pipelines: list[Pipeline]
+    pipelines: list[PipelineDefinition]
 
 
-class StatisticsAnswer(msgspec.Struct, frozen=True):
+class TransactionStatisticsAnswer(msgspec.Struct, frozen=True):
     interval_s: int
-    intervals: list[Interval]
+    intervals: list[StatisticsInterval]
 
 
-def face(runtime: Runtime, app: Angarium, elsewhere: Elsewhere | None = None) -> Face:
-    transactions = Transactions(runtime, app, elsewhere)
-    watcher = Watcher(runtime, transactions)
-    handlers = Handlers(runtime, transactions, watcher)
-    operations = [*handlers.operations(), *datp.operations(runtime, transactions, watcher)]
-    return Face("transactions", operations, watcher)
+def http_api(runtime: Runtime, app: Angarium, lake_lookup: StateLookup | None = None) -> HttpApi:
+    transactions = Transactions(runtime, app, lake_lookup)
+    long_polls = LongPolls(runtime, transactions)
+    handlers = TransactionsHttpApi(runtime, transactions, long_polls)
+    operations = [*handlers.operations(), *compat.operations(runtime, transactions, long_polls)]
+    return HttpApi("transactions", operations, long_polls)
 
 
-class Handlers:
-    def __init__(self, runtime: Runtime, transactions: Transactions, watcher: Watcher) -> None:
+class TransactionsHttpApi:
+    def __init__(self, runtime: Runtime, transactions: Transactions, long_polls: LongPolls) -> None:
         self._transactions = transactions
-        self._watcher = watcher
+        self._long_polls = long_polls
         self._limits = runtime.settings.limits
         self._tracing = runtime.tracing
-        self._wait_s_max = runtime.settings.transactions.longpoll_timeout_ms / 1000
+        self._wait_s_max = runtime.settings.group(TransactionsSettings).longpoll_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
         wait = Parameter(
             "wait_s", schema={"type": "number", "minimum": 0},
-            description="Wait this long for the end; the answer then counts as its notification",
+            description="Wait this long for the end. An answer with the end counts as notification",
         )  # fmt: skip
         count = Parameter("limit", schema={"type": "integer", "minimum": 1, "maximum": LIST_MAX})
         name = Parameter("name", "path", _NAME)
         root = "/v1/transactions"
         return [
             Operation("POST", root, "startTransaction", "Start a transaction", self.start,
-                      StartBody, {201: StartedBody, 200: StartedBody}, [TRACE], scope="write"),
+                      TransactionStartBody, dict.fromkeys((201, 200), TransactionStartedBody),
+                      [TRACE], scope="write"),
             Operation("POST", f"{root}/batch", "startTransactions", "Start many at once",
-                      self.start_batch, BatchBody, {200: BatchAnswer}, [TRACE], scope="write"),
+                      self.start_batch, TransactionBatchBody, {200: TransactionBatchAnswer},
+                      [TRACE], scope="write"),
             Operation("GET", root, "listTransactions", "List transactions by status",
-                      self.list, answers={200: ListAnswer}, parameters=[
-                          Parameter("status", schema={"enum": [each.value for each in Status]},
-                                    required=True),
+                      self.list, answers={200: TransactionListAnswer}, parameters=[
+                          Parameter("status", schema=_enum(TransactionStatus), required=True),
                           Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
                           count]),
-            Operation("GET", f"{root}/{{id}}", "getTransaction", "What is known of a transaction",
+            Operation("GET", f"{root}/{{id}}", "getTransaction", "Get the state of a transaction",
                       self.get, answers={200: Transaction}, parameters=[ID, wait]),
             Operation("POST", f"{root}/{{id}}/cancel", "cancelTransaction",
-                      "Cancel; one that runs is stopped by its node", self.cancel,
-                      answers={200: ChangeAnswer, 202: ChangeAnswer}, parameters=[ID],
-                      scope="write"),
+                      "Cancel; a running transaction is stopped by its node", self.cancel,
+                      answers=dict.fromkeys((200, 202), TransactionChangeAnswer),
+                      parameters=[ID], scope="write"),
             Operation("PUT", f"{root}/{{id}}/switches/{{name}}", "setSwitch",
-                      "Set a switch, which wakes a transaction that sleeps for it", self.switch,
-                      SwitchBody, {200: ChangeAnswer}, [ID, name], scope="write"),
+                      "Set a switch; wakes a transaction that sleeps until it is set", self.switch,
+                      SwitchBody, {200: TransactionChangeAnswer}, [ID, name], scope="write"),
             Operation("GET", f"{root}/{{id}}/events", "followTransaction",
-                      "What happens to a transaction, as server-sent events until its end",
+                      "Stream the events of a transaction until its end (server-sent events)",
                       self.events, answers={200: str}, parameters=[ID],
                       content="text/event-stream"),
-            Operation("GET", "/v1/pipelines", "listPipelines", "The newest version of each",
+            Operation("GET", "/v1/pipelines", "listPipelines",
+                      "List the newest version of each pipeline",
                       self.pipelines, answers={200: PipelinesAnswer}),
-            Operation("GET", "/v1/pipelines/{name}", "getPipeline", "All versions, newest first",
+            Operation("GET", "/v1/pipelines/{name}", "getPipeline",
+                      "List all versions of a pipeline, newest first",
                       self.pipeline, answers={200: PipelinesAnswer}, parameters=[name]),
             Operation("PUT", "/v1/pipelines/{name}", "putPipeline",
-                      "Store a definition; running transactions keep theirs", self.put_pipeline,
-                      Pipeline, {200: StoredAnswer}, [name], scope="admin"),
+                      "Store a definition; transactions keep the version they started with",
+                      self.put_pipeline,
+                      PipelineDefinition, {200: PipelineStoredAnswer}, [name], scope="admin"),
             Operation("GET", "/v1/transaction-statistics", "transactionStatistics",
                       "Counters by interval, newest first", self.statistics,
-                      answers={200: StatisticsAnswer}, parameters=[
-                          Parameter("level", schema={"enum": [each.value for each in Level]}),
+                      answers={200: TransactionStatisticsAnswer}, parameters=[
+                          Parameter("level", schema=_enum(StatisticsLevel)),
                           Parameter("intervals", schema={"type": "integer", "minimum": 1})]),
             Operation("GET", "/v1/transaction-watch", "watchTransactions",
-                      "What needs an eye: elders, queues, awaited steps, silent nodes", self.watch,
-                      answers={200: Watch}, parameters=[
+                      "Longest running transactions, queues, awaited steps, silent nodes",
+                      self.health_report,
+                      answers={200: TransactionHealthReport}, parameters=[
                           Parameter("elders", schema={"type": "integer", "minimum": 1,
-                                                      "maximum": ELDERS_MAX})]),
+                                                      "maximum": LONGEST_RUNNING_MAX})]),
         ]  # fmt: skip
 
     async def start(self, request: Request) -> Response:
-        body = await self._body(request, StartBody)
+        body = await self._body(request, TransactionStartBody)
         started = await self._started(body.start(traceparent_of(request)))
-        answer = StartedBody(started.transaction_id, started.duplicate)
+        answer = TransactionStartedBody(started.transaction_id, started.duplicate)
         return reply(answer, 200 if started.duplicate else 201)
 
     async def start_batch(self, request: Request) -> Response:
-        body = await self._body(request, BatchBody)
+        body = await self._body(request, TransactionBatchBody)
         count, count_max = len(body.transactions), self._limits.transaction_batch_items_max
         if count > count_max:
             raise LimitExceeded("transaction_batch_items_max", count, count_max)
@@ -210,55 +217,59 @@ class Handlers:
         answers = await asyncio.gather(
             *(self._start_one(each.start(trace)) for each in body.transactions)
         )
-        return reply(BatchAnswer(list(answers)))
+        return reply(TransactionBatchAnswer(list(answers)))
 
-    async def _started(self, start: Start) -> Started:
+    async def _started(self, start: TransactionStart) -> TransactionStarted:
         began_ns = time.time_ns() if self._tracing is not None else 0
         started = await self._transactions.start(start)
         if self._tracing is not None and not start.metadata and not started.duplicate:
-            # Without a caller's trace it begins its own, which its steps know by its id.
+            # Without a caller's trace, the transaction has its own. Steps derive it from the id.
             values = {"angarium.pipeline": start.pipeline}
             self._tracing.started(started.transaction_id, "transactions start", began_ns, values)
         return started
 
-    async def _start_one(self, start: Start) -> BatchItem:
+    async def _start_one(self, start: TransactionStart) -> TransactionBatchItem:
         try:
             started = await self._started(start)
         except AngariumError as error:
             why = Problem(type(error).__name__, error.http_status, str(error), error.code)
-            return BatchItem(problem=why)
-        return BatchItem(started.transaction_id, started.duplicate)
+            return TransactionBatchItem(problem=why)
+        return TransactionBatchItem(started.transaction_id, started.duplicate)
 
     async def get(self, request: Request) -> Response:
         id, wait_s = request.path_params["id"], _number(request, "wait_s", 0.0)
         if not 0 <= wait_s < 1e9:
             raise InputInvalid("wait_s must be a number of seconds")
         if wait_s:
-            polled = await self._watcher.wait(id, min(wait_s, self._wait_s_max))
-            return self._watcher.answer(polled, polled.transaction)
+            polled = await self._long_polls.wait(id, min(wait_s, self._wait_s_max))
+            return self._long_polls.response(polled, polled.transaction)
         return reply(await self._transactions.get(id))
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params
-        status = _choice(Status, asked.get("status"), "status")
+        status = _choice(TransactionStatus, asked.get("status"), "status")
         names = {
             each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked
         }
         count = _count(request, "limit", LIST_DEFAULT, LIST_MAX)
-        return reply(ListAnswer(await self._transactions.listed(status, count, **names)))
+        return reply(
+            TransactionListAnswer(await self._transactions.list_by_status(status, count, **names))
+        )
 
     async def cancel(self, request: Request) -> Response:
         status = await self._transactions.cancel(request.path_params["id"])
-        return reply(ChangeAnswer(status), 202 if status == "cancelling" else 200)
+        return reply(TransactionChangeAnswer(status), 202 if status == "cancelling" else 200)
 
     async def switch(self, request: Request) -> Response:
         body = await self._body(request, SwitchBody)
         id, name = request.path_params["id"], request.path_params["name"]
-        return reply(ChangeAnswer(await self._transactions.set_switch(id, name, body.value)))
+        return reply(
+            TransactionChangeAnswer(await self._transactions.set_switch(id, name, body.value))
+        )
 
     async def events(self, request: Request) -> Response:
-        stream = self._watcher.follow(request.path_params["id"])
-        first = await anext(stream)  # an unknown id is a problem, not a stream
+        stream = self._long_polls.follow(request.path_params["id"])
+        first = await anext(stream)  # an unknown id is answered with a problem, not with a stream
         return StreamingResponse(_events(first, stream), media_type="text/event-stream")
 
     async def pipelines(self, _: Request) -> Response:
@@ -269,22 +280,21 @@ class Handlers:
         return reply(PipelinesAnswer(found))
 
     async def put_pipeline(self, request: Request) -> Response:
-        pipeline = pipeline_of(await self._body(request, Pipeline))
+        pipeline = pipeline_of(await self._body(request, PipelineDefinition))
         if pipeline.name != request.path_params["name"]:
-            raise InputInvalid("the definition has another name than the path")
+            raise InputInvalid("the name in the definition must be the name in the path")
         stored = await self._transactions.load([pipeline])
-        return reply(StoredAnswer(pipeline.name, stored[pipeline.name]))
+        return reply(PipelineStoredAnswer(pipeline.name, stored[pipeline.name]))
 
     async def statistics(self, request: Request) -> Response:
-        level = _choice(Level, request.query_params.get("level", "fine"), "level")
+        level = _choice(StatisticsLevel, request.query_params.get("level", "fine"), "level")
         count = _count(request, "intervals", level.intervals_max, 2**31)
         found = await self._transactions.statistics(level, count)
-        return reply(StatisticsAnswer(level.interval_s, found))
+        return reply(TransactionStatisticsAnswer(level.interval_s, found))
 
-    async def watch(self, request: Request) -> Response:
-        return reply(
-            await self._transactions.watch(_count(request, "elders", ELDERS_DEFAULT, ELDERS_MAX))
-        )
+    async def health_report(self, request: Request) -> Response:
+        count = _count(request, "elders", LONGEST_RUNNING_DEFAULT, LONGEST_RUNNING_MAX)
+        return reply(await self._transactions.health_report(count))
 
     async def _body(self, request: Request, kind: type[Any]) -> Any:
         return decode(await read_bytes(request, self._limits.http_body_bytes_max), kind)
@@ -317,6 +327,10 @@ def _count(request: Request, name: str, default: int, most: int) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= most:
         raise InputInvalid(f"{name} must be a whole number from 1 to {most}")
     return int(text)
+
+
+def _enum(kind: type[StrEnum]) -> dict[str, Any]:
+    return {"enum": [each.value for each in kind]}
 
 
 def _choice(kind: Any, value: str | None, name: str) -> Any:

@@ -1,7 +1,7 @@
-"""What a transaction is: its statuses, its names, what starts it and what is known of it.
+"""The values of this module: statuses, starts, taken transactions, checkpoints, ids and names.
 
-Pure values. The names that may appear in keys, journal rows and statistics are checked here, so
-that scripts can splice them into text without quoting.
+No I/O. Names that appear in keys, journal rows and statistics are checked here. Scripts therefore
+insert them into text without quoting.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 EXTERNAL_ID_BYTES_MAX = 256
 
 
-class Status(StrEnum):
+class TransactionStatus(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SLEEPING = "sleeping"
@@ -38,17 +38,19 @@ class Status(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self not in _MOVING
+        return self not in _UNFINISHED
 
 
-_MOVING = frozenset({Status.QUEUED, Status.RUNNING, Status.SLEEPING})
+_UNFINISHED = frozenset(
+    {TransactionStatus.QUEUED, TransactionStatus.RUNNING, TransactionStatus.SLEEPING}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What a client asks for. `data` is JSON; `version` None takes the newest.
+class TransactionStart:
+    """A request to start a transaction. `data` is JSON. `version` None means the newest version.
 
-    `admin`: it goes before all others of its node group.
+    A transaction with `admin` is served before all others of its node group.
     """
 
     pipeline: str
@@ -63,8 +65,8 @@ class Start:
     admin: bool = False
 
     @property
-    def plain(self) -> bool:
-        """It has none of what few have: one comparison each, for there are many."""
+    def is_plain(self) -> bool:
+        """No rarely used field is set. The check is short because every start makes it."""
         return not (
             self.metadata
             or self.external_id is not None
@@ -81,59 +83,57 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """`duplicate`: the externalId had a transaction already, and this is that one."""
+class TransactionStarted:
+    """`duplicate`: the externalId was in use, and `transaction_id` is its first transaction."""
 
     transaction_id: str
     duplicate: bool = False
 
 
 class ChildResult(msgspec.Struct, frozen=True, rename="camel"):
-    """How one child of a step ended."""
-
     transaction_id: str
     status: str
     note: str = ""
     output: Any = None
 
 
-class Taken(msgspec.Struct, eq=False):
-    """A transaction as a node takes it from a queue."""
+class TakenTransaction(msgspec.Struct, eq=False):
+    """A transaction that a node took from a queue, with the run number of this attempt."""
 
     id: str
     run: str
-    place: bytes  # its score in processingZ, which no other run has
+    processing_score: bytes  # the score in processingZ; no other run has the same one
     label: str  # «node group|pipeline|owner»
     version: str
     data: bytes
-    left_ms: int
+    remaining_ms: int
     external_id: str = ""
-    frame: bytes = b""
+    checkpoint: bytes = b""
     cancel: bool = False
     switches: bytes = b""
     metadata: bytes = b""
     children: Sequence[bytes] = ()
-    ties: str = ""  # what its end has to see to, as complete_transactions.lua names it
+    flags: str = ""  # extra work at the end, in the letters of complete_transactions.lua
 
     @property
     def pipeline(self) -> str:
-        return _parts_of(self.label)[1]
+        return _label_parts(self.label)[1]
 
     @property
     def owner(self) -> str:
-        return _parts_of(self.label)[2]
+        return _label_parts(self.label)[2]
 
 
 @lru_cache(maxsize=10_000)
-def _parts_of(label: str) -> list[str]:
+def _label_parts(label: str) -> list[str]:
     return label.split("|")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Where a transaction is in its pipeline; written at the end of each step.
+class Checkpoint:
+    """The position of a transaction in its pipeline, written at the end of each step.
 
-    Empty `data` stands for the data that the transaction was started with.
+    Empty `data` means the data that the transaction was started with.
     """
 
     step: int = 0
@@ -144,7 +144,7 @@ class Frame:
         return b"%d %d %b" % (self.step, self.retry, self.data)
 
     @classmethod
-    def decode(cls, text: bytes) -> Frame:
+    def decode(cls, text: bytes) -> Checkpoint:
         if not text:
             return cls()
         step, retry, data = text.split(b" ", 2)
@@ -155,10 +155,10 @@ NULL = msgspec.Raw(b"null")
 
 
 class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All that is known of a transaction, from Redis or from the archive."""
+    """The state of a transaction, from Redis or from the archive."""
 
     id: str
-    status: Status
+    status: TransactionStatus
     owner: str
     pipeline: str
     version: int
@@ -173,7 +173,7 @@ class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     node: str | None = None
     wake_ms: int | None = None
     switch: str | None = None
-    waits_for_step: str | None = None  # the step type that a node must have to go on with it
+    waits_for_step: str | None = None  # the next step type, when no node had it
     parent: str | None = None
     children_left: int | None = None
     note: str | None = None
@@ -189,16 +189,16 @@ class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
-    """What a poll is answered with. `first`: it is the first answer with the end, dated in it as it
-    is to be recorded once it was written."""
+class PollResult:
+    """The answer to a poll. `must_record`: this is the first answer with a final status. Its
+    `notified_ms` is recorded once the answer was written to the client."""
 
     transaction: Transaction
-    first: bool = False
+    must_record: bool = False
 
 
 def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
-    """From the fields of a state in Redis."""
+    """Decode the fields of a state in Redis."""
 
     def text(name: bytes) -> str | None:
         value = fields.get(name)
@@ -218,7 +218,7 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
     sleeping, queued = fields[b"status"] == b"sleeping", fields[b"status"] == b"queued"
     return Transaction(
         id=id,
-        status=Status(fields[b"status"].decode()),
+        status=TransactionStatus(fields[b"status"].decode()),
         owner=owner,
         pipeline=pipeline,
         version=int(fields[b"version"]),
@@ -250,19 +250,19 @@ def transaction_of(id: str, fields: Mapping[bytes, bytes]) -> Transaction:
     )
 
 
-def awaited_step(place: str | None) -> str | None:
-    """The step type in the name of a place where transactions wait."""
-    return place.rpartition("|")[2] if place else None
+def awaited_step(waiting_list: str | None) -> str | None:
+    """The step type in the name of a waiting list, «queue|node group|step type»."""
+    return waiting_list.rpartition("|")[2] if waiting_list else None
 
 
-def step_words(step_types: Iterable[str]) -> str:
-    """Step types as dequeue_transactions.lua reads them. A name that no pipeline can have is left
-    out: it could read as two."""
+def encode_step_types(step_types: Iterable[str]) -> str:
+    """Step types as dequeue_transactions.lua reads them: « a b ». Names that no pipeline can have
+    are left out, because a name with a space would read as two."""
     return f" {' '.join(each for each in step_types if _NAME.fullmatch(each))} "
 
 
 def pairs_of(values: Sequence[bytes], first: int = 0) -> dict[bytes, bytes]:
-    """A flat reply as a mapping."""
+    """Turn the flat reply {field, value, …} into a mapping."""
     return dict(zip(values[first::2], values[first + 1 :: 2], strict=True))
 
 
@@ -270,18 +270,21 @@ def pairs_of(values: Sequence[bytes], first: int = 0) -> dict[bytes, bytes]:
 
 
 def new_transaction_id(owner: str, external_id: str | None) -> str:
-    """Time-ordered. With an externalId it ends in what that id is routed by."""
-    fresh = time_ordered_hex()
-    return fresh if external_id is None else fresh + external_route(owner, external_id)
+    """A time-ordered id. With an externalId, the last 8 characters are its routing hash."""
+    id = time_ordered_hex()
+    return id if external_id is None else id + external_route(owner, external_id)
 
 
 def external_route(owner: str, external_id: str) -> str:
-    """An externalId and its transaction share a partition, so that one script sees both."""
+    """The routing hash that puts an externalId and its transaction into the same partition.
+
+    One script can then read and write both.
+    """
     return f"{zlib.crc32(f'{owner} {external_id}'.encode()):08x}"
 
 
 def route_of(transaction_id: str) -> str:
-    """What a transaction's partition is computed from; children stay with their parent."""
+    """The part of an id that selects the partition. Children have the partition of their parent."""
     return transaction_id.partition(".")[0][-8:]
 
 
@@ -297,12 +300,12 @@ def check_name(value: str, what: str) -> str:
 
 def check_transaction_id(value: str) -> str:
     if not _ID.fullmatch(value):
-        raise NameInvalid(f"{value[:80]!r} can't be the id of a transaction")
+        raise NameInvalid(f"{value[:80]!r} is not a valid transaction id")
     return value
 
 
 def check_external_id(value: str) -> str:
     size = len(value.encode(errors="replace"))
     if not value or size > EXTERNAL_ID_BYTES_MAX or not value.isprintable():
-        raise NameInvalid(f"an externalId is 1 to {EXTERNAL_ID_BYTES_MAX} printable bytes")
+        raise NameInvalid(f"an externalId must have 1 to {EXTERNAL_ID_BYTES_MAX} printable bytes")
     return value

@@ -1,7 +1,7 @@
-"""Pipeline definitions: read, checked, and never changed under a transaction that uses them.
+"""Pipeline definitions: parsed and checked.
 
-Pure: text or values in, a `Pipeline` or a named error out. A step has either a type, which a node
-knows by a decorated function, or the name of a pipeline whose transactions it starts and awaits.
+No I/O: text or values in, a `PipelineDefinition` or a named error out. A step has either a type,
+which names a decorated function, or a pipeline, which it runs as child transactions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from angarium.transactions.errors import PipelineInvalid, PipelineLoops, StepUnk
 from angarium.transactions.model import check_name
 
 STEPS_MAX = 100
-DEFINITION_BYTES_MAX = 256 * 1024
+DEFINITION_CHARS_MAX = 256 * 1024
 
 
 class StepDefinition(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`for_each` names the list in the step's data that gets a child for each element."""
+    """`for_each` names a list in the step's data. Each element becomes a child transaction."""
 
     type: str | None = None
     pipeline: str | None = None
@@ -30,8 +30,10 @@ class StepDefinition(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     parameters: dict[str, Any] = {}
 
 
-class Pipeline(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`version` None lets the store number it."""
+class PipelineDefinition(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """`version` None: the store assigns the next number."""
 
     name: str
     steps: tuple[StepDefinition, ...]
@@ -50,54 +52,60 @@ class Pipeline(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def needs(self) -> str:
-        """What nodes must have, step by step, as scripts read it: `*` for a child pipeline."""
+        """The step types in order, as scripts read them. `*` stands for a child pipeline."""
         return " ".join(step.type or "*" for step in self.steps)
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def read_pipelines(text: str, *, toml: bool) -> list[Pipeline]:
+def read_pipelines(text: str, *, toml: bool) -> list[PipelineDefinition]:
     """One definition, or several as `[[pipelines]]` (TOML) or a list (JSON)."""
-    if len(text) > DEFINITION_BYTES_MAX:
-        raise PipelineInvalid(f"a definition may have {DEFINITION_BYTES_MAX} characters")
+    if len(text) > DEFINITION_CHARS_MAX:
+        raise PipelineInvalid(f"a definition may have at most {DEFINITION_CHARS_MAX} characters")
     try:
         value: Any = tomllib.loads(text) if toml else msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
-        raise PipelineInvalid(f"the definition can't be read: {error}") from None
+        raise PipelineInvalid(f"the definition cannot be parsed: {error}") from None
     if isinstance(value, dict) and "pipelines" in value:
         value = value["pipelines"]
     return [pipeline_of(each) for each in (value if isinstance(value, list) else [value])]
 
 
-def pipeline_of(value: Mapping[str, Any] | Pipeline) -> Pipeline:
-    """From a mapping as TOML, JSON or Python spell it."""
+def pipeline_of(value: Mapping[str, Any] | PipelineDefinition) -> PipelineDefinition:
+    """Check a definition that TOML, JSON or Python gave."""
     try:
-        pipeline = value if isinstance(value, Pipeline) else msgspec.convert(value, Pipeline)
+        pipeline = (
+            value
+            if isinstance(value, PipelineDefinition)
+            else msgspec.convert(value, PipelineDefinition)
+        )
         _encode(pipeline)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise PipelineInvalid(f"the definition can't be used: {error}") from None
+        raise PipelineInvalid(f"the definition is not valid: {error}") from None
     return _checked(pipeline)
 
 
-def definition_of(pipeline: Pipeline) -> bytes:
-    """What is stored: without the number, which stands beside it."""
+def definition_of(pipeline: PipelineDefinition) -> bytes:
+    """The stored form: JSON without the version, which is part of the field's name."""
     return _encode(msgspec.structs.replace(pipeline, version=None))
 
 
-def stored_pipeline(definition: bytes, version: int) -> Pipeline:
-    pipeline = msgspec.json.decode(definition, type=Pipeline)
+def stored_pipeline(definition: bytes, version: int) -> PipelineDefinition:
+    pipeline = msgspec.json.decode(definition, type=PipelineDefinition)
     return msgspec.structs.replace(pipeline, version=version)
 
 
-def _checked(pipeline: Pipeline) -> Pipeline:
+def _checked(pipeline: PipelineDefinition) -> PipelineDefinition:
     check_name(pipeline.name, "pipeline")
     check_name(pipeline.node_group, "node group")
     if not 1 <= len(pipeline.steps) <= STEPS_MAX:
         raise PipelineInvalid(f"{pipeline.name} must have 1 to {STEPS_MAX} steps")
-    for place in (pipeline.version, pipeline.timeout_ms):
-        if place is not None and not 1 <= place <= 2**53:
-            raise PipelineInvalid(f"{pipeline.name}: version and timeout_ms are positive numbers")
+    for number in (pipeline.version, pipeline.timeout_ms):
+        if number is not None and not 1 <= number <= 2**53:
+            raise PipelineInvalid(
+                f"{pipeline.name}: version and timeout_ms must be positive numbers"
+            )
     for number, step in enumerate(pipeline.steps, 1):
         _check_step(step, f"{pipeline.name}, step {number}")
     return pipeline
@@ -109,12 +117,14 @@ def _check_step(step: StepDefinition, where: str) -> None:
     if step.for_each is not None and step.pipeline is None:
         raise PipelineInvalid(f"{where}: for_each needs a pipeline")
     if step.timeout_ms is not None and not 1 <= step.timeout_ms <= 2**53:
-        raise PipelineInvalid(f"{where}: timeout_ms is a positive number")
+        raise PipelineInvalid(f"{where}: timeout_ms must be a positive number")
     check_name(step.type or step.pipeline or "", where)
 
 
-def check_references(new: Sequence[Pipeline], known: Mapping[str, Pipeline]) -> None:
-    """Refuse what can't run: unknown children, and children that lead back."""
+def check_references(
+    new: Sequence[PipelineDefinition], known: Mapping[str, PipelineDefinition]
+) -> None:
+    """Refuse definitions with unknown children, or with children that lead back to them."""
     together = {**known, **{pipeline.name: pipeline for pipeline in new}}
     for pipeline in new:
         for child in pipeline.children:
@@ -123,10 +133,12 @@ def check_references(new: Sequence[Pipeline], known: Mapping[str, Pipeline]) -> 
         _check_loops(pipeline.name, together)
 
 
-def missing_steps(new: Iterable[Pipeline], step_types: Collection[str]) -> list[tuple[str, str]]:
+def missing_steps(
+    new: Iterable[PipelineDefinition], step_types: Collection[str]
+) -> list[tuple[str, str]]:
     """(pipeline, step type) of every step that no node has.
 
-    None are missing while no step type is known: a fresh system has no node yet.
+    Returns nothing while no step type is known, because a new system has no node yet.
     """
     return [
         (pipeline.name, each)
@@ -136,14 +148,14 @@ def missing_steps(new: Iterable[Pipeline], step_types: Collection[str]) -> list[
     ]
 
 
-def _check_loops(name: str, pipelines: Mapping[str, Pipeline]) -> None:
+def _check_loops(name: str, pipelines: Mapping[str, PipelineDefinition]) -> None:
     path: list[str] = []
     done: set[str] = set()
 
     def visit(current: str) -> None:
         if current in path:
-            way = " → ".join([*path[path.index(current) :], current])
-            raise PipelineLoops(f"{name} would never end: {way}")
+            loop = " → ".join([*path[path.index(current) :], current])
+            raise PipelineLoops(f"{name} would never end: {loop}")
         if current in done or current not in pipelines:
             return
         path.append(current)

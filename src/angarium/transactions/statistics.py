@@ -1,7 +1,7 @@
-"""The three levels of statistics: their intervals, and counters put together from partitions.
+"""The three statistics levels, and the sums of their counters over partitions and dimensions.
 
-Pure. A field is `group|pipeline|owner|event` for a counter, as the scripts write them, or
-`queue:group|kind` for the last length that a node saw. Sums by dimension are made here.
+No I/O. Scripts write one field `group|pipeline|owner|event` per counter and one field
+`queue:group|kind` per queue, with the last length that a node saw.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Level(StrEnum):
+class StatisticsLevel(StrEnum):
     FINE = "fine"
     MEDIUM = "medium"
     COARSE = "coarse"
@@ -30,14 +30,18 @@ class Level(StrEnum):
         return self.retention_s // self.interval_s
 
 
-_INTERVALS_S = {Level.FINE: 5, Level.MEDIUM: 100, Level.COARSE: 1_000}
-_RETENTIONS_S = {Level.FINE: 300, Level.MEDIUM: 7_200, Level.COARSE: 86_400}
+_INTERVALS_S = {StatisticsLevel.FINE: 5, StatisticsLevel.MEDIUM: 100, StatisticsLevel.COARSE: 1_000}
+_RETENTIONS_S = {
+    StatisticsLevel.FINE: 300,
+    StatisticsLevel.MEDIUM: 7_200,
+    StatisticsLevel.COARSE: 86_400,
+}
 
 Counters = dict[str, int]
 
 
-class Interval(msgspec.Struct, frozen=True):
-    """Event → count, for everything and by each dimension."""
+class StatisticsInterval(msgspec.Struct, frozen=True):
+    """Event → count: in total and by each dimension. `queues` has the last queue lengths."""
 
     start_s: int
     all: Counters
@@ -48,19 +52,19 @@ class Interval(msgspec.Struct, frozen=True):
     queues: dict[str, Counters]
 
 
-def merged(parts: Iterable[tuple[int, Mapping[bytes, bytes]]]) -> list[Interval]:
-    """Newest first; counts of the same interval are added up."""
-    found: dict[int, Interval] = {}
+def merge_intervals(parts: Iterable[tuple[int, Mapping[bytes, bytes]]]) -> list[StatisticsInterval]:
+    """Add up the counters of each interval. Newest first."""
+    found: dict[int, StatisticsInterval] = {}
     for start_s, fields in parts:
         interval = found.get(start_s)
         if interval is None:
-            interval = found[start_s] = Interval(start_s, {}, {}, {}, {}, {}, {})
+            interval = found[start_s] = StatisticsInterval(start_s, {}, {}, {}, {}, {}, {})
         for field, value in fields.items():
             _add(interval, field.decode(), int(value))
     return sorted(found.values(), key=lambda each: -each.start_s)
 
 
-def _add(interval: Interval, field: str, value: int) -> None:
+def _add(interval: StatisticsInterval, field: str, value: int) -> None:
     if field.startswith("queue:"):
         group, _, kind = field.removeprefix("queue:").partition("|")
         _count(interval.queues.setdefault(group, {}), kind, value)

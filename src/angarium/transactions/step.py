@@ -1,7 +1,7 @@
-"""What a user's step sees and says: a `Step` comes in, an `Outcome` goes out.
+"""The interface of step functions: a function gets a `Step` and returns an `Outcome`.
 
-A step may run twice after a crash; `Step.key` is the same then, so that a payment, say, is made
-under it once. Nothing here does I/O except `report_progress`, which is handed in.
+A step may run twice after a crash. `Step.key` is the same both times: an outside system that takes
+it as idempotency key does the work once. Only `report_progress` does I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a step ended. Made by the methods of `Step`."""
+    """The result of a step. Use the methods of `Step` to create one."""
 
     verdict: Verdict
     output: Any = None
@@ -32,7 +32,7 @@ class Outcome:
 
 
 class Step:
-    """One step of one transaction, for as long as it runs."""
+    """One execution of one step of a transaction."""
 
     __slots__ = (
         "_report", "data", "external_id", "index", "metadata", "owner", "parameters", "pipeline",
@@ -70,19 +70,19 @@ class Step:
 
     @property
     def key(self) -> str:
-        """The same each time this step of this transaction runs: for its own idempotence."""
+        """An idempotency key: the same each time this step of this transaction runs."""
         return f"{self.transaction_id}:{self.index}"
 
     def report_progress(self, report: Any) -> Awaitable[None]:
-        """Kept with the transaction, told to those who poll, and sent by webhook if asked for.
-        Text in it that has no UTF-8 form is written with its escape.
+        """Store a progress report with the transaction, publish it as an event, and send it by
+        webhook if the start asked for that. Text that has no UTF-8 form is written with its escape.
 
-        Await it; in a plain function it is done when the call returns.
+        Await it in a coroutine. In a plain function the report is stored when the call returns.
         """
         return self._report(report)
 
     def succeeded(self, output: Any = None, note: str = "") -> Outcome:
-        """Go on with `output` as the next step's data; None passes this step's data on."""
+        """Continue with `output` as the data of the next step. None passes this step's data on."""
         return Outcome(Verdict.SUCCEEDED, self.data if output is None else output, note)
 
     def failed(self, note: str = "", output: Any = None) -> Outcome:
@@ -90,18 +90,18 @@ class Step:
         return Outcome(Verdict.FAILED, output, note)
 
     def aborted(self, note: str = "", output: Any = None) -> Outcome:
-        """End the transaction as aborted: nothing was wrong, but it must not go on."""
+        """End the transaction as aborted: there was no error, but it must not continue."""
         return Outcome(Verdict.ABORTED, output, note)
 
     def retry_later(self, seconds: float | None = None, switch: str | None = None) -> Outcome:
-        """Sleep, then run this step again: after a time, when a switch is set, or either."""
+        """Sleep, then run this step again: after `seconds`, or when `switch` is set."""
         if seconds is None and switch is None:
             raise ValueError("retry_later needs seconds, a switch, or both")
         return Outcome(Verdict.RETRY_LATER, seconds=seconds, switch=switch)
 
 
 class _Done:
-    """Can be awaited, but need not be."""
+    """An awaitable for callers in a thread, who need not await it."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -111,7 +111,10 @@ class _Done:
 def awaitable_anywhere(
     work: Coroutine[Any, Any, None], home: asyncio.AbstractEventLoop
 ) -> Awaitable[None]:
-    """Work of the loop `home`, for whoever asks: a coroutine of it, a thread, another loop."""
+    """Run `work` on the loop `home`. The caller may be on that loop, on another one or in a thread.
+
+    In a thread, the call blocks until the work is done.
+    """
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""The role `webhooks`: tells clients' URLs that a transaction ended or progressed.
+"""The role `webhooks`: sends a request to a client's URL when a transaction ends or progresses.
 
-One process has the role at a time, and sends many at once. Attempts are handed out with their next
-one already written down, so a crash forgets none; results are reported with the next request for
-work. A receiver can be slow, wrong, or endless: it costs one attempt and nothing else.
+One process has the role at a time, and sends many webhooks concurrently. Redis schedules the next
+attempt when it leases a webhook, so a crash loses none. Results are reported with the next request
+for work. A receiver that is slow, fails or never stops answering costs one attempt.
 """
 
 from __future__ import annotations
@@ -15,52 +15,53 @@ from functools import partial
 import msgspec
 from prometheus_client import Counter
 
-from angarium.runtime import figures
+from angarium.runtime import process_report
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, SettingInvalid
 from angarium.runtime.lease import GrantStatus
 from angarium.runtime.outbound import Outbound
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
 from angarium.runtime.text import valid_text
-from angarium.runtime.trace import TRACEPARENT, Trace, carried_in, trace_of_id
+from angarium.runtime.trace import TRACEPARENT, Trace, trace_in_payload, trace_of_id
 from angarium.runtime.tracing import Values
 from angarium.runtime.urls import redacted
-from angarium.transactions.reply import reply_about
+from angarium.transactions.compat import datp_reply
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.signatures import (
-    KeyInvalid,
-    Sign,
+    Signer,
+    SigningKeyInvalid,
     ed25519_signer,
     headers_of,
     hmac_signer,
 )
-from angarium.transactions.store import DueWebhook, HandoutStore, WebhookResult
-from angarium.transactions.store.handout import Hand, News
+from angarium.transactions.store import DueWebhook, TransactionLeases, WebhookResult
+from angarium.transactions.store.leases import HolderState, WebhookAlert
 
 POLL_S = 0.25
-# When another process has the role, it is asked for this often.
-WAIT_S = 1.0
+# The pause between two requests for the role while another process has it.
+ROLE_WAIT_S = 1.0
 PROBLEM_CHARACTERS_MAX = 300
 
 NOTICES = Counter(
     "angarium_webhook_notices",
-    "What the administrator was told of: webhooks given up, URLs disabled.",
+    "Alerts to the administrator: webhooks given up, URLs disabled.",
     ["what"],
 )
 
 
-def check(settings: Settings, app: Angarium) -> None:
+def check(settings: CommonSettings, app: Angarium) -> None:
     signers_of(settings)
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:
-    return Webhooks(runtime)
+    return WebhookSender(runtime)
 
 
-def signers_of(settings: Settings) -> list[Sign]:
+def signers_of(settings: CommonSettings) -> list[Signer]:
     signers = []
-    given = settings.transactions
+    given = settings.group(TransactionsSettings)
     for name, value, make in (
         ("SECRET", given.webhook_secret, hmac_signer),
         ("PRIVATE_KEY", given.webhook_private_key, ed25519_signer),
@@ -68,26 +69,26 @@ def signers_of(settings: Settings) -> list[Sign]:
         if value is not None:
             try:
                 signers.append(make(value.get_secret_value()))
-            except KeyInvalid as error:
+            except SigningKeyInvalid as error:
                 setting = f"ANGARIUM_TRANSACTIONS__WEBHOOK_{name}"
                 raise SettingInvalid(setting, str(error), "make a new key") from None
     return signers
 
 
 @dataclass(frozen=True)
-class Round:
-    handed_out: int
+class WebhookPass:
+    leased: int
     again: bool = False
 
 
-class Webhooks(Service):
+class WebhookSender(Service):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("webhooks", clock=runtime.clock)
         self._runtime = runtime
-        self._settings = runtime.settings.transactions
+        self._settings = runtime.settings.group(TransactionsSettings)
         self._signers = signers_of(runtime.settings)
-        self._store = HandoutStore(runtime)
-        self._figures = figures.Figures(runtime, "webhooks")
+        self._leases = TransactionLeases(runtime)
+        self._reporter = process_report.ProcessReporter(runtime, "webhooks")
         self._partitions = range(runtime.settings.partitions)
         self._results: dict[int, list[WebhookResult]] = {p: [] for p in self._partitions}
         self._loops: list[Loop] = []
@@ -104,63 +105,65 @@ class Webhooks(Service):
             timeout_s=self._settings.webhook_timeout_ms / 1000,
         )
         self._tasks_ready.clear()
-        self.spawn("sending", self._own_tasks)
+        self.spawn("sending", self._run_tasks)
         await self._tasks_ready.wait()
         self._loops = [
             self.loop(f"webhooks{p}", partial(self.run_once, p), POLL_S) for p in self._partitions
         ]
-        self.loop("figures", self._report, figures.INTERVAL_S)
+        self.loop("figures", self._report, process_report.INTERVAL_S)
 
-    async def run_once(self, partition: int) -> Round:
-        """Report what was sent, take what is due, and send it."""
-        # A share for each partition: they are asked at the same time.
+    async def run_once(self, partition: int) -> WebhookPass:
+        """Report results, lease due webhooks, and start to send them."""
+        # Each partition has a share, because the partitions are asked at the same time.
         share = max(1, self._settings.webhook_concurrency // len(self._partitions))
         sending = self._sending[partition]
         free = max(0, min(share, self._settings.webhook_concurrency - self._sending_count()))
         results = self._results[partition]
         self._results[partition] = []
-        hand: Hand = "" if sending else "idle"
+        state: HolderState = "" if sending else "idle"
         try:
-            due = await self._store.webhooks(partition, self._runtime.actor, results, free, hand)
+            batch = await self._leases.webhooks(
+                partition, self._runtime.actor, results, free, state
+            )
         except BaseException:
             self._results[partition] = results + self._results[partition]
             raise
-        self._grant = due.grant.value
-        for webhook in due.webhooks:
+        self._grant = batch.grant.value
+        for webhook in batch.webhooks:
             task = self._tasks.create_task(self._send(partition, webhook))
             sending.add(task)
             task.add_done_callback(sending.discard)
-        for news in due.news:
-            self._tell_administrator(news)
-        if due.grant is GrantStatus.REFUSED and not results:
-            await self.clock.sleep(WAIT_S)
-        return Round(len(due.webhooks), again=bool(self._results[partition]))
+        for alert in batch.alerts:
+            self._alert_administrator(alert)
+        if batch.grant is GrantStatus.REFUSED and not results:
+            await self.clock.sleep(ROLE_WAIT_S)
+        return WebhookPass(len(batch.webhooks), again=bool(self._results[partition]))
 
     async def on_stop(self) -> None:
         await self.passes_ended()
         if rest := set().union(*self._sending.values()):
-            # Each is bounded by its time-out; what remains is tried again by another process.
+            # The time-out bounds each request. Another process retries those that remain.
             await asyncio.wait(rest, timeout=self._settings.webhook_timeout_ms / 1000)
         for partition, results in self._results.items():
-            hand: Hand = "" if self._sending[partition] else "leaving"
-            await self._store.webhooks(partition, self._runtime.actor, results, 0, hand)
-        await self._figures.withdraw()
+            state: HolderState = "" if self._sending[partition] else "leaving"
+            await self._leases.webhooks(partition, self._runtime.actor, results, 0, state)
+        await self._reporter.withdraw()
 
     async def on_close(self) -> None:
         if self._outbound is not None:
             await self._outbound.close()
 
-    async def _own_tasks(self) -> None:
+    async def _run_tasks(self) -> None:
         async with asyncio.TaskGroup() as self._tasks:
             self._tasks_ready.set()
             await asyncio.Event().wait()
 
     async def _send(self, partition: int, webhook: DueWebhook) -> None:
-        body = msgspec.json.encode(reply_about(webhook.transaction))
-        # The same for every attempt at one report, so that a receiver can drop a repeat.
+        body = msgspec.json.encode(datp_reply(webhook.transaction))
+        # All attempts of one webhook have the same id, so a receiver can drop repeats.
         id = f"{webhook.transaction.id}:{webhook.version}"
         transaction, tracing, began_ns = webhook.transaction, self._runtime.tracing, time.time_ns()
-        trace = carried_in(bytes(transaction.metadata)) or trace_of_id(transaction.id)
+        trace = trace_in_payload(bytes(transaction.metadata)) or trace_of_id(transaction.id)
         own = trace if trace is None or tracing is None else trace.child()
         problem = await self._post(webhook.url, id, body, own)
         if tracing is not None:
@@ -182,7 +185,7 @@ class Webhooks(Service):
         self._loops[partition].wake()
 
     async def _post(self, url: str, id: str, body: bytes, trace: Trace | None = None) -> str:
-        """What went wrong; empty when the receiver took it."""
+        """The problem, or an empty text when the receiver accepted the request."""
         assert self._outbound is not None
         headers = headers_of(self._signers, id, int(time.time()), body)
         if trace is not None:
@@ -196,24 +199,24 @@ class Webhooks(Service):
             return type(error).__name__
         return "" if answer.ok else f"status {answer.status}"
 
-    def _tell_administrator(self, news: News) -> None:
-        NOTICES.labels(news.what).inc()
-        self._given_up += news.what == "given_up"
-        self._disabled += news.what == "disabled"
+    def _alert_administrator(self, alert: WebhookAlert) -> None:
+        NOTICES.labels(alert.what).inc()
+        self._given_up += alert.what == "given_up"
+        self._disabled += alert.what == "disabled"
         self.log.error(
-            "webhook_notice", what=news.what, url=redacted(news.url),
-            transaction=news.transaction_id,
+            "webhook_notice", what=alert.what, url=redacted(alert.url),
+            transaction=alert.transaction_id,
         )  # fmt: skip
         url = self._settings.webhook_admin_url
         if url is not None:
-            self._tasks.create_task(self._post_notice(url, news))
+            self._tasks.create_task(self._post_alert(url, alert))
 
-    async def _post_notice(self, url: str, news: News) -> None:
-        notice = {"type": f"webhook.{news.what}", "url": news.url}
-        if news.transaction_id is not None:
-            notice["transactionId"] = news.transaction_id
-        id = f"notice:{news.what}:{news.transaction_id or time.time_ns()}"
-        problem = await self._post(url, id, msgspec.json.encode(notice))
+    async def _post_alert(self, url: str, alert: WebhookAlert) -> None:
+        body = {"type": f"webhook.{alert.what}", "url": alert.url}
+        if alert.transaction_id is not None:
+            body["transactionId"] = alert.transaction_id
+        id = f"notice:{alert.what}:{alert.transaction_id or time.time_ns()}"
+        problem = await self._post(url, id, msgspec.json.encode(body))
         if problem:
             self.log.error("administrator_not_told", problem=problem)
 
@@ -230,4 +233,4 @@ class Webhooks(Service):
             "grant": self._grant,
         }
         self.log.info("figures", **report)
-        await self._figures.report(report)
+        await self._reporter.report(report)

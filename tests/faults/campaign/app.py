@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from angarium import Angarium
-from angarium.routing.items import Message
+from angarium.routing.items import InboundMessage
 from angarium.runtime.outbound import Outbound, OutboundFailed
 from angarium.transactions import Outcome, Step
 from tests.kit.history import History
@@ -66,6 +66,6 @@ async def reply(step: Step) -> Outcome:
 
 
 @app.inbox()
-async def handle(message: Message) -> None:
+async def handle(message: InboundMessage) -> None:
     assert _history is not None
     _history.received(json.loads(message.payload)["ciphertext"], message.recip_key)

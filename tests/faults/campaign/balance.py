@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from angarium.lake.jobs.lifecycles import CATALOGUE, FAILED_STATUSES, Meaning, Role
+
 from angarium.runtime.journal import Entry, Event
 
 _MEANINGS: Mapping[tuple[str, str], Meaning] = {(each.room, each.event): each for each in CATALOGUE}

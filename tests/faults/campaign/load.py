@@ -20,7 +20,7 @@ from angarium.pickup.client import Delivery, PickupClient
 from angarium.routing.outbound_store import OutboundStore
 from angarium.runtime.errors import AngariumError
 from tests.kit.history import History
-from tests.routing.kit import envelope
+from tests.routing.harness import envelope
 
 RETRY_S = 0.2
 ANSWER_S_MAX = 3.0

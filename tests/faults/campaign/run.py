@@ -18,11 +18,11 @@ import msgspec
 import sqlalchemy as sa
 
 from angarium.client import Client
-from angarium.runtime import keyspace as keys
+from angarium.dispatch import keys
 from angarium.runtime.database import Database
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
-from angarium.runtime.settings import load
+from angarium.settings import load
 from angarium.transactions.archive import TABLE
 from tests.faults.campaign.app import PIPELINE
 from tests.faults.campaign.balance import Account, Balance, descending

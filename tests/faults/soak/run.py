@@ -19,7 +19,7 @@ import aiohttp
 from angarium.client import Client
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
-from angarium.runtime.settings import load
+from angarium.settings import load
 from tests.faults.campaign.app import PIPELINE
 from tests.faults.campaign.balance import Balance
 from tests.faults.campaign.fleet import Fleet

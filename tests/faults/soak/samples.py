@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from angarium.runtime.figures import read_processes
+from angarium.runtime.process_report import read_processes
 from angarium.runtime.runtime import Runtime
 from tests.faults.campaign.fleet import Member
 

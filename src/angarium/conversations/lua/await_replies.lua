@@ -1,14 +1,14 @@
 #!lua
--- Guarantee: a reply that can't go now is AWAITED until its time; nobody holds it. One that
--- another process holds, or that was sent already, stays as it is; one that waits for a process
--- with its sender goes on waiting for that.
+-- Guarantee: a reply that can't be sent now is AWAITED until its next try, and no process holds it. A
+-- sent reply, or one that another process holds, does not change. A reply that waits for a process
+-- with its sender continues to do so.
 -- KEYS: 3–6 as in the include; per item: response, responses, order
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
--- MinMessageInfo, ms to wait, ms more for each retry so far, why, '1' if it was not tried: then
--- being taken again is no retry
+-- MinMessageInfo, ms to wait, additional ms per retry so far, reason, '1' if sending was not tried:
+-- the next try is then no retry
 -- Returns: per item {'awaited', due_ms} | {'sent'} | {'held', holder} | {'gone'}
 -- Events: awaited (module conversations)
--- Repeats: safe, the second call answers 'awaited' and changes nothing
+-- Repeats: safe, the second call returns 'awaited' and changes nothing
 -- include: transition
 -- include: conversation
 local function await(response, responses, order, a)
@@ -16,26 +16,26 @@ local function await(response, responses, order, a)
   local found = redis.call('HMGET', response, 'status', 'awaitedRetries', 'awaitedToDateTS')
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   if not found[1] or not score then return { 'gone' } end
-  local until_ms, state, holder = placed(order, score)
+  local until_ms, state, holder = read_place(order, score)
   if not until_ms then return { 'gone' } end
   if state == 'S' then return { 'sent' } end
-  if found[1] == 'AWAITED' then return { 'awaited', whole(found[3] * 1000) } end
+  if found[1] == 'AWAITED' then return { 'awaited', integer(found[3] * 1000) } end
   local lapsed = found[3] * 1000 <= now_ms
-  local another = holder ~= '-' and holder ~= '*' and holder ~= actor and not need_in(holder)
+  local another = holder ~= '-' and holder ~= '*' and holder ~= actor and not required_in(holder)
   if another and not lapsed then return { 'held', holder } end
-  if need_in(holder) then
+  if required_in(holder) then
     redis.call('HSET', response, 'status', 'AWAITED')
     note('awaited', ARGV[a + 1], { k = ARGV[a], a = tonumber(found[2]), d = ARGV[a + 5] })
-    return { 'awaited', whole(found[3] * 1000) }
+    return { 'awaited', integer(found[3] * 1000) }
   end
   local wait_ms = ARGV[a + 3] + ARGV[a + 4] * found[2]
   local due_ms = math.min(now_ms + wait_ms, until_ms)
   redis.call('HSET', response, 'status', 'AWAITED', 'awaitedToDateTS', seconds(due_ms),
     'untried', ARGV[a + 6])
   redis.call('ZADD', KEYS[3], seconds(due_ms), member)
-  place(order, score, until_ms, 'P', '-')
+  write_place(order, score, until_ms, 'P', '-')
   note('awaited', ARGV[a + 1], { k = ARGV[a], a = tonumber(found[2]), d = ARGV[a + 5] })
-  return { 'awaited', whole(due_ms) }
+  return { 'awaited', integer(due_ms) }
 end
 
 local answers = {}

@@ -1,19 +1,18 @@
 #!lua
--- Guarantee: 'send' only when no reply stands before this one and no earlier request is still
--- without a reply. What is dead ahead is removed on the way, and noted.
--- KEYS: 3–6 as in the include; per item: request, requests,
--- responses, order
--- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, MinMessageInfo,
--- whether only the process that holds it may have it
--- Returns: per item {'send'} | {'wait_response', its MinMessageInfo, ms left, holder} |
--- {'wait_request', request key, ms left} | {'gone'} sent, over, or another's
+-- Guarantee: 'send' only if no reply is ahead of this one and every earlier request has a reply. The
+-- script removes expired replies and requests ahead of it.
+-- KEYS: 3–6 as in the include; per item: request, requests, responses, order
+-- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, MinMessageInfo, '1' if
+-- only the process that holds the reply may send it
+-- Returns: per item {'send'} | {'wait_response', MinMessageInfo of the first reply, ms left, holder} |
+-- {'wait_request', request key, ms left} | {'gone'}: sent, expired, or held by another process
 -- Events: expired, delivered (module conversations)
 -- Repeats: safe
 -- include: transition
 -- include: conversation
 
--- So many dead heads are removed at once; the check then goes on with the next call.
-local DEAD_MAX = 500
+-- Most expired replies and requests that one call removes; the next call continues.
+local EXPIRED_MAX = 500
 
 local function check(k, conversation, member, only_mine)
   local requests, responses, order = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
@@ -21,32 +20,32 @@ local function check(k, conversation, member, only_mine)
   local mine = head[1] == member and head[2] or redis.call('ZSCORE', responses, member)
   if not mine then return { 'gone' } end
   mine = tonumber(mine)
-  local my_until_ms, my_state, my_holder = placed(order, mine)
+  local my_until_ms, my_state, my_holder = read_place(order, mine)
   if not my_until_ms or my_until_ms <= now_ms then
-    take_out_overdue(responses, order, member, mine, my_state, conversation)
+    end_expired(responses, order, member, mine, my_state, conversation)
     return { 'gone' }
   end
   if my_state == 'S' or (only_mine and my_holder ~= actor) then return { 'gone' } end
-  local dropped = false
-  for _ = 1, DEAD_MAX do
+  local removed = false
+  for _ = 1, EXPIRED_MAX do
     if head[1] ~= member then
-      local until_ms, state, holder = placed(order, tonumber(head[2]))
+      local until_ms, state, holder = read_place(order, tonumber(head[2]))
       if until_ms and until_ms > now_ms then
-        if dropped then wake_next(head, responses, order, conversation) end
-        return { 'wait_response', head[1], whole(until_ms - now_ms), holder }
+        if removed then wake_next(head, responses, order, conversation) end
+        return { 'wait_response', head[1], integer(until_ms - now_ms), holder }
       end
-      take_out_overdue(responses, order, head[1], tonumber(head[2]), state, conversation)
-      dropped = true
+      end_expired(responses, order, head[1], tonumber(head[2]), state, conversation)
+      removed = true
       head = redis.call('ZRANGE', responses, 0, 0, 'WITHSCORES')
     else
       local request = redis.call('LINDEX', requests, 0)
       if not request or request == KEYS[k] then return { 'send' } end
-      local position, until_ms, answered = listed(order, request)
+      local position, until_ms, answered = read_request_entry(order, request)
       if position and position >= math.floor(mine / SPAN) then return { 'send' } end
       if position and not answered and until_ms > now_ms then
-        return { 'wait_request', request, whole(until_ms - now_ms) }
+        return { 'wait_request', request, integer(until_ms - now_ms) }
       end
-      -- Expired, or answered: this reply is the first, so all of its replies have gone.
+      -- The request is expired, or all of its replies are gone: this reply is the first one left.
       redis.call('LPOP', requests)
       redis.call('HDEL', order, 'q' .. request)
     end

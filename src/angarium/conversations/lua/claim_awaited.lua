@@ -1,11 +1,11 @@
 #!lua
--- Guarantee: a due reply goes to one caller; if that one is not heard of again, it is due once
--- more when `pending_ttl` is over.
+-- Guarantee: a due reply goes to one caller. If the caller does not take it, it is due again after
+-- `pending_ttl`.
 -- KEYS: 3–6 as in the include
--- ARGV: 4–11 as in the include, 12 most to claim
--- Returns: {until when they are claimed, MinMessageInfo, …}
--- Events: none, the taking of each is noted
--- Repeats: no, a second call claims others
+-- ARGV: 4–11 as in the include, 12 most replies to claim
+-- Returns: {time at which the claim expires, MinMessageInfo, …}
+-- Events: none; taking a reply writes its event
+-- Repeats: no, a second call claims other replies
 -- include: transition
 -- include: conversation
 local claim = seconds(now_ms + pending_ttl)

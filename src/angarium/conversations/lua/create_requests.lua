@@ -1,10 +1,10 @@
 #!lua
--- Guarantee: a request is registered once and takes the next position of its conversation.
+-- Guarantee: a request is registered once and gets the next position of its conversation.
 -- KEYS: 3–6 as in the include; per item: request, requests, order
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, origin, request
 -- id, request timestamp, correlator, MinMessageInfo of the request
 -- Returns: per item {'created', position} | {'duplicate', position} | {'taken'} | {'full'}
--- Events: requested (module conversations)
+-- Events: requested; request_expired for an expired request of the same id (module conversations)
 -- Repeats: safe, idempotent by request id
 -- include: transition
 -- include: conversation
@@ -12,9 +12,9 @@ local function create(request, requests, order, a, former)
   local conversation, origin, request_id = ARGV[a], ARGV[a + 1], ARGV[a + 2]
   local position = redis.call('HINCRBY', order, 'n', 1)
   local until_ms = now_ms + message_ttl
-  local entry = position .. ' ' .. whole(until_ms) .. ' 0'
+  local entry = position .. ' ' .. integer(until_ms) .. ' 0'
   if redis.call('HSET', order, 'q' .. request, entry) == 0 then
-    redis.call('LREM', requests, 0, request) -- its former life, under the same id
+    redis.call('LREM', requests, 0, request) -- an expired request of the same id
   end
   local length = redis.call('RPUSH', requests, request)
   if length > requests_max or position > POSITIONS_MAX then
@@ -29,7 +29,7 @@ local function create(request, requests, order, a, former)
     'responseIdCounter', 0, 'expiresAtTS', seconds(until_ms), 'position', position,
     'corr', ARGV[a + 4])
   redis.call('PEXPIRE', request, message_ttl)
-  -- A list that also holds answered requests lives longer, and must not lose that.
+  -- A list with answered requests has a longer expiry, which must not be shortened.
   if length == 1 then
     redis.call('PEXPIRE', requests, message_ttl)
   else

@@ -1,12 +1,12 @@
 #!lua
--- Guarantee: a request that nobody answered in its time is noted once, and leaves its
--- conversation's list.
+-- Guarantee: a request that expired without a reply gets one event and is removed from the list of its
+-- conversation.
 -- KEYS: 3–6 as in the include; per item: request, requests, order
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, request id,
 -- MinMessageInfo
--- Returns: per item {'expired'} | {'open'} it has a new life by now | {'gone'}
+-- Returns: per item {'expired'} | {'open'}: the id was opened again | {'gone'}
 -- Events: request_expired (module conversations)
--- Repeats: safe, the second call answers 'gone'
+-- Repeats: safe, the second call returns 'gone'
 -- include: transition
 -- include: conversation
 local answers = {}
@@ -21,7 +21,7 @@ for item = 1, items do
   else
     redis.call('ZREM', KEYS[4], ARGV[a + 2])
     note('request_expired', ARGV[a + 1], { k = ARGV[a] })
-    local position, _, answered = listed(order, request)
+    local position, _, answered = read_request_entry(order, request)
     if position and not answered then
       redis.call('HDEL', order, 'q' .. request)
       redis.call('LREM', requests, 1, request)

@@ -1,13 +1,13 @@
 #!lua
--- Guarantee: a delivered reply leaves every structure at once, and the one behind it is woken.
--- KEYS: 3–6 as in the include; per item: request, response, requests,
--- responses, order, ack
+-- Guarantee: a delivered or deleted reply is removed from all keys at once, and the next reply is
+-- woken.
+-- KEYS: 3–6 as in the include; per item: request, response, requests, responses, order, ack
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
--- MinMessageInfo, how: 'acknowledged', 'unasked' when no ACK was to come, or 'deleted'
--- Returns: per item {'delivered', MinMessageInfo of the next if this process holds it or ''} |
--- {'cancelled', the same} deleted before it was sent | {'gone'}
+-- MinMessageInfo, reason: 'acknowledged', 'unasked' if the sender expects no ACK, or 'deleted'
+-- Returns: per item {'delivered', MinMessageInfo of the next reply if this process holds it or ''} |
+-- {'cancelled', the same}: deleted before it was sent | {'gone'}
 -- Events: delivered, cancelled (module conversations)
--- Repeats: safe, the second call answers 'gone'
+-- Repeats: safe, the second call returns 'gone'
 -- include: transition
 -- include: conversation
 
@@ -16,8 +16,8 @@ local function finish(k, conversation, response_id, member, how)
   local score = tonumber(redis.call('ZSCORE', responses, member) or nil)
   if not score then return { 'gone' } end
   local event, more = 'delivered', { k = conversation, t = how }
-  local _, state, holder = placed(order, score)
-  leave_waiting(holder, member)
+  local _, state, holder = read_place(order, score)
+  leave_sender_wait(holder, member)
   if how == 'deleted' then
     if state == 'S' then
       more.t = 'acknowledged'
@@ -30,10 +30,10 @@ local function finish(k, conversation, response_id, member, how)
   if redis.call('ZREM', KEYS[3], member) == 1 then note(event, response_id, more) end
   local head = redis.call('ZRANGE', responses, 0, 0, 'WITHSCORES')
   if last_of_request(head, responses, score) then
-    redis.call('HDEL', order, whole(score), 'q' .. request)
+    redis.call('HDEL', order, integer(score), 'q' .. request)
     redis.call('LREM', requests, 1, request)
   else
-    redis.call('HDEL', order, whole(score))
+    redis.call('HDEL', order, integer(score))
   end
   return { event, wake_after(score, head, responses, order, conversation) }
 end

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- Guarantee: the replies of one request that are in flight, in order or the last first.
 -- KEYS: 3–6 as in the include; then request, responses
--- ARGV: 4–11 as in the include, 12 most to list, 13 MinMessageInfo of one of them or
--- '', 14 whether the last comes first
+-- ARGV: 4–11 as in the include, 12 most to list, 13 MinMessageInfo of one of the replies or '',
+-- 14 '1' for the last first
 -- Returns: {MinMessageInfo, …}
 -- Events: none
 -- Repeats: safe
@@ -12,7 +12,7 @@ local score = ARGV[13] ~= '' and tonumber(redis.call('ZSCORE', KEYS[8], ARGV[13]
 local position = score and math.floor(score / SPAN)
   or tonumber(redis.call('HGET', KEYS[7], 'position') or nil)
 if not position then return {} end
-local first, last = whole(position * SPAN), whole(position * SPAN + SPAN - 1)
+local first, last = integer(position * SPAN), integer(position * SPAN + SPAN - 1)
 if ARGV[14] == '1' then
   return redis.call('ZRANGE', KEYS[8], last, first, 'BYSCORE', 'REV', 'LIMIT', 0, items)
 end

@@ -1,29 +1,29 @@
 #!lua
--- Guarantee: a reply that waits for a sender of this process is offered once; if the one it was
--- offered to is not heard of again, it is due when `pending_ttl` is over.
+-- Guarantee: a reply that waits for a sender of this process goes to one caller. If the caller does
+-- not take it, it is due again after `pending_ttl`.
 -- KEYS: 3–6 as in the include
 -- ARGV: 4–11 as in the include, 12 most to pop
 -- Returns: {MinMessageInfo, …}
--- Events: none, the taking of each is noted
--- Repeats: no, a second call pops others
+-- Events: none; taking a reply writes its event
+-- Repeats: no, a second call pops other replies
 -- include: transition
 -- include: conversation
 local popped, claim = {}, seconds(now_ms + pending_ttl)
 
-local function pop(need)
+local function pop(required)
   if #popped >= items then return end
-  local found = redis.call('ZPOPMIN', KEYS[6] .. need, items - #popped)
+  local found = redis.call('ZPOPMIN', KEYS[6] .. required, items - #popped)
   for number = 1, #found, 2 do
     popped[#popped + 1] = found[number]
-    -- Never later than it is: a process of 0.1.0 may hold it by now, and that must not be shifted.
+    -- Only earlier: a process of 0.1.0 may hold the reply, and its claim must not be extended.
     redis.call('ZADD', KEYS[3], 'XX', 'LT', claim, found[number])
   end
-  forget_need(need)
+  drop_empty_wait(required)
 end
 
--- Of all needs of a kind, those that have waited longest for another one first.
+-- All required senders of a kind; those whose last reply came longest ago first.
 local function pop_kind(kind)
-  for _, need in ipairs(redis.call('ZRANGE', KEYS[6] .. kind, 0, items - 1)) do pop(need) end
+  for _, required in ipairs(redis.call('ZRANGE', KEYS[6] .. kind, 0, items - 1)) do pop(required) end
 end
 
 if redis.call('EXISTS', KEYS[6] .. 'n', KEYS[6] .. 'o') == 0 then return popped end

@@ -1,10 +1,10 @@
 #!lua
--- Guarantee: an AWAITED or PENDING reply gets a new time from which on it may be claimed.
+-- Guarantee: a reply that is not sent gets a new time from which a process may claim it.
 -- KEYS: 3–6 as in the include; per item: response, responses, order
--- ARGV: 4–11 as in the include, 12 number of items; per item: MinMessageInfo, ms to wait, ms more
--- for each retry so far
+-- ARGV: 4–11 as in the include, 12 number of items; per item: MinMessageInfo, ms to wait, additional
+-- ms per retry so far
 -- Returns: per item {'postponed', due_ms} | {'sent'} | {'gone'}
--- Events: none, its state stays
+-- Events: none; the state does not change
 -- Repeats: safe
 -- include: transition
 -- include: conversation
@@ -15,7 +15,7 @@ for item = 1, items do
   local retries = redis.call('HGET', response, 'awaitedRetries')
   local score = tonumber(redis.call('ZSCORE', KEYS[k + 1], member) or nil)
   local until_ms, state
-  if score then until_ms, state = placed(KEYS[k + 2], score) end
+  if score then until_ms, state = read_place(KEYS[k + 2], score) end
   if not retries or not until_ms then
     answers[item] = { 'gone' }
   elseif state == 'S' then
@@ -24,7 +24,7 @@ for item = 1, items do
     local due_ms = math.min(now_ms + ARGV[a + 1] + ARGV[a + 2] * retries, until_ms)
     redis.call('HSET', response, 'awaitedToDateTS', seconds(due_ms))
     redis.call('ZADD', KEYS[3], seconds(due_ms), member)
-    answers[item] = { 'postponed', whole(due_ms) }
+    answers[item] = { 'postponed', integer(due_ms) }
   end
 end
 return answers

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Guarantee: the reply that a client acknowledges by this id, while an ACK is waited for.
+-- Guarantee: the reply that a client acknowledges by this id, while the reply waits for its ACK.
 -- KEYS: 3–6 as in the include; per item: ack
 -- ARGV: 4–11 as in the include, 12 number of items
 -- Returns: per item {'found', MinMessageInfo} | {'unknown'}

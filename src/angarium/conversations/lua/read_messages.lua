@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- Guarantee: requests and replies as they are stored, all of one moment.
+-- Guarantee: requests and replies as they are stored, at one moment.
 -- KEYS: 3–6 as in the include; per item: request or response
 -- ARGV: 4–11 as in the include, 12 number of items
--- Returns: per item {field, value, …}, empty when there is none or its time is over
+-- Returns: per item {field, value, …}; empty if the message does not exist or has expired
 -- Events: none
 -- Repeats: safe
 -- include: transition

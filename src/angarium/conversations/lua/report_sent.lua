@@ -1,19 +1,18 @@
 #!lua
--- Guarantee: a reply that left is SENT, whoever reports it: that is a fact. It stands before the
--- others until it is acknowledged or `sent_ttl` is over. An ACK's id stays with the first reply
--- that waits for it: what a client says of one must not end another.
--- KEYS: 3–6 as in the include; per item: response, responses, order,
--- ack
+-- Guarantee: a reply that a process has sent is SENT, also if another process holds it now. It blocks
+-- the replies behind it until its ACK comes or `sent_ttl` ends. An ACK id stays with the first
+-- reply that waits for it, so that an ACK never ends another reply.
+-- KEYS: 3–6 as in the include; per item: response, responses, order, ack
 -- ARGV: 4–11 as in the include, 12 number of items; per item: conversation id, response id,
--- MinMessageInfo, id of the ACK to come or ''
--- Returns: per item {'sent'} | {'ack_taken'} sent, and no ACK can end it | {'repeated'} | {'gone'}
+-- MinMessageInfo, id of the expected ACK or ''
+-- Returns: per item {'sent'} | {'ack_taken'}: sent, and no ACK can end it | {'repeated'} | {'gone'}
 -- Events: sent (module conversations)
--- Repeats: safe, the second call answers 'repeated'
+-- Repeats: safe, the second call returns 'repeated'
 -- include: transition
 -- include: conversation
 
--- Whether this reply is the one that the ACK will end.
-local function keep_ack(ack, member)
+-- Whether the ACK id belongs to this reply now.
+local function register_ack(ack, member)
   if redis.call('SET', ack, member, 'NX', 'PX', sent_ttl) then return true end
   local other = redis.call('GET', ack)
   if other ~= member and redis.call('ZSCORE', KEYS[3], other) then return false end
@@ -34,22 +33,22 @@ for item = 1, items do
     answers[item] = { 'repeated' }
   else
     local attempt, until_ms = found[2] + 1, now_ms + sent_ttl
-    local kept = ack_id == '' or keep_ack(KEYS[k + 3], member)
+    local registered = ack_id == '' or register_ack(KEYS[k + 3], member)
     redis.call('HSET', response, 'status', 'SENT', 'sentAttempt', attempt,
-      'asyncRequestId', kept and ack_id or '', 'awaitedToDateTS', seconds(until_ms),
+      'asyncRequestId', registered and ack_id or '', 'awaitedToDateTS', seconds(until_ms),
       'expiresAtTS', seconds(until_ms), 'lastAccess', seconds(now_ms))
     redis.call('PEXPIRE', response, sent_ttl)
     if tonumber(found[3]) * 1000 < until_ms then
-      -- Sent at the end of its time: its place must be there when the ACK comes.
+      -- Sent shortly before it expires: its place must still exist when the ACK comes.
       redis.call('PEXPIRE', responses, sent_ttl, 'GT')
       redis.call('PEXPIRE', order, sent_ttl, 'GT')
     end
     redis.call('ZADD', KEYS[3], seconds(until_ms), member)
-    local _, _, holder = placed(order, score)
-    leave_waiting(holder, member)
-    place(order, score, until_ms, 'S', actor)
+    local _, _, holder = read_place(order, score)
+    leave_sender_wait(holder, member)
+    write_place(order, score, until_ms, 'S', actor)
     note('sent', ARGV[a + 1], { k = ARGV[a], a = attempt })
-    answers[item] = { kept and 'sent' or 'ack_taken' }
+    answers[item] = { registered and 'sent' or 'ack_taken' }
   end
 end
 journal_append('conversations')

@@ -1,19 +1,19 @@
 #!lua
 -- Guarantee: under the newest term, a batch from the channel becomes pending with its payloads,
--- and its digests are recorded for the next leader: all of it, once, however often it is sent.
--- The first `sent` of them are about to be sent; the others are due at once, oldest first.
+-- and its digests are recorded for the next leader. A repeated call changes nothing.
+-- The caller sends the first `sent` messages; the others are due at once, oldest first.
 -- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 digests (hash),
 -- 8 dead letters (stream)
--- ARGV: 4 term, 5 ack_timeout_ms, 6 pending_messages_max, 7 what to do when full, 8 channel,
+-- ARGV: 4 term, 5 ack_timeout_ms, 6 pending_messages_max, 7 policy when full, 8 channel,
 -- 9 sent, 10 digests of the batch, 11 payload_bytes_max of a frame, 12 number of messages, then
 -- id and payload of each
 -- Returns: {'accepted', accepted} | {'repeated'} | {'stale'} a newer term exists
--- Events: accepted, or refused when full; dropped for each that had to go; dead when no frame
--- can carry it
--- Repeats: safe, the batch is known by its first id
+-- Events: accepted, or refused when the partition is full; dropped for each message that is
+-- dropped instead; dead for a message that does not fit into a frame
+-- Repeats: safe, the first id identifies the batch
 -- include: transition
 -- include: fence
--- include: dead
+-- include: dead_letter
 if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
 local sent, bytes_max, count = tonumber(ARGV[9]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local first = 13
@@ -45,7 +45,8 @@ if accepted > 0 then
   for i = 0, accepted - 1 do
     if #ARGV[first + 2 * i + 1] > bytes_max then
       local id = ARGV[first + 2 * i]
-      bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'too large, limits.frame_bytes_max is exceeded')
+      dead_letter(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id,
+        'too large, limits.frame_bytes_max is exceeded')
       note('dead', id)
     end
   end
@@ -53,7 +54,8 @@ end
 local excess = redis.call('ZCARD', KEYS[4]) - messages_max
 if ARGV[7] == 'drop_oldest' and excess > 0 then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, excess - 1)) do
-    bury(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id, 'dropped, dispatch.pending_messages_max is full')
+    dead_letter(KEYS[4], KEYS[5], KEYS[6], KEYS[8], id,
+      'dropped, dispatch.pending_messages_max is full')
     note('dropped', id, { k = ARGV[8] })
   end
 end

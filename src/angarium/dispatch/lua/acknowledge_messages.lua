@@ -1,7 +1,7 @@
 #!lua
--- Guarantee: a message that a worker of another make has stored itself leaves the pending ones.
+-- Guarantee: a message whose result a third-party worker stored itself is no longer pending.
 -- KEYS: 3 pending (zset), 4 payloads (hash), 5 attempts (hash)
--- ARGV: 4 number of messages, then for each its id and who acknowledges
+-- ARGV: 4 number of messages, then for each its id and the consumer that acknowledges
 -- Returns: for each 'acknowledged' | 'unknown' never pending, or finished already
 -- Events: acknowledged
 -- Repeats: safe, the second call answers 'unknown'

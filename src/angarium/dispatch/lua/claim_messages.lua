@@ -1,16 +1,16 @@
 #!lua
--- Guarantee: under the newest term, messages that are due (never sent, given back, or without an
--- acknowledgement for too long) are handed out for one more delivery, the longest due first.
--- One that has used up its deliveries, or that no frame can carry, becomes a dead letter instead.
+-- Guarantee: under the newest term, messages that are due (never sent, given back, rejected, or
+-- timed out) are returned for one more delivery, the longest due first. A message without further
+-- deliveries, or that does not fit into a frame, becomes a dead letter instead.
 -- KEYS: 3 term counter, 4 pending (zset), 5 payloads (hash), 6 attempts (hash), 7 dead letters
 -- ARGV: 4 term, 5 ack_timeout_ms, 6 deliveries_max, 7 number of messages at most,
--- 8 payload_bytes_max of a frame, 9 bytes of payloads after which no more are handed out
--- Returns: {'claimed', looked at, dead, id, payload, delivery, id, payload, delivery, …} | {'stale'}
+-- 8 payload_bytes_max of a frame, 9 bytes of payloads after which no more are returned
+-- Returns: {'claimed', messages examined, dead, id, payload, delivery, id, …} | {'stale'}
 -- Events: redelivered, dead
--- Repeats: no, each call hands out others; what a lost reply handed out is due again in time
+-- Repeats: no, each call returns other messages; those of a lost reply time out and are due again
 -- include: transition
 -- include: fence
--- include: dead
+-- include: dead_letter
 if fenced_off(KEYS[3], ARGV[4]) then return { 'stale' } end
 local ack_timeout_ms, deliveries_max = tonumber(ARGV[5]), tonumber(ARGV[6])
 local bytes_max = tonumber(ARGV[8])
@@ -19,7 +19,7 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf',
 local reply, dead, now = { 'claimed', #due, 0 }, 0, string.format('%.0f', now_ms)
 if #due == 0 then return reply end
 local attempts = redis.call('HMGET', KEYS[6], unpack(due))
--- Payloads are fetched a few at a time: together they may be more than anybody wants to hold.
+-- Payloads are read in parts: all of them together may take too much memory.
 local PART = 25
 local payloads, bytes, bytes_enough = {}, 0, tonumber(ARGV[9])
 local members, first_time, failed = {}, {}, {}
@@ -35,11 +35,12 @@ for i, id in ipairs(due) do
   local payload = payloads[place]
   bytes = bytes + (payload and #payload or 0)
   local count, reasons = parse_attempts(attempts[i])
-  -- A refusal wrote its own reason and is only due again; silence leaves no line, so count them.
+  -- A rejection wrote its own reason; a time-out wrote none. So fewer reasons than deliveries mean
+  -- that the last delivery timed out.
   if count > 0 and select(2, string.gsub(reasons, '\n', '')) < count then
     reasons = reasons .. '\nno acknowledgement within ' .. ack_timeout_ms .. ' ms'
   end
-  -- One that was retried, or accepted under a higher limit: it would end each worker's connection.
+  -- A message that was retried, or accepted under a higher limit, may be too large for a frame.
   local fits = payload and #payload <= bytes_max
   if not payload then
     reasons = reasons .. '\nthe payload is gone from Redis'
@@ -48,7 +49,7 @@ for i, id in ipairs(due) do
   end
   if count >= deliveries_max or not fits then
     redis.call('HSET', KEYS[6], id, count .. reasons)
-    bury(KEYS[4], KEYS[5], KEYS[6], KEYS[7], id)
+    dead_letter(KEYS[4], KEYS[5], KEYS[6], KEYS[7], id)
     note('dead', id, { a = count })
     dead = dead + 1
   else

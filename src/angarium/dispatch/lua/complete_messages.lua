@@ -1,9 +1,9 @@
 #!lua
--- Guarantee: a message's result stands in the stream once: whoever finishes a message that is
--- still pending appends it and takes the message out; to all others nothing happens.
+-- Guarantee: the stream contains the result of a message once. The call that finds the message
+-- pending appends the result and removes the message; all other calls change nothing.
 -- KEYS: 3 pending (zset), 4 payloads (hash), 5 attempts (hash), 6 results (stream)
 -- ARGV: 4 consumer, 5 entries the stream keeps or 0, 6 number of messages, then for each
--- its id, how many fields and values follow, and those
+-- its id, the number of fields and values, and the fields and values
 -- Returns: for each 'completed' | 'duplicate'
 -- Events: completed
 -- Repeats: safe, the second call answers 'duplicate'
@@ -14,10 +14,10 @@ for i = 1, count do
   ids[i], starts[i] = ARGV[at], at + 2
   at = at + 2 + tonumber(ARGV[at + 1])
 end
-redis.call('XLEN', KEYS[6]) -- a stream, or an error before anything is changed
+redis.call('XLEN', KEYS[6]) -- raises an error for another type before the script changes anything
 local finished, statuses = ids, {}
--- A payload is there for exactly as long as its message is pending. When all had theirs, all are
--- pending and none is here twice, and nobody needs to be asked for each.
+-- A payload exists exactly as long as its message is pending. If HDEL removed all payloads, all
+-- messages are pending and no id occurs twice, so no message needs a check of its own.
 if redis.call('HDEL', KEYS[4], unpack(ids)) < count then
   local scores, seen = redis.call('ZMSCORE', KEYS[3], unpack(ids)), {}
   finished = {}

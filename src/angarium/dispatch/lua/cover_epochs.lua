@@ -1,10 +1,10 @@
 #!lua
--- Guarantee: under the newest term, all messages before an epoch are known to be accepted, so
--- nobody compares them again; the mark only moves forward.
--- KEYS: 3 term counter, 4 covered (string), then the digests of epochs that are covered
--- ARGV: 4 term, 5 epoch, 6 channel of the marks, 7 partition
+-- Guarantee: under the newest term, the record says that all messages before an epoch are accepted,
+-- so no takeover compares them again. The recorded epoch only grows.
+-- KEYS: 3 term counter, 4 covered (string), then the digests of the covered epochs
+-- ARGV: 4 term, 5 epoch, 6 channel of the epoch markers, 7 partition
 -- Returns: {'covered'} | {'stale'}
--- Events: none, the messages were journalled when they were accepted
+-- Events: none, `accepted` was journalled before
 -- Repeats: safe
 -- include: transition
 -- include: fence

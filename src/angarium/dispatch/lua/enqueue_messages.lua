@@ -1,13 +1,12 @@
 #!lua
--- Guarantee: a message is in the durable intake when this answers, and an idempotency key brings
--- in one message only, however often it is sent.
--- KEYS: 3 inbox (stream), then one for each message: record of its idempotency key, or of its own
--- id when it has none (string)
--- ARGV: 4 number of messages, then for each its id, payload, and the period in ms for which its
--- record is kept
+-- Guarantee: after the reply a message is in the durable intake. An idempotency key adds one
+-- message, however often it is sent.
+-- KEYS: 3 inbox (stream), then for each message the record of its idempotency key, or of its own
+-- id if it has no key (string)
+-- ARGV: 4 number of messages, then for each its id, its payload, and the expiry of its record in ms
 -- Returns: for each {'enqueued', id} | {'duplicate', id of the first}
 -- Events: enqueued
--- Repeats: safe, the record tells that it was this very message
+-- Repeats: safe, the record has the id of the same message
 -- include: transition
 local replies = {}
 for i = 1, tonumber(ARGV[4]) do

@@ -1,7 +1,7 @@
 #!lua
--- Guarantee: the list holds the members that were heard of lately, this one among them.
--- KEYS: 3 members (list), 4 last heard of (zset)
--- ARGV: 4 member, 5 ttl_ms after which a silent one is taken out
+-- Guarantee: the list has the members that renewed their entry within ttl_ms, and this one.
+-- KEYS: 3 members (list), 4 time of renewal (zset)
+-- ARGV: 4 member, 5 ttl_ms after which an entry is removed
 -- Returns: the members, in the order in which they joined
 -- Events: none
 -- Repeats: safe

@@ -1,6 +1,6 @@
 #!lua
--- Guarantee: a member that leaves is out of the list at once.
--- KEYS: 3 members (list), 4 last heard of (zset)
+-- Guarantee: the member is removed from the list.
+-- KEYS: 3 members (list), 4 time of renewal (zset)
 -- ARGV: 4 member
 -- Returns: {'left'} | {'unknown'}
 -- Events: none

@@ -1,7 +1,7 @@
 #!lua
--- Guarantee: who was silent for too long is taken out of the list before it is read.
--- KEYS: 3 members (list), 4 last heard of (zset)
--- ARGV: 4 ttl_ms after which a silent one is taken out
+-- Guarantee: members that did not renew their entry within ttl_ms are removed before the read.
+-- KEYS: 3 members (list), 4 time of renewal (zset)
+-- ARGV: 4 ttl_ms after which an entry is removed
 -- Returns: the members, in the order in which they joined
 -- Events: none
 -- Repeats: safe

@@ -1,6 +1,7 @@
 #!lua
--- Guarantee: a message that a worker refused or gave back is due again, with the reason kept;
--- after its last delivery it is a dead letter. Given back (no reason) it counts as never sent.
+-- Guarantee: a rejected message is due again, with the reason stored; after its last delivery it is
+-- a dead letter. Without a reason the message is given back: it is due at once, and the delivery is
+-- not counted.
 -- KEYS: 3 pending (zset), 4 payloads (hash), 5 attempts (hash), 6 dead letters (stream)
 -- ARGV: 4 ack_timeout_ms, 5 deliveries_max, 6 number of messages, then for each its id, the
 -- reason or '', and the delay in ms before its second delivery, which doubles with each
@@ -8,7 +9,7 @@
 -- Events: rejected, returned, dead
 -- Repeats: no, each call counts a failure
 -- include: transition
--- include: dead
+-- include: dead_letter
 local ack_timeout_ms, deliveries_max = tonumber(ARGV[4]), tonumber(ARGV[5])
 local statuses = {}
 for i = 1, tonumber(ARGV[6]) do
@@ -26,7 +27,7 @@ for i = 1, tonumber(ARGV[6]) do
       redis.call('HSET', KEYS[5], id, count .. reasons .. '\n' .. reason)
       note('rejected', id, { a = count, d = reason })
       if count >= deliveries_max then
-        bury(KEYS[3], KEYS[4], KEYS[5], KEYS[6], id)
+        dead_letter(KEYS[3], KEYS[4], KEYS[5], KEYS[6], id)
         note('dead', id, { a = count })
         statuses[i] = 'dead'
       else

@@ -18,11 +18,13 @@ from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources.options import WAIT_S_MAX, connect_to_redis, positive, required
 from angarium.redis.blocking import BlockingRedis
 from angarium.redis.connection import Argument
-from angarium.runtime import keyspace
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB
 from angarium.runtime.scripts import load_script
-from angarium.runtime.settings import Settings
+from angarium.runtime.settings import CommonSettings
+from angarium.transactions import keys as transactions_keys
+from angarium.transactions.settings import TransactionsSettings
 
 TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
 KNOWN = (
@@ -75,9 +77,9 @@ class ArchiveOptions:
         return connect_to_redis(self.url, self.wait_s)
 
 
-def options_of(settings: Settings, url: str) -> dict[str, str]:
+def options_of(settings: CommonSettings, url: str) -> dict[str, str]:
     """The options that fit the settings of the modules."""
-    module = settings.transactions
+    module = settings.group(TransactionsSettings)
     journal = settings.journal
     return {
         "url": url,
@@ -114,27 +116,28 @@ class ArchiveStore:
         """
         options = self._options
         names = [
-            self._space.name(keyspace.JOURNAL, partition),
-            self._space.name(keyspace.JOURNAL_META, partition),
+            self._space.name(runtime_keys.JOURNAL, partition),
+            self._space.name(runtime_keys.JOURNAL_META, partition),
             *(
                 self._space.name(key, partition, "")
                 for key in (
-                    keyspace.STATS_FINE, keyspace.STATS_MEDIUM, keyspace.STATS_COARSE,
+                    transactions_keys.STATS_FINE, transactions_keys.STATS_MEDIUM,
+                    transactions_keys.STATS_COARSE,
                 )
             ),
             *(
                 self._space.name(key, partition)
                 for key in (
-                    keyspace.TO_ARCHIVE, keyspace.WEBHOOKS,
-                    keyspace.ARCHIVE_LOCK1, keyspace.ARCHIVE_LOCK2,
+                    transactions_keys.TO_ARCHIVE, transactions_keys.WEBHOOKS,
+                    transactions_keys.ARCHIVE_LOCK1, transactions_keys.ARCHIVE_LOCK2,
                 )
             ),
-            self._space.name(keyspace.STATE, partition, ""),
+            self._space.name(transactions_keys.STATE, partition, ""),
         ]  # fmt: skip
         args: list[Argument] = [
             "", self._holder, options.journal_bytes_max,
-            self._space.global_name(keyspace.TRANSACTIONS_NOTIFY),
-            self._space.global_name(keyspace.TRANSACTIONS_WORK),
+            self._space.global_name(transactions_keys.TRANSACTIONS_NOTIFY),
+            self._space.global_name(transactions_keys.TRANSACTIONS_WORK),
             self._holder, options.lock1_s * 1000, options.lock2_s * 1000,
             count, len(stored), *stored, "idle" if idle else "",
         ]  # fmt: skip
@@ -143,12 +146,15 @@ class ArchiveStore:
 
     def waiting(self) -> int:
         """How many are on the list, due or not."""
-        names = [self._space.name(keyspace.TO_ARCHIVE, p) for p in range(self._options.partitions)]
+        names = [
+            self._space.name(transactions_keys.TO_ARCHIVE, p)
+            for p in range(self._options.partitions)
+        ]
         return sum(int(self._redis.call("ZCARD", name, key=name)) for name in names)
 
     def states(self, partition: int, ids: Sequence[str]) -> list[dict[bytes, bytes]]:
         """The state of each, empty where there is none any more."""
-        names = [self._space.name(keyspace.STATE, partition, each) for each in ids]
+        names = [self._space.name(transactions_keys.STATE, partition, each) for each in ids]
         if not names:
             return []
         replies: list[Any] = self._redis.ask([("HGETALL", name) for name in names], key=names[0])

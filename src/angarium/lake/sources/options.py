@@ -132,10 +132,11 @@ def _keys(options: Mapping[str, str], decode: Decode) -> tuple[str, ...]:
 
 def journal_keys(prefix: str, partitions: int) -> tuple[str, ...]:
     """The journal of each partition of a keyspace."""
-    from angarium.runtime import keyspace
+    from angarium.runtime import keys
+    from angarium.runtime.keyspace import Keyspace
 
-    space = keyspace.Keyspace(prefix, partitions)
-    return tuple(space.name(keyspace.JOURNAL, number) for number in range(partitions))
+    space = Keyspace(prefix, partitions)
+    return tuple(space.name(keys.JOURNAL, number) for number in range(partitions))
 
 
 def _word(options: Mapping[str, str], name: str, words: type[_Word], default: _Word) -> _Word:

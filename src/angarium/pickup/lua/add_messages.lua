@@ -1,29 +1,29 @@
 #!lua
--- Guarantee: a message is stored whole and pending behind all before it, or its queue was full
--- and nothing was stored; the gateway of its live session is told. If nothing is before it and the
--- session is the caller's, it is the session's at once: sending, held. If nobody has a session,
--- its push notification is scheduled with it: one at a time for each token, the newest.
--- KEYS: 3 gateways, 4 ages, 5 charted, 6 pushes due, 7 notes; per item the six of its queue
+-- Guarantee: a message is stored and pending behind all earlier ones, or its queue is full and
+-- nothing is stored. The gateway of the live session gets a hint. If no earlier message is pending
+-- and the session is at the caller's gateway, the message is sending at once. If the queue has no
+-- live session, the push notification is scheduled; the newest one of a token replaces the earlier.
+-- KEYS: 3 gateways, 4 ages, 5 charted, 6 pushes due, 7 pushes; per item the six of its queue
 -- ARGV: 4 messages_max and 5 bytes_max of a queue, 6 hint channel without the gateway, 7 messages
--- that may be sending at a time, or 0 if the caller can't tell the order of answers, 8 number of
--- items; per item: queue, id, recipient DIDs divided by spaces, payload, hashed push token and its
--- note divided by a space, or '', 1 if it may go to its session at once
--- Returns: per item {'sent', term, sequence, received_ms} | 'here' (its live session is the
--- caller's) | 'elsewhere' | 'offline' | 'queue_full'
--- Events: accepted, with status 'sent' where it went to its session at once; push_scheduled (module
+-- that may be sending at a time, or 0 if the caller does not see replies in order, 8 number of
+-- items; per item: queue, id, recipient DIDs divided by spaces, payload, hashed push token and
+-- notification divided by a space, or '', 1 if it may go to its session at once
+-- Returns: per item {'sent', term, sequence, received_ms} | 'here' (its live session is at the
+-- caller's gateway) | 'elsewhere' | 'offline' | 'queue_full'
+-- Events: accepted, with status 'sent' if it went to its session at once; push_scheduled (module
 -- pickup)
--- Repeats: no, a message that was removed meanwhile would be there again; ask find_messages
+-- Repeats: no, a repeat would restore a message that was removed meanwhile; call find_messages
 -- include: transition
 -- include: queue
 local messages_max, bytes_max, window = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
 local statuses, hints, known, now = {}, {}, {}, digits(now_ms)
--- Before the chart is made nobody knows what the database has that is older.
+-- Until the archived messages are counted, the database may have older ones.
 if call('EXISTS', KEYS[5]) == 0 then window = 0 end
 
--- Nothing waits before it, here or in the database, and the session may have more.
-local function goes_at_once(queue, stored, archived, held, grace)
+-- Whether no earlier message is pending, here or in the database, and the window has space.
+local function can_send_at_once(queue, stored, archived, held, grace)
   if window == 0 or archived > held then return false end
-  -- What Redis holds is pending or sending; what is sending lies here or, if held, in the database.
+  -- Every message in Redis is pending or sending; a sending one is in Redis or counted in `held`.
   local sending = call('ZCARD', queue.sending)
   return sending < window and stored + held == sending and not in_grace(queue, grace)
 end
@@ -36,13 +36,13 @@ local function add(queue, name, id, dids, payload, push, at_once)
   local sequence = next_sequence(meta[1])
   local record = digits(sequence) .. ' ' .. now .. ' ' .. dids .. '\n' .. payload
   if stored + archived >= messages_max or bytes + #record > bytes_max then return 'queue_full' end
-  if not meta[1] then begin_life(queue) end
+  if not meta[1] then begin_epoch(queue) end
   call('HSET', queue.messages, id, record)
   call('HSET', queue.meta, 'sequence', sequence, 'stored', stored + 1, 'bytes', bytes + #record)
   if stored == 0 then call('ZADD', KEYS[4], 'NX', now, name) end
   local live = gateway and alive(KEYS[3], gateway, known)
   if live and gateway == actor and at_once
-    and goes_at_once(queue, stored, archived, tonumber(meta[5]) or 0, meta[8]) then
+    and can_send_at_once(queue, stored, archived, tonumber(meta[5]) or 0, meta[8]) then
     call('ZADD', queue.sending, HELD + sequence, id)
     note_message('accepted', id, name, ',"t":"sent"')
     return { 'sent', meta[7], sequence, now_ms }

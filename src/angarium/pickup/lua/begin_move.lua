@@ -1,16 +1,16 @@
 #!lua
--- Guarantee: messages that have been in Redis for long are marked as on their way to the
--- database; they stay where and what they are until finish_move. None is marked while an older one
--- of its queue is left behind: what is in the database is older than what is in Redis.
+-- Guarantee: messages older than the threshold are marked as moving; they stay in Redis, in their
+-- state, until finish_move. No message is marked before an older one of its queue, so the archived
+-- messages of a queue are older than those in Redis.
 -- KEYS: 3 moving; per item the six of its queue
 -- ARGV: 4 threshold_ms, 5 messages_max and 6 bytes_max of the whole call, 7 number of items; per
 -- item: queue
 -- Returns: per item a list: id, record, …
--- Events: none, only the end of a move is a change
+-- Events: none, finish_move adds the event
 -- Repeats: safe, the second call answers the same
 -- include: transition
 -- include: queue
-local SENT_MAX = 2000 -- more than a session may hold; with more the pending ones wait a while
+local SENT_MAX = 2000 -- more than a session may have; beyond it pending ones move in a later pass
 local cutoff = (now_ms - tonumber(ARGV[4])) * 1000
 local messages_left, bytes_left = tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -28,7 +28,7 @@ local function mark(queue, name, ids, reply)
   end
 end
 
--- Sent ones first: they are older than what is pending, and may be pending again at any time.
+-- Sent messages first: they are older than the pending ones, and may be pending again at any time.
 local function mark_all(queue, name, reply)
   local sent = call('ZRANGEBYSCORE', queue.sending, '-inf', digits(HELD + cutoff),
     'LIMIT', 0, SENT_MAX)

@@ -1,8 +1,8 @@
 #!lua
--- Guarantee: messages that wait in the database are given to one caller, as pull_messages and
--- take_messages give those in Redis: oldest first, and the first one even if it alone is larger than
--- bytes_max. The caller saw the rows when the queue's 'cleared' was as given; if rows were cleared
--- since, one of them may have been a removed message's.
+-- Guarantee: pending archived messages are given to one caller, as pull_messages and take_messages
+-- give those in Redis: oldest first, and the first one even if it alone is larger than bytes_max. The
+-- caller read the rows when the queue's 'cleared' was as given. If it has changed, a row may belong
+-- to a removed message.
 -- KEYS: 3 due; then the six of the queue
 -- ARGV: 4 queue, 5 term of the live session or '' for a taker, 6 sending_ms of a taker,
 -- 7 messages_max, 8 bytes_max, 9 bytes that the first message may have, 10 'cleared' of the queue,
@@ -10,7 +10,7 @@
 -- Returns: {'claimed', 1 if a limit was reached, when a taker's messages are pending again, id, …} |
 -- {'again'} | {'lost'}
 -- Events: sent (module pickup)
--- Repeats: no, the second call would not return what the first one did
+-- Repeats: no, a repeat does not return the messages of the first call
 -- include: transition
 -- include: queue
 local queue, name, term = queue_at(4), ARGV[4], ARGV[5]
@@ -21,8 +21,8 @@ local messages_max, bytes_max, first_max = tonumber(ARGV[7]), tonumber(ARGV[8]),
 local reply, claimed, bytes = { 'claimed', 0, due_ms }, 0, 0
 for at = 11, #ARGV, 3 do
   local id = ARGV[at]
-  -- Still in Redis (on its way), removed, or sent already: not the database's to give.
-  if call('HEXISTS', queue.messages, id) == 0 and call('SISMEMBER', queue.buried, id) == 0
+  -- Messages that are moving, removed or sent are not given.
+  if call('HEXISTS', queue.messages, id) == 0 and call('SISMEMBER', queue.removed, id) == 0
     and not call('ZSCORE', queue.sending, id) then
     bytes = bytes + tonumber(ARGV[at + 2])
     if claimed == messages_max or bytes > (claimed == 0 and first_max or bytes_max) then

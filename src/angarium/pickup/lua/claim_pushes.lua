@@ -1,11 +1,11 @@
 #!lua
--- Guarantee: a notification that is due goes to one caller; if that one dies, to another when the
--- claim is over.
--- KEYS: 3 pushes due, 4 notes
+-- Guarantee: a notification that is due goes to one caller. If the caller dies, another one gets it
+-- when the claim is over.
+-- KEYS: 3 pushes due, 4 pushes
 -- ARGV: 4 claim_ms, 5 count_max
--- Returns: a list: hashed token, tries before, note, …
--- Events: none, its end is noted
--- Repeats: no, the second call would not return what the first one did
+-- Returns: a list: hashed token, earlier tries, notification, …
+-- Events: none, settle_push adds the event
+-- Repeats: no, a repeat does not return the notifications of the first call
 -- include: transition
 local claimed = {}
 local due = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now_ms),

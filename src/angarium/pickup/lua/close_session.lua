@@ -1,37 +1,37 @@
 #!lua
--- Guarantee: only the session that was meant ends; a late call can't end a newer one. What it was
--- sent and did not acknowledge is pending again after the grace period. If it was another
--- gateway's, that one is told, and can't restore it even if it does not hear.
+-- Guarantee: only the session that matches ends; a late call can't end a newer one. Messages that it
+-- was sent and did not acknowledge are pending again after the grace period. If it was at another
+-- gateway, that gateway gets a hint, and can't restore the session even if the hint is lost.
 -- KEYS: 3 gateways, 4 due; per item the six of its queue and the sessions of its gateway
 -- ARGV: 4 grace_ms, 5 hint channel without the gateway, 6 number of items; per item: queue,
--- gateway, and what has to match: socket or '', session or '', term or '', '1' if the gateway must
--- be dead
--- Returns: per item 'closed' | 'other' another session is open | 'none'
+-- gateway, and the conditions: socket or '', session or '', term or '', '1' if the gateway must be
+-- dead
+-- Returns: per item 'closed' | 'other' (another session is open) | 'none'
 -- Events: session_closed (module pickup)
 -- Repeats: safe, the second call answers 'none'
 -- include: transition
 -- include: queue
 local due_ms, known = now_ms + tonumber(ARGV[4]), {}
 
--- Listed for a gateway that no longer has it, or is the last to learn that it ended.
-local function mend(queue, sessions_key, name, ended, term)
+-- The gateway learns that its session ended: remove it from the gateway's list.
+local function unlist(queue, sessions_key, name, ended, term)
   call('SREM', sessions_key, name)
   if ended and (term == '' or term == ended) then
     call('HDEL', queue.meta, 'ended')
-    tidy(queue)
+    delete_if_unused(queue)
   end
 end
 
 local function close(first, name, gateway, socket, session, term, dead)
   local queue = queue_at(first)
   local meta = call('HMGET', queue.meta, 'session', 'gateway', 'socket', 'term', 'ended')
-  local ours = meta[2] == gateway and (socket == '' or meta[3] == socket)
+  local matches = meta[2] == gateway and (socket == '' or meta[3] == socket)
     and (session == '' or meta[1] == session) and (term == '' or meta[4] == term)
-  if ours and dead == '1' and alive(KEYS[3], gateway, known) then return 'other' end
-  if not ours then
+  if matches and dead == '1' and alive(KEYS[3], gateway, known) then return 'other' end
+  if not matches then
     local informed = actor == gateway or dead == '1'
     if meta[2] ~= gateway and informed then
-      mend(queue, KEYS[first + 6], name, meta[5], term)
+      unlist(queue, KEYS[first + 6], name, meta[5], term)
     end
     return meta[2] and 'other' or 'none'
   end
@@ -44,7 +44,7 @@ local function close(first, name, gateway, socket, session, term, dead)
   end
   begin_grace(queue, KEYS[4], name, due_ms)
   note('session_closed', meta[1], { k = name, n = gateway })
-  tidy(queue)
+  delete_if_unused(queue)
   return 'closed'
 end
 

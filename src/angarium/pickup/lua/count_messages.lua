@@ -1,17 +1,18 @@
 #!lua flags=no-writes
--- Guarantee: pending messages of a queue, all or those of one recipient.
+-- Guarantee: counts the pending messages of a queue, all or those of one recipient.
 -- KEYS: 3 charted, 4 moving; per item the six of its queue
 -- ARGV: 4 number of items; per item: queue, recipient DID or ''
 -- Returns: per item {'counted', pending} | {'archived', pending in Redis, id, …} for one recipient:
--- the database's are to be added, without the ids: sent, removed, or still in Redis | {'uncharted'}
+-- the caller adds the rows of the database except these ids, which are sent, removed or moving |
+-- {'not_counted'}
 -- Events: none
 -- Repeats: safe
 -- include: transition
 -- include: queue
-local charted = call('EXISTS', KEYS[3]) == 1
+local counted = call('EXISTS', KEYS[3]) == 1
 
 local function count(queue, name, did)
-  if not charted then return { 'uncharted' } end
+  if not counted then return { 'not_counted' } end
   local archived, held = field(queue, 'archived'), field(queue, 'held')
   if did == '' then
     return { 'counted', call('ZCARD', queue.pending) + archived - held }
@@ -20,7 +21,7 @@ local function count(queue, name, did)
   if archived <= held then return { 'counted', pending } end
   local reply = { 'archived', pending }
   for _, id in ipairs(call('ZRANGE', queue.sending, 0, -1)) do reply[#reply + 1] = id end
-  for _, id in ipairs(call('SMEMBERS', queue.buried)) do reply[#reply + 1] = id end
+  for _, id in ipairs(call('SMEMBERS', queue.removed)) do reply[#reply + 1] = id end
   if field(queue, 'moving') > 0 then
     local moving = call('HGETALL', KEYS[4])
     for i = 1, #moving, 2 do

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Guarantee: tells which messages Redis holds.
+-- Guarantee: reports which messages are in Redis.
 -- KEYS: per item the six of its queue
 -- ARGV: 4 number of items; per item: id
 -- Returns: per item 'found' | 'missing'

@@ -1,16 +1,16 @@
 #!lua
--- Guarantee: messages whose rows are in the database leave Redis, in whatever state they are; one
--- that was removed on the way is not archived, and its row stays marked to go.
+-- Guarantee: messages whose rows are in the database leave Redis and keep their state. A message that
+-- was removed during the move is not archived; the persister deletes its row later.
 -- KEYS: 3 moving, 4 ages, 5 charted; per item the six of its queue
 -- ARGV: 4 threshold_ms, 5 number of items; per item: queue, ids divided by spaces
--- Returns: per item {'moved', count} | {'uncharted'}
+-- Returns: per item {'moved', count} | {'not_counted'}
 -- Events: archived (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue
-local charted = call('EXISTS', KEYS[5]) == 1
+local counted = call('EXISTS', KEYS[5]) == 1
 
--- What is left is looked at again when the oldest of it is old enough.
+-- The persister returns to the queue when its oldest message is old enough.
 local function set_age(queue, name, stored)
   if stored == 0 then
     call('ZREM', KEYS[4], name)
@@ -25,7 +25,7 @@ local function set_age(queue, name, stored)
 end
 
 local function finish(queue, name, ids)
-  if not charted then return { 'uncharted' } end
+  if not counted then return { 'not_counted' } end
   local moved, held = 0, 0
   for id in string.gmatch(ids, '%S+') do
     if call('HDEL', KEYS[3], id) == 1 then

@@ -1,5 +1,5 @@
 #!lua
--- Guarantee: a dead gateway is forgotten once none of its sessions is left.
+-- Guarantee: a dead gateway is forgotten when it has no sessions left.
 -- KEYS: 3 gateways, 4 its sessions
 -- ARGV: 4 gateway
 -- Returns: {'forgotten'} | {'kept'}

@@ -1,8 +1,9 @@
 #!lua flags=no-writes
--- Guarantee: tells what a partition's housekeeping has to look at now.
+-- Guarantee: lists the periodic work of a partition that is due now.
 -- KEYS: 3 gateways, 4 due, 5 ages, 6 burials
 -- ARGV: 4 threshold_ms, 5 count_max of each list
--- Returns: {dead gateways, queues due, queues with old messages, queues with buried messages}
+-- Returns: {dead gateways, queues with sent messages whose time is over, queues with old messages,
+-- queues with removed messages whose rows are still in the database}
 -- Events: none
 -- Repeats: safe
 -- include: transition

@@ -1,14 +1,14 @@
 #!lua flags=no-writes
--- Guarantee: ids of messages that Redis holds for a recipient, in whatever state.
+-- Guarantee: lists the ids of a recipient's messages in Redis, in any state.
 -- KEYS: 3 charted; then the six of the queue
 -- ARGV: 4 recipient DID or '' for all, 5 ids_max
--- Returns: {'listed', 'cleared' of the queue, archived, id, …} | {'uncharted'}
+-- Returns: {'listed', 'cleared' of the queue, archived, id, …} | {'not_counted'}
 -- Events: none
 -- Repeats: safe
 -- include: transition
 -- include: queue
 local queue, did, ids_max = queue_at(4), ARGV[4], tonumber(ARGV[5])
-if call('EXISTS', KEYS[3]) == 0 then return { 'uncharted' } end
+if call('EXISTS', KEYS[3]) == 0 then return { 'not_counted' } end
 local reply = { 'listed', call('HGET', queue.meta, 'cleared') or '', field(queue, 'archived') }
 if did == '' then
   for _, id in ipairs(call('ZRANGE', queue.pending, 0, ids_max - 1)) do

@@ -1,12 +1,12 @@
 #!lua
--- Guarantee: a queue has one live session, the newest; what an earlier one was sent and did not
--- acknowledge is pending again after the grace period, and its gateway is told.
+-- Guarantee: a queue has one live session, the newest. Messages that an earlier one was sent and did
+-- not acknowledge are pending again after the grace period; its gateway gets a hint.
 -- KEYS: 3 gateways, 4 due, 5 sessions of the caller's gateway; per item the six of its queue
 -- ARGV: 4 grace_ms, 5 hint channel without the gateway, 6 number of items; per item: queue,
 -- session, socket, term of a session to restore or '', when the client asked in ms or ''
--- Returns: per item {'opened', term} | {'kept', term} it is open already | {'taken'} another has
--- it, or somebody ended it, so it can't be restored | {'late'} a session that began after the
--- client asked is open | {'no_lease'}
+-- Returns: per item {'opened', term} | {'kept', term} (it is open already) | {'taken'} (another
+-- session replaced it, or another gateway closed it, so it can't be restored) | {'late'} (a session
+-- is open that began after the client asked) | {'no_lease'}
 -- Events: session_opened, session_replaced (module pickup)
 -- Repeats: safe, the second call answers 'kept'
 -- include: transition
@@ -30,7 +30,7 @@ local function open(first, name, session, socket, restored, asked_ms)
     note('session_replaced', meta[1], { k = name, n = gateway })
     call('PUBLISH', ARGV[5] .. gateway, 'replaced\n' .. meta[4] .. ' ' .. name)
   end
-  if not meta[5] then begin_life(queue) end
+  if not meta[5] then begin_epoch(queue) end
   local term = digits(next_sequence(meta[5]))
   call('HSET', queue.meta, 'session', session, 'gateway', actor, 'socket', socket,
     'term', term, 'sequence', term)

@@ -1,5 +1,5 @@
 #!lua
--- Guarantee: the next term is greater than the one given; a greater one stays as it is.
+-- Guarantee: the next term is greater than the given one; the counter never decreases.
 -- KEYS: 3 term counter
 -- ARGV: 4 term
 -- Returns: {'raised'} | {'greater'}

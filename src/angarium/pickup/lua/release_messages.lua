@@ -1,5 +1,5 @@
 #!lua
--- Guarantee: sent messages whose time is over are pending again, in their old place.
+-- Guarantee: sent messages whose time is over are pending again, in their old position.
 -- KEYS: 3 gateways, 4 due; per item the six of its queue
 -- ARGV: 4 messages_max of one item, 5 hint channel without the gateway, 6 number of items; per
 -- item: queue

@@ -1,13 +1,13 @@
 #!lua
--- Guarantee: a gateway's sessions count as live until the time written here, and no longer.
+-- Guarantee: a gateway's sessions are live until its lease ends, and no longer.
 -- KEYS: 3 gateways
--- ARGV: 4 gateway, 5 lease_ms, or 0 to give it up
--- Returns: {'renewed', now_ms} | {'revived', now_ms} it had run out or is new | {'ended'}
--- Events: none, sessions tell of their own ends
+-- ARGV: 4 gateway, 5 lease_ms, or 0 to end the lease
+-- Returns: {'renewed', now_ms} | {'revived', now_ms} (it had run out, or is new) | {'ended'}
+-- Events: none, each session adds an event when it closes
 -- Repeats: safe
 -- include: transition
 if ARGV[5] == '0' then
-  -- Run out at once, but not forgotten: its sessions are still to be closed.
+  -- The lease is over, and the gateway stays listed until its sessions are closed.
   redis.call('ZADD', KEYS[3], 'XX', 0, ARGV[4])
   return { 'ended' }
 end

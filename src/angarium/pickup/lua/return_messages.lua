@@ -1,9 +1,8 @@
 #!lua
--- Guarantee: messages that were taken, and whose answer never left the gateway, are pending again, in
--- their old place. One that is somebody else's by now, or was removed, stays as it is.
+-- Guarantee: taken messages whose answer never left the gateway are pending again, in their old
+-- position. Messages that another reader has by now, or that were removed, stay unchanged.
 -- KEYS: 3 gateways; then the six of the queue
--- ARGV: 4 queue, 5 hint channel without the gateway, then: id, when the taker was told that it would
--- be pending again, …
+-- ARGV: 4 queue, 5 hint channel without the gateway, then: id, the time that the take named for it, …
 -- Returns: {'returned', count}
 -- Events: returned (module pickup)
 -- Repeats: safe, by id and time
@@ -14,7 +13,7 @@ local returned, archived = 0, 0
 for at = 6, #ARGV, 2 do
   local score = call('ZSCORE', queue.sending, ARGV[at])
   if score and digits(tonumber(score)) == ARGV[at + 1] then
-    returned, archived = returned + 1, archived + put_back(queue, name, ARGV[at])
+    returned, archived = returned + 1, archived + make_pending(queue, name, ARGV[at])
   end
 end
 if archived > 0 then call('HINCRBY', queue.meta, 'held', -archived) end

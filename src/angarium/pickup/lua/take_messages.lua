@@ -1,20 +1,20 @@
 #!lua
--- Guarantee: pending messages, oldest first, within both limits, are given to one caller and are
+-- Guarantee: pending messages are given to one caller, oldest first, within both limits. They are
 -- sending until they are removed or their time is over; nobody else gets them meanwhile. The first
--- one is given even if it alone is larger than bytes_max.
+-- message may have more bytes than bytes_max.
 -- KEYS: 3 charted, 4 due; per item the six of its queue
 -- ARGV: 4 sending_ms, 5 bytes_max of the whole call, 6 number of items; per item: queue, recipient
--- DID or '', messages_max, bytes_max, bytes that the first message may have, the number of moves after
--- which the caller has seen all in the database, or ''
--- Returns: per item {'taken', 1 if bytes_max left something behind, when they are pending again, id,
--- record, …} | {'archived', moves, 'cleared' of the queue} the database comes first | {'busy'} ask
--- again | {'uncharted'}
+-- DID or '', messages_max, bytes_max, bytes that the first message may have, the number of moves whose
+-- archived messages the caller has claimed, or ''
+-- Returns: per item {'taken', 1 if bytes_max excluded messages, when they are pending again, id,
+-- record, …} | {'archived', moves, 'cleared' of the queue} (archived messages come first) | {'busy'}
+-- (call again) | {'not_counted'}
 -- Events: sent (module pickup)
--- Repeats: no, the second call would not return what the first one did
+-- Repeats: no, a repeat does not return the messages of the first call
 -- include: transition
 -- include: queue
 local due_ms = digits(now_ms + tonumber(ARGV[4]))
-local budget, charted = tonumber(ARGV[5]), call('EXISTS', KEYS[3]) == 1
+local budget, counted = tonumber(ARGV[5]), call('EXISTS', KEYS[3]) == 1
 
 local function oldest(queue, did, count)
   if did == '' then return call('ZRANGE', queue.pending, 0, count - 1) end
@@ -26,7 +26,7 @@ local function oldest(queue, did, count)
 end
 
 local function take(queue, name, did, messages_max, bytes_max, first_max, seen)
-  if not charted then return { 'uncharted' } end
+  if not counted then return { 'not_counted' } end
   local meta = call('HMGET', queue.meta, 'archived', 'held', 'moves', 'cleared')
   local moves = meta[3] or '0'
   if (tonumber(meta[1]) or 0) > (tonumber(meta[2]) or 0) and seen ~= moves then

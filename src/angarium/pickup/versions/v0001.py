@@ -1,4 +1,4 @@
-"""The first tables: messages that wait long, who they are for, and who may move them here."""
+"""The first tables: archived messages, their recipients, and the term of each persister."""
 
 import sqlalchemy as sa
 from alembic import op

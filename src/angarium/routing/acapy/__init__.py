@@ -1,11 +1,11 @@
-"""Angarium inside an ACA-Py agent: its inbound and outbound transports, and its events.
+"""The ACA-Py plugin: an inbound and an outbound transport for the agent, and its events in Redis.
 
     aca-py start --plugin angarium.routing.acapy --plugin-config plugins.yml \\
         --inbound-transport angarium.routing.acapy redis 0 \\
         --outbound-transport angarium.routing.acapy …
 
-Works with `aries_cloudagent` and `acapy_agent`, can be imported without either, and needs neither
-pydantic nor our settings: `hiredis`, `msgspec`, `structlog` and `prometheus-client` are enough.
+The plugin works with `aries_cloudagent` and `acapy_agent` and can be imported without either. It
+needs `hiredis`, `msgspec`, `structlog` and `prometheus-client`, but not pydantic.
 """
 
 from angarium.routing.acapy.events import setup

@@ -1,9 +1,9 @@
 """The ACA-Py plugin's configuration: the section `redis_queue` of the agent's plugin settings.
 
-The names are those of the published plugin, so its files can be kept. New are `layout`, `prefix`
-and `partitions`, which must say what the relay and the deliverer are set to, and `durability` and
-`journal_bytes_max`, which follow them unless they are set. Pure: a mapping in,
-values out, or `SettingInvalid` that names what is wrong.
+The keys are those of the published plugin, so its files work unchanged. The new keys `layout`,
+`prefix` and `partitions` must have the values of the relay and the deliverer. The new keys
+`durability` and `journal_bytes_max` follow the roles unless they are set. Pure: returns the
+configuration, or raises `SettingInvalid` with the name of the wrong key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from angarium.redis.errors import SettingInvalid
 from angarium.redis.options import Durability
 
 SECTION = "redis_queue"
-# Where each kind of event goes: pattern of its topic → list in Redis.
+# Pattern of an event's topic → list in Redis that gets the event.
 EVENT_LISTS: Mapping[str, str] = {
     "^acapy::webhook::(.*)$": "acapy-webhook-$wallet_id",
     "^acapy::record::([^:]*)::([^:]*)$": "acapy-record-with-state-$wallet_id",
@@ -33,7 +33,7 @@ EVENT_LISTS: Mapping[str, str] = {
     "acapy::revocation-notification-v2::received": "acapy-revocation-notification-v2-received",
     "acapy::forward::received": "acapy-forward-received",
 }
-# Which events are also webhooks, and under which topic.
+# Topic of an event → topic of its webhook. Other events have no webhook.
 WEBHOOK_TOPICS: Mapping[str, str] = {
     "acapy::basicmessage::received": "basicmessages",
     "acapy::problem_report": "problem_report",
@@ -54,7 +54,7 @@ class PluginConfig:
     prefix: str = ""
     partitions: int = 1
     durability: str | None = None
-    """None takes what Angarium's own processes wrote down in Redis; so does the next one."""
+    """None: as the roles recorded in Redis. The same holds for `journal_bytes_max`."""
     journal_bytes_max: int | None = None
     is_mediator: bool = False
     event_lists: Mapping[str, str] = field(default_factory=lambda: EVENT_LISTS)
@@ -63,13 +63,13 @@ class PluginConfig:
 
 
 def read_config(settings: Mapping[str, Any]) -> PluginConfig:
-    """From an agent's settings. The published plugin's dashes are underscores here too."""
+    """Reads the agent's settings. Keys may have dashes or underscores."""
     given = _plain((settings.get("plugin_config") or {}).get(SECTION) or {})
     connection, inbound = given.get("connection") or {}, given.get("inbound") or {}
     outbound, event = given.get("outbound") or {}, given.get("event") or {}
     url = connection.get("connection_url")
     if not isinstance(url, str):
-        problem = "there is no Redis to connect to"
+        problem = "the key is missing"
         raise SettingInvalid(f"{SECTION}.connection.connection_url", problem, "set a redis:// URL")
     layout = given.get("layout", "native")
     if layout not in ("native", "acapy"):
@@ -94,7 +94,9 @@ def _number(given: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not str(value).isascii() or not str(value).isdecimal() or int(value) < 1:
-        raise SettingInvalid(f"{SECTION}.{name}", f"{value!r} is no number", "use 1 or more")
+        raise SettingInvalid(
+            f"{SECTION}.{name}", f"{value!r} is not allowed", "use a whole number, 1 or more"
+        )
     return int(value)
 
 
@@ -107,7 +109,7 @@ def _durability(given: Mapping[str, Any]) -> str | None:
 
 
 def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Dashes to underscores, in the names of settings but not inside the maps of topics."""
+    """Dashes to underscores, in keys but not inside the maps of topics."""
     found: dict[str, Any] = {}
     for name, value in section.items():
         plain = str(name).replace("-", "_")
@@ -119,7 +121,7 @@ def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
 def _topic_prefix(inbound: Mapping[str, Any], outbound: Mapping[str, Any]) -> str:
     topic = str(inbound.get("acapy_inbound_topic", "acapy_inbound"))
     prefix = topic.removesuffix("_inbound")
-    # In mediator mode the published plugin is told to write to the inbound topic.
+    # In mediator mode the published plugin writes to the inbound topic.
     wanted = (f"{prefix}_outbound", topic)
     if not topic.endswith("_inbound") or outbound.get("acapy_outbound_topic", wanted[0]) not in (
         wanted

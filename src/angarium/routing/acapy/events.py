@@ -1,4 +1,4 @@
-"""The agent's events, written to lists in Redis, and to the deliverer as webhooks."""
+"""Writes the agent's events to lists in Redis and queues their webhooks for the deliverer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from angarium.routing.acapy.agent import agent_class
 from angarium.routing.acapy.config import read_config
-from angarium.routing.acapy.link import Link
+from angarium.routing.acapy.plugin_runtime import PluginRuntime
 from angarium.runtime.errors import AngariumError
 
 LOGGER = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _RECORD = re.compile(r"acapy::record::([^:]*)(?:::.*)?")
 
 
 async def setup(context: Any) -> None:
-    """What ACA-Py calls for `--plugin`: from here on the agent's events go to Redis too."""
+    """ACA-Py calls it for `--plugin`; from then on the agent's events also go to Redis."""
     bus = context.inject(agent_class("core.event_bus", "EventBus"))
     config = read_config(context.settings)
     for pattern in config.event_lists:
@@ -28,27 +28,28 @@ async def setup(context: Any) -> None:
 
 
 async def _on_event(profile: Any, event: Any) -> None:
-    link = Link.of(profile)
+    plugin = PluginRuntime.of(profile)
     wallet_id = profile.settings.get("wallet.id")
     body = event_body(event.topic, event.payload, wallet_id)
     try:
-        name = link.config.event_lists[event.metadata.pattern.pattern]
+        name = plugin.config.event_lists[event.metadata.pattern.pattern]
         name = Template(name).safe_substitute(wallet_id=body["wallet_id"])
-        runtime = await link.runtime()
+        runtime = await plugin.runtime()
         metadata = {"time_ns": time.time_ns()}
         origin = profile.settings.get("default_label")
         extra = {"x-wallet-id": wallet_id, "origin": origin}
         metadata.update({key: value for key, value in extra.items() if value})
         item = json.dumps({"payload": body, "metadata": metadata})
-        # The list is the controllers', not of our keyspace. It is not sent twice.
+        # The list belongs to the controllers, not to our keyspace. A lost reply is not repeated:
+        # controllers would get the event twice.
         await runtime.redis.execute([("RPUSH", name, item)], key=name, repeatable=False)
-        await _deliver_webhooks(link, profile, event.topic, body)
+        await _queue_webhooks(plugin, profile, event.topic, body)
     except AngariumError as error:
         LOGGER.error("event %s did not reach Redis: %s", event.topic, error)
 
 
 def event_body(topic: str, payload: Any, wallet_id: str | None) -> dict[str, Any]:
-    """An event as controllers read it from its list."""
+    """The event in the form that controllers read."""
     found = _as_mapping(payload)
     record = _RECORD.match(topic)
     category = record[1] if record else "webhook" if "::webhook::" in topic else None
@@ -62,7 +63,7 @@ def event_body(topic: str, payload: Any, wallet_id: str | None) -> dict[str, Any
 
 
 def _as_mapping(payload: Any) -> dict[str, Any]:
-    """Events carry mappings, JSON, records that serialize, or messages with a payload."""
+    """A payload may be a mapping, JSON, a record with `serialize`, or a message."""
     for form in (payload, *(getattr(payload, name, None) for name in ("payload", "enc_payload"))):
         if isinstance(form, Mapping):
             return dict(form)
@@ -77,11 +78,13 @@ def _as_mapping(payload: Any) -> dict[str, Any]:
     return {}
 
 
-async def _deliver_webhooks(link: Link, profile: Any, topic: str, body: dict[str, Any]) -> None:
-    webhook = link.config.webhook_topics.get(topic)
-    if not link.config.deliver_webhook or webhook is None:
+async def _queue_webhooks(
+    plugin: PluginRuntime, profile: Any, topic: str, body: dict[str, Any]
+) -> None:
+    webhook = plugin.config.webhook_topics.get(topic)
+    if not plugin.config.deliver_webhook or webhook is None:
         return
-    store = await link.outbound()
+    store = await plugin.outbound()
     for target in profile.settings.get("admin.webhook_urls") or ():
         url, _, api_key = str(target).partition("#")
         headers = {"Content-Type": "application/json"}

@@ -1,7 +1,7 @@
-"""The agent's inbound transport: messages of its keys out of Redis, in order.
+"""The agent's inbound transport: takes the messages of its keys from Redis, in order.
 
-A message is acknowledged when the agent has processed it, so a dying agent loses none. One that
-the agent can't open is a dead letter at once.
+A message is acknowledged when the agent has processed it, so an agent that dies loses none. A
+message that the agent can't open becomes a dead letter at once.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ import logging
 from typing import Any
 
 from angarium.routing.acapy.agent import agent_class
-from angarium.routing.acapy.link import Link
+from angarium.routing.acapy.plugin_runtime import PluginRuntime
+from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.errors import ItemInvalid
-from angarium.routing.items import Message
-from angarium.routing.mailbox import Mailbox, MailboxOptions
+from angarium.routing.items import InboundMessage
 
 LOGGER = logging.getLogger(__name__)
-# A message that an agent has not processed by then is tried again, and given up in the end.
+# A message that the agent has not processed by then is retried; the last retry makes a dead letter.
 PROCESSING_S_MAX = 60.0
 STOP_S = 5.0
 HANDLERS = 32
-# What the agent raises for a message it can't open: trying again would not help.
+# The agent raises these for a message it can't open; a retry would not help.
 UNREADABLE = ("WireFormatParseError", "MessageParseError")
 
 _Base: Any = agent_class("transport.inbound.base", "BaseInboundTransport")
 
 
 class AngariumInbound(_Base):  # type: ignore[misc]
-    """An instance of the routing module: the mail of its keys goes to the agent, in order."""
+    """One instance of the routing module; the agent handles the messages of its keys."""
 
     def __init__(self, host: str, port: int, create_session: Any, **kwargs: Any) -> None:
         super().__init__("redis", create_session, **kwargs)
         self.host, self.port = host, port
-        self._mailbox: Mailbox | None = None
+        self._consumer: InstanceConsumer | None = None
 
     async def start(self) -> None:
-        link = Link.of(self.root_profile)
-        options = MailboxOptions(handlers=HANDLERS, keys_max=link.limits.inbox_keys_max)
-        await link.enter()
-        store = await link.routing()
-        self._mailbox = Mailbox(store, link.uid, self._handle, options, name="acapy")
-        await self._mailbox.start()
-        LOGGER.info("instance %s takes messages from Redis", link.uid)
+        plugin = PluginRuntime.of(self.root_profile)
+        options = ConsumerOptions(handlers=HANDLERS, keys_max=plugin.limits.inbox_keys_max)
+        await plugin.enter()
+        store = await plugin.routing()
+        self._consumer = InstanceConsumer(store, plugin.uid, self._handle, options, name="acapy")
+        await self._consumer.start()
+        LOGGER.info("instance %s takes messages from Redis", plugin.uid)
 
     async def stop(self) -> None:
-        if self._mailbox is not None:
-            await self._mailbox.stop(STOP_S)
-            await Link.of(self.root_profile).leave()
+        if self._consumer is not None:
+            await self._consumer.stop(STOP_S)
+            await PluginRuntime.of(self.root_profile).leave()
 
-    async def _handle(self, message: Message) -> bytes | str | None:
+    async def _handle(self, message: InboundMessage) -> bytes | str | None:
         waits = message.txn_id is not None
         session = await self.create_session(accept_undelivered=False, can_respond=waits)
         async with session:

@@ -1,6 +1,6 @@
-"""The agent's outbound transport: what it sends, to the deliverer or, as a mediator, to the lists.
+"""The agent's outbound transport: queues messages for the deliverer, or as a mediator for keys.
 
-The agent hears of an error when Redis did not take the message, and may send it again.
+When Redis does not accept a message, the agent gets an error and may send the message again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from angarium.routing.acapy.agent import agent_class
-from angarium.routing.acapy.link import Link
+from angarium.routing.acapy.plugin_runtime import PluginRuntime
 from angarium.routing.envelope import read_envelope
 from angarium.runtime.errors import AngariumError
 
@@ -18,7 +18,7 @@ _Error: Any = agent_class("transport.outbound.base", "OutboundTransportError", E
 
 
 class AngariumOutbound(_Base):  # type: ignore[misc]
-    """Everything the agent sends, to the deliverer; as a mediator, to its recipients' lists."""
+    """Queues for the deliverer; in mediator mode, for the recipient key of the envelope."""
 
     schemes = ("redis",)
     is_external = True
@@ -28,10 +28,10 @@ class AngariumOutbound(_Base):  # type: ignore[misc]
         self.root_profile = root_profile
 
     async def start(self) -> None:
-        await Link.of(self.root_profile).enter()
+        await PluginRuntime.of(self.root_profile).enter()
 
     async def stop(self) -> None:
-        await Link.of(self.root_profile).leave()
+        await PluginRuntime.of(self.root_profile).leave()
 
     async def handle_message(
         self,
@@ -43,7 +43,7 @@ class AngariumOutbound(_Base):  # type: ignore[misc]
     ) -> None:
         if not endpoint:
             raise _Error("No endpoint provided")
-        link = Link.of(self.root_profile)
+        plugin = PluginRuntime.of(self.root_profile)
         payload = outbound_message.payload
         binary = isinstance(payload, bytes)
         headers = {str(name): str(value) for name, value in (metadata or {}).items()}
@@ -52,12 +52,12 @@ class AngariumOutbound(_Base):  # type: ignore[misc]
         headers["Content-Type"] = _content_type(profile) if binary else "application/json"
         body = payload if binary else payload.encode()
         try:
-            if link.config.is_mediator:
-                envelope = read_envelope(body, link.limits.recip_key_bytes_max)
-                store = await link.routing()
+            if plugin.config.is_mediator:
+                envelope = read_envelope(body, plugin.limits.recip_key_bytes_max)
+                store = await plugin.routing()
                 await store.process_payload_recip_key(envelope.recip_key, body, None)
             else:
-                await (await link.outbound()).push(endpoint, body, headers)
+                await (await plugin.outbound()).push(endpoint, body, headers)
         except AngariumError as error:
             raise _Error(f"not queued: {error}") from error
 

@@ -1,15 +1,15 @@
 #!lua
--- Guarantee: a key without an owner gets one, with the mail kept for it; one that has an owner
+-- Guarantee: a key without an owner gets one, with the messages kept for it. A key with an owner
 -- keeps it.
 -- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
--- ARGV: 4-8 as in the book; 9 number of items; per item: key
+-- ARGV: 4-8 as in include/layout_native; 9 number of items; per item: key
 -- Returns: per item {'assigned', uid} | {'owned', uid} | {'nobody'}
 -- Events: assigned
 -- Repeats: safe, idempotent by key
 -- include: transition
--- include: native
--- include: acapy
--- include: keys
+-- include: layout_native
+-- include: layout_acapy
+-- include: assignment
 local replies = {}
 for item = 1, tonumber(ARGV[9]) do
   local key = ARGV[9 + item]
@@ -21,5 +21,5 @@ for item = 1, tonumber(ARGV[9]) do
     replies[item] = uid and { 'assigned', uid } or { 'nobody' }
   end
 end
-close_book()
+write_changes()
 return replies

@@ -1,12 +1,12 @@
 #!lua
--- Guarantee: keys of this instance that have mail are named to it, longest waiting first, and not
--- again until it is done with them. With `again` also those that it was named before.
+-- Guarantee: the instance claims its keys that have messages, longest waiting first. A claimed key is
+-- not returned again until it is finished; with `again` it is.
 -- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
--- ARGV: 4-8 as in the book; 9 uid, 10 keys_max, 11 again: 1 or 0
--- Returns: {'claimed', how many of them it may have been named before, key, …} | {'unknown'}
+-- ARGV: 4-8 as in include/layout_native; 9 uid, 10 keys_max, 11 again: 1 or 0
+-- Returns: {'claimed', number of keys that may have been claimed before, key, …} | {'unknown'}
 -- Events: none
--- Repeats: no, the keys of a lost reply are found with `again`
+-- Repeats: no, a call with `again` returns the keys of a lost reply
 -- include: transition
--- include: native
--- include: acapy
--- include: claim
+-- include: layout_native
+-- include: layout_acapy
+-- include: claim_keys

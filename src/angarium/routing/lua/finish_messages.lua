@@ -1,27 +1,27 @@
 #!lua
--- Guarantee: only the owner of a key takes messages from its list, only those it names and in
--- their order; the count follows. What it does not name stays and is ready again.
+-- Guarantee: only the owner of a key removes messages from its list, only those it names and in their
+-- order; the count changes with them. Other messages stay, and the key can be claimed again.
 -- KEYS: 3 counts, 4 dead letters, 5 owners, 6 last access, 7 mail; per item: list
--- ARGV: 4 layout, 5 uid, 6 number of items; per item: key, n, then n times message id and the
--- reason why it is given up, or ''
--- Returns: per item 'finished' | 'more', when mail is left | 'not_owner'
--- Events: handled, dead; accepted before them for a message of a foreign relay
+-- ARGV: 4 layout, 5 uid, 6 number of items; per item: key, n, then n times message id and the reason
+-- of its dead letter, or '' for a handled message
+-- Returns: per item 'finished' | 'more' (messages are left) | 'not_owner'
+-- Events: handled, dead; before them accepted, for a message of a published relay
 -- Repeats: safe, idempotent by message id
 -- include: transition
 local acapy, uid = ARGV[4] == 'acapy', ARGV[5]
 local BAND, tick = 2 ^ 39, math.floor(now_ms / 10)
 local number = tonumber(string.match(redis.call('HGET', KEYS[6], uid) or '', '^%d+:(%d+)'))
 local quoted_uid = cjson.encode(uid)
-local emptied, readied = {}, {}
+local emptied, ready = {}, {}
 
 local function id_of(message)
   return not acapy and string.match(message, '^{"id":"([%w_-]*)"') or redis.sha1hex(message)
 end
 
--- Ours has no blank behind the first colon; json.dumps of the published relay puts one there.
+-- Our items have no blank after the first colon; json.dumps in the published relay writes one.
 local function is_foreign(message) return acapy and string.sub(message, 1, 12) ~= '{"payload":"' end
 
-local function end_of(key, quoted_key, message, id, reason)
+local function finish(key, quoted_key, message, id, reason)
   if is_foreign(message) then note('accepted', id, { k = key, o = uid, d = 'foreign' }) end
   if reason == '' then
     note_row('{"e":"handled","s":"' .. id .. '","o":' .. quoted_uid .. ',"k":' .. quoted_key .. '}')
@@ -32,15 +32,15 @@ local function end_of(key, quoted_key, message, id, reason)
   end
 end
 
--- The messages named, if they are still at the head of their list; those finished by an earlier
--- call of the same are not. Taken first and put back if need be: that is hardly ever needed.
-local function take(key, list, n, place)
+-- Removes the named messages that are at the head of the list. Messages that an earlier, equal call
+-- finished are not there. Pops first and puts back the rest, which is rarely needed.
+local function remove(key, list, n, place)
   local heads = n > 0 and redis.call('LPOP', list, n) or {}
   local quoted_key, taken = cjson.encode(key), 0
   for i = 1, n do
     local id, head = ARGV[place + 2 * i], heads[taken + 1]
     if head and id_of(head) == id then
-      end_of(key, quoted_key, head, id, ARGV[place + 2 * i + 1])
+      finish(key, quoted_key, head, id, ARGV[place + 2 * i + 1])
       taken = taken + 1
     end
   end
@@ -56,8 +56,8 @@ local function settle(key, list, left)
   end
   local band = number and 2 * number
     or 2 * math.floor((tonumber(redis.call('ZSCORE', KEYS[7], key)) or 0) / BAND / 2)
-  readied[#readied + 1] = band * BAND + tick
-  readied[#readied + 1] = key
+  ready[#ready + 1] = band * BAND + tick
+  ready[#ready + 1] = key
   return 'more'
 end
 
@@ -81,9 +81,9 @@ for item = 1, items do
   if owners[item] ~= uid then
     replies[item] = 'not_owner'
   else
-    local taken, field = take(key, list, n, place), uid .. '_' .. key
-    local left = redis.call('HINCRBY', KEYS[3], field, -taken)
-    -- Messages that somebody deleted would be looked for without end.
+    local removed, field = remove(key, list, n, place), uid .. '_' .. key
+    local left = redis.call('HINCRBY', KEYS[3], field, -removed)
+    -- If somebody deleted the list, the count would never reach 0.
     if left < 0 or (left > 0 and not acapy and redis.call('EXISTS', list) == 0) then
       redis.call('HSET', KEYS[3], field, 0)
       left = 0
@@ -94,8 +94,8 @@ end
 for start = 1, #emptied, 1000 do
   redis.call('ZREM', KEYS[7], unpack(emptied, start, math.min(start + 999, #emptied)))
 end
-for start = 1, #readied, 2000 do
-  redis.call('ZADD', KEYS[7], unpack(readied, start, math.min(start + 1999, #readied)))
+for start = 1, #ready, 2000 do
+  redis.call('ZADD', KEYS[7], unpack(ready, start, math.min(start + 1999, #ready)))
 end
 journal_append('routing')
 return replies

@@ -1,10 +1,10 @@
 #!lua
--- Guarantee: an answer stands in the list of the relay whose caller waits, and the relay is told.
+-- Guarantee: appends a response to the list of the relay whose caller waits, and notifies the relay.
 -- KEYS: per item: list
--- ARGV: 4 wake channel, 5 expires_ms or 0, 6 number of items; per item: relay, answer
+-- ARGV: 4 wake channel, 5 expires_ms or 0, 6 number of items; per item: relay, response
 -- Returns: per item 'posted'
--- Events: none, an answer is not a message
--- Repeats: safe, a second answer to a call finds nobody waiting
+-- Events: none, a response is not a message
+-- Repeats: safe, the relay drops a second response to a call
 -- include: transition
 local statuses, woken = {}, {}
 for item = 1, tonumber(ARGV[6]) do

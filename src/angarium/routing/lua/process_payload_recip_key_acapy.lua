@@ -1,14 +1,14 @@
 #!lua
--- Guarantee: a message stands in the list of its key, is counted for the one owner of that key
--- and its owner is told, or all of that has not happened. A stale owner has lost its keys before.
+-- Guarantee: appends the message to the list of its key, counts it for the one owner of the key and
+-- notifies the owner, all or nothing. A stale owner loses its keys first.
 -- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail; per item: list
--- ARGV: 4-8 as in the book; 9 number of items; per item: key, message id, message
--- Returns: per item 'queued' | 'kept', which waits until an instance registers
+-- ARGV: 4-8 as in include/layout_native; 9 number of items; per item: key, message id, message
+-- Returns: per item 'queued' | 'kept' (no instance is registered; the first one gets it)
 -- Events: accepted, assigned, reassigned, removed
 -- Repeats: no, a second call queues the message again
 -- include: transition
--- include: native
--- include: acapy
--- include: keys
--- include: put
--- include: process
+-- include: layout_native
+-- include: layout_acapy
+-- include: assignment
+-- include: append_message
+-- include: process_payload

@@ -1,9 +1,9 @@
 #!lua
--- Guarantee: a message for the deliverer is queued once for each call that names it.
+-- Guarantee: queues each message for the deliverer.
 -- KEYS: 3 outbound list
 -- ARGV: 4 layout, 5 wake channel, 6 partition, 7 number of items; per item: message id, key, message
 -- Returns: per item 'queued'
--- Events: outbound_accepted; in layout acapy the deliverer notes it, as for any other writer's
+-- Events: outbound_accepted; in layout acapy settle_outbound writes it, as for other writers
 -- Repeats: no, a second call queues the message again
 -- include: transition
 local statuses = {}

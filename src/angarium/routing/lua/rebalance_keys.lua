@@ -1,24 +1,24 @@
 #!lua
--- Guarantee: keys without mail go from live instances that own more than their share to those that
--- own less; a key with mail stays, so no order is at risk.
+-- Guarantee: moves keys without messages from live instances that own more than their share to those
+-- that own less. A key with messages stays, so its order is not at risk.
 -- KEYS: 3 counts, 4 iterator, 5 keys by instance, 6 owners, 7 last access, 8 mail
--- ARGV: 4-8 as in the book
+-- ARGV: 4-8 as in include/layout_native
 -- Returns: {'rebalanced', keys moved, 1 when another call may move more}
 -- Events: reassigned
 -- Repeats: safe
 -- include: transition
--- include: native
--- include: acapy
--- include: keys
+-- include: layout_native
+-- include: layout_acapy
+-- include: assignment
 local sizes, live, moved = {}, {}, 0
-for _, uid in ipairs(book.uids()) do
-  if book.live(uid) then
+for _, uid in ipairs(layout.uids()) do
+  if layout.live(uid) then
     live[#live + 1] = uid
-    sizes[uid] = book.size(uid)
+    sizes[uid] = layout.size(uid)
   end
 end
 
-local function poorest()
+local function smallest()
   local found
   for _, uid in ipairs(live) do
     if not found or sizes[uid] < sizes[found] then found = uid end
@@ -27,25 +27,25 @@ local function poorest()
 end
 
 local function keys_of(uid)
-  if ARGV[4] == 'acapy' then return book.some_keys(uid) end
-  -- Enough to find some without mail among them, within what one call may look at.
-  local number = book.number(uid)
+  if ARGV[4] == 'acapy' then return layout.some_keys(uid) end
+  -- Enough to find some without messages, within what one call may read.
+  local number = layout.number(uid)
   local mail = redis.call('ZCOUNT', mail_key, exactly(band(number, READY)),
     below(band(number + 1, READY)))
   local keys_max = math.min(moves_max + mail, 10 * moves_max)
   return redis.call('ZRANGEBYSCORE', keys_key, number, number, 'LIMIT', 0, keys_max)
 end
 
-for _, rich in ipairs(live) do
-  local keys = moved < moves_max and sizes[rich] > sizes[poorest()] + 1 and keys_of(rich) or {}
+for _, from in ipairs(live) do
+  local keys = moved < moves_max and sizes[from] > sizes[smallest()] + 1 and keys_of(from) or {}
   for _, key in ipairs(keys) do
-    local poor = poorest()
-    if sizes[rich] <= sizes[poor] + 1 or moved >= moves_max then break end
-    if count_of(rich, key) == 0 then
-      move_key(key, rich, poor, 'rebalance')
-      sizes[rich], sizes[poor], moved = sizes[rich] - 1, sizes[poor] + 1, moved + 1
+    local to = smallest()
+    if sizes[from] <= sizes[to] + 1 or moved >= moves_max then break end
+    if count_of(from, key) == 0 then
+      move_key(key, from, to, 'rebalance')
+      sizes[from], sizes[to], moved = sizes[from] - 1, sizes[to] + 1, moved + 1
     end
   end
 end
-close_book()
+write_changes()
 return { 'rebalanced', moved, moved >= moves_max and 1 or 0 }

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Guarantee: the oldest messages of keys that this instance owns, in order; they stay where they
--- are until finished. The first is given whatever its size, the others within the bytes allowed.
+-- Guarantee: returns the oldest messages of keys that the instance owns, in order; they stay in their
+-- lists until finished. Returns the first whatever its size, the others within bytes_max.
 -- KEYS: 3 owners; per item: list
 -- ARGV: 4 uid, 5 bytes_max, 6 number of items; per item: key, messages_max
--- Returns: per item a list of messages | 'not_owner' | 'later', when the bytes were used up
+-- Returns: per item a list of messages | 'not_owner' | 'later' (the bytes were used up)
 -- Events: none
 -- Repeats: safe
 -- include: transition

@@ -1,48 +1,48 @@
 #!lua
--- Guarantee: a message taken is lent to one deliverer until its time is up, then to another.
--- Loans that ran out come first; retries that are due and new messages share the rest.
--- KEYS: 3 outbound list, 4 retries, 5 taken (hash: loan -> message), 6 loans (by when they end)
--- ARGV: 4 messages_max, 5 loan_ms, 6 bytes_max; the last message taken may go over it
--- Returns: loan, message, loan, message, …
+-- Guarantee: leases each message to one deliverer at a time. Expired leases come first; due retries and
+-- new messages share the rest.
+-- KEYS: 3 outbound list, 4 retries, 5 taken (hash: lease -> message), 6 leases (by expiry)
+-- ARGV: 4 messages_max, 5 lease_ms, 6 bytes_max; the last message may exceed it
+-- Returns: lease, message, lease, message, …
 -- Events: none
--- Repeats: no, what a lost reply named comes back when its time is up
+-- Repeats: no, the messages of a lost reply come back when their leases expire
 -- include: transition
 local messages_max, bytes_max, found, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), {}, 0
 
-local function lend(message)
+local function lease_message(message)
   bytes = bytes + #message
-  local loan = string.format('%.0f', redis.call('HINCRBY', KEYS[5], 'last', 1))
-  redis.call('HSET', KEYS[5], loan, message)
-  redis.call('ZADD', KEYS[6], now_ms + tonumber(ARGV[5]), loan)
-  found[#found + 1] = loan
+  local lease = string.format('%.0f', redis.call('HINCRBY', KEYS[5], 'last', 1))
+  redis.call('HSET', KEYS[5], lease, message)
+  redis.call('ZADD', KEYS[6], now_ms + tonumber(ARGV[5]), lease)
+  found[#found + 1] = lease
   found[#found + 1] = message
 end
 
-local ended = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now_ms, 'LIMIT', 0, messages_max)
-for _, loan in ipairs(ended) do
+local expired = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now_ms, 'LIMIT', 0, messages_max)
+for _, lease in ipairs(expired) do
   if bytes >= bytes_max then break end
-  local message = redis.call('HGET', KEYS[5], loan)
-  redis.call('HDEL', KEYS[5], loan)
-  redis.call('ZREM', KEYS[6], loan)
-  if message then lend(message) end
+  local message = redis.call('HGET', KEYS[5], lease)
+  redis.call('HDEL', KEYS[5], lease)
+  redis.call('ZREM', KEYS[6], lease)
+  if message then lease_message(message) end
 end
 
-local function lend_retries(module)
-  if module <= 0 then return end
+local function lease_retries(retries_max)
+  if retries_max <= 0 then return end
   for _, message in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now_ms / 1000,
-      'LIMIT', 0, module)) do
+      'LIMIT', 0, retries_max)) do
     if bytes >= bytes_max then return end
     redis.call('ZREM', KEYS[4], message)
-    lend(message)
+    lease_message(message)
   end
 end
 
--- Half of the module at first, so that retries without end do not keep new messages waiting.
-lend_retries(math.ceil((messages_max - #found / 2) / 2))
+-- Retries get half of the space at first, so that they can't keep new messages waiting for ever.
+lease_retries(math.ceil((messages_max - #found / 2) / 2))
 while #found / 2 < messages_max and bytes < bytes_max do
   local message = redis.call('LPOP', KEYS[3])
   if not message then break end
-  lend(message)
+  lease_message(message)
 end
-lend_retries(messages_max - #found / 2)
+lease_retries(messages_max - #found / 2)
 return found

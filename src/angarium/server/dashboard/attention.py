@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from angarium.conversations.order import Need, wanted
-from angarium.transactions.store.reading import AwaitedStep
+from angarium.conversations.wait_reasons import SenderWait, process_with_sender
+from angarium.transactions.store.queries import AwaitedStep
 
 # Nodes of two applications in one group pass work on to each other all the time; what waits longer
 # than this waits for a node that is missing, or has too much to do.
@@ -31,7 +31,7 @@ def notices(
     roles: Set[str],
     dropped_events: int,
     awaited_steps: Sequence[AwaitedStep] = (),
-    needs: Sequence[Need] = (),
+    needs: Sequence[SenderWait] = (),
 ) -> list[Notice]:
     """The worst first."""
     found = [
@@ -95,9 +95,9 @@ def _awaited_steps(steps: Sequence[AwaitedStep]) -> Iterator[Notice]:
             yield Notice("transactions", "trouble", text, hint)
 
 
-def _needs(needs: Sequence[Need]) -> Iterator[Notice]:
+def _needs(needs: Sequence[SenderWait]) -> Iterator[Notice]:
     for need in needs:
-        text = f"{_many(need.replies, 'reply')} waiting for {wanted(need.senders)}"
+        text = f"{_many(need.replies, 'reply')} waiting for {process_with_sender(need.senders)}"
         hint = "start a process whose application has this sender, or cancel them"
         yield Notice("conversations", "trouble", text, hint)
 

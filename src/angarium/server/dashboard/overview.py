@@ -12,21 +12,21 @@ from dataclasses import asdict
 import msgspec
 
 import angarium
-from angarium.conversations.show import ShownSenders, show_senders
-from angarium.conversations.store import ConversationStore
+from angarium.conversations.queries import ConversationQueries
+from angarium.conversations.views import SendersView, view_senders
 from angarium.dispatch.store import DispatchStore, PartitionStatus
-from angarium.pickup.listing_store import PickupListing
+from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
-from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import RoutingStore
-from angarium.runtime.figures import ProcessFigures, read_processes
 from angarium.runtime.journal import Journal
+from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
 from angarium.server.dashboard.attention import Notice, notices
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.client import Transactions
-from angarium.transactions.store.reading import Watch
+from angarium.transactions.store.queries import TransactionHealthReport
 
 
 class ModuleMetrics(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Overview(msgspec.Struct, frozen=True):
     modules: list[ModuleMetrics]
     rates: dict[str, float]
     journal: JournalFigures
-    processes: list[ProcessFigures]
+    processes: list[ProcessReport]
     notices: list[Notice]
 
 
@@ -70,9 +70,9 @@ class Sampler:
         self._runtime = runtime
         self._partitions = range(settings.partitions)
         self._dispatch = DispatchStore(runtime)
-        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
+        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._routing_lengths = RoutingListing(runtime)
-        self._conversations = ConversationStore(runtime)
+        self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
         self._pickup_ages = PickupListing(runtime)
         self._transactions = Transactions(runtime)
@@ -83,8 +83,8 @@ class Sampler:
         now_ms = await self._now_ms()
         processes = await read_processes(self._runtime)
         journal = await self._journal_figures()
-        watch = await self._transactions.watch(1)
-        senders = await show_senders(self._conversations)
+        watch = await self._transactions.health_report(1)
+        senders = await view_senders(self._conversations)
         modules = [
             await self._dispatch_figures(processes),
             await self._routing_figures(processes),
@@ -123,7 +123,7 @@ class Sampler:
                 behind[reader] = max(behind.get(reader, 0), late_ms)
         return JournalFigures(entries, events, dropped, behind)
 
-    async def _dispatch_figures(self, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
+    async def _dispatch_figures(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
         found = [await self._dispatch.status(partition) for partition in self._partitions]
         pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
         consumers = await self._dispatch.consumers()
@@ -142,7 +142,7 @@ class Sampler:
             facts["dead"], facts,
         )  # fmt: skip
 
-    async def _routing_figures(self, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
+    async def _routing_figures(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
         lengths = await self._routing_lengths.lengths()
         instances, unowned = await self._routing.instances()
         facts = {
@@ -158,7 +158,7 @@ class Sampler:
         )  # fmt: skip
 
     async def _conversations_figures(
-        self, processes: Sequence[ProcessFigures], senders: ShownSenders
+        self, processes: Sequence[ProcessReport], senders: SendersView
     ) -> ModuleMetrics:
         found = [await self._conversations.in_flight(partition) for partition in self._partitions]
         replies, requests, new = (sum(each) for each in zip(*found, strict=True))
@@ -169,10 +169,12 @@ class Sampler:
         )
 
     async def _pickup_figures(
-        self, processes: Sequence[ProcessFigures], now_ms: int
+        self, processes: Sequence[ProcessReport], now_ms: int
     ) -> ModuleMetrics:
-        found = await self._pickup.overview()
-        ages = [await self._pickup_ages.aged(partition, 0, 1) for partition in self._partitions]
+        found = await self._pickup.totals()
+        ages = [
+            await self._pickup_ages.queues_by_age(partition, 0, 1) for partition in self._partitions
+        ]
         oldest = [queue.since_ms for queues in ages for queue in queues]
         facts = {
             "gateways": sum(gateway.live for gateway in found.gateways),
@@ -187,7 +189,9 @@ class Sampler:
         )  # fmt: skip
 
 
-def _transactions_figures(watch: Watch, processes: Sequence[ProcessFigures]) -> ModuleMetrics:
+def _transactions_figures(
+    watch: TransactionHealthReport, processes: Sequence[ProcessReport]
+) -> ModuleMetrics:
     queued = sum(queue.length for queue in watch.queues)
     facts = {
         "queued": queued,
@@ -213,9 +217,9 @@ def _oldest(partitions: Sequence[PartitionStatus]) -> int | None:
     return max((each.oldest_ms for each in partitions if each.pending), default=None)
 
 
-def _roles(processes: Sequence[ProcessFigures]) -> set[str]:
+def _roles(processes: Sequence[ProcessReport]) -> set[str]:
     return {each.role for each in processes}
 
 
-def _count(processes: Sequence[ProcessFigures], *roles: str) -> int:
+def _count(processes: Sequence[ProcessReport], *roles: str) -> int:
     return sum(each.role in roles for each in processes)

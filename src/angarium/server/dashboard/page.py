@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from angarium.runtime.web import problem
+from angarium.runtime.http_api import problem
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "index.html"

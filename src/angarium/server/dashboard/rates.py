@@ -1,4 +1,4 @@
-"""Rates at the joints of the building, from what each process counted between two reports.
+"""Events per second in each module, from what its processes counted between two reports.
 
 Pure. A process counts from its own start, so it is compared with itself alone: one that begins or
 ends changes no rate of the others, and one that is seen for the first time has none yet.
@@ -9,23 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from angarium.runtime.figures import ProcessFigures
+from angarium.modules import MODULES
+from angarium.runtime.process_report import ProcessReport
 
-# Joint -> role, and the figure that counts there; with a star at its end, all that begin so.
-JOINTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+# Name of the rate -> role, and the counter that it reports; a star stands for any ending.
+COUNTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "dispatch.accepted": ("dispatcher", "accepted"),
-        "dispatch.redelivered": ("dispatcher", "redelivered"),
-        "dispatch.completed": ("dispatcher", "processed"),
-        "routing.accepted": ("relay", "queued"),
-        "routing.delivered": ("inbox", "handled"),
-        "transactions.started": ("node", "taken"),
-        "transactions.completed": ("node", "ended_*"),
-        "conversations.sent": ("conversations", "sent"),
-        "conversations.delivered": ("conversations", "acknowledged"),
-        "pickup.accepted": ("gateway", "added"),
-        "pickup.sent": ("gateway", "delivered"),
-        "pickup.delivered": ("gateway", "removed"),
+        f"{module.name}.{rate.name}": (rate.role, rate.counter)
+        for module in MODULES
+        for rate in module.rates
     }
 )
 JOURNAL = "journal.events"
@@ -35,15 +27,15 @@ class Rates:
     """Remembers the last report of each process; `update` gives the sums per second."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], ProcessFigures] = {}
+        self._last: dict[tuple[str, str], ProcessReport] = {}
         self._found: dict[tuple[str, str], dict[str, float]] = {}
         self._events: tuple[int, int] | None = None
         self._events_per_s = 0.0
 
     def update(
-        self, processes: Sequence[ProcessFigures], events: int, now_ms: int
+        self, processes: Sequence[ProcessReport], events: int, now_ms: int
     ) -> dict[str, float]:
-        """All joints, each with its rate; `events` were ever written to the journal."""
+        """All rates; `events` were ever written to the journal."""
         live = {(each.role, each.actor): each for each in processes}
         self._found = {whose: rates for whose, rates in self._found.items() if whose in live}
         for whose, report in live.items():
@@ -51,12 +43,12 @@ class Rates:
             if before is not None and before.at_ms < report.at_ms:
                 self._found[whose] = _between(before, report)
         self._last = live
-        sums = dict.fromkeys(JOINTS, 0.0)
+        sums = dict.fromkeys(COUNTERS, 0.0)
         for rates in self._found.values():
-            for joint, rate in rates.items():
-                sums[joint] += rate
+            for name, rate in rates.items():
+                sums[name] += rate
         sums[JOURNAL] = self._written(events, now_ms)
-        return {joint: round(rate, 1) for joint, rate in sums.items()}
+        return {name: round(rate, 1) for name, rate in sums.items()}
 
     def _written(self, events: int, now_ms: int) -> float:
         if self._events is None or events < self._events[0]:
@@ -67,11 +59,11 @@ class Rates:
         return self._events_per_s
 
 
-def _between(before: ProcessFigures, now: ProcessFigures) -> dict[str, float]:
+def _between(before: ProcessReport, now: ProcessReport) -> dict[str, float]:
     passed_s = (now.at_ms - before.at_ms) / 1000
     return {
-        joint: max(0.0, _count(now.figures, figure) - _count(before.figures, figure)) / passed_s
-        for joint, (role, figure) in JOINTS.items()
+        name: max(0.0, _count(now.figures, figure) - _count(before.figures, figure)) / passed_s
+        for name, (role, figure) in COUNTERS.items()
         if role == now.role
     }
 

@@ -13,16 +13,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from angarium.runtime.errors import InputInvalid
+from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Operation, Parameter, reply
 from angarium.server.dashboard.marks import mark, numbers_of
 from angarium.server.dashboard.views import AFTER, LIMIT, limit_of
-from angarium.transactions.model import Status, Transaction, check_name, check_transaction_id
+from angarium.transactions.model import (
+    Transaction,
+    TransactionStatus,
+    check_name,
+    check_transaction_id,
+)
+from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.store import PipelineStore
-from angarium.transactions.store.listing import Hook, Row, TransactionListing, Wanted
+from angarium.transactions.store.pages import (
+    ScheduledWebhook,
+    TransactionFilter,
+    TransactionPages,
+    TransactionSummary,
+)
 
 if TYPE_CHECKING:
-    from angarium.transactions.archive import Archive
+    from angarium.transactions.archive import TransactionArchive
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 128}
 # Numbers are stored in 64 bits with a sign.
@@ -32,12 +43,12 @@ MOMENT_MAX = 2**63 - 1
 class RowsPage(msgspec.Struct, frozen=True):
     """`next` is the parameter `after` of the page behind this one; null on the last."""
 
-    transactions: list[Row]
+    transactions: list[TransactionSummary]
     next: str | None
 
 
 class HooksPage(msgspec.Struct, frozen=True):
-    webhooks: list[Hook]
+    webhooks: list[ScheduledWebhook]
     next: str | None
 
 
@@ -45,13 +56,13 @@ class TransactionViews:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
         self._partitions = runtime.settings.partitions
-        self._listing = TransactionListing(runtime)
+        self._listing = TransactionPages(runtime)
         self._pipelines = PipelineStore(runtime)
-        self._opened: Archive | None = None
+        self._opened: TransactionArchive | None = None
 
     def operations(self) -> list[Operation]:
         status = Parameter(
-            "status", schema={"enum": [each.value for each in Status]}, required=True
+            "status", schema={"enum": [each.value for each in TransactionStatus]}, required=True
         )
         named = (Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME))
         return [
@@ -68,11 +79,13 @@ class TransactionViews:
         ]  # fmt: skip
 
     @property
-    def _archive(self) -> Archive:
+    def _archive(self) -> TransactionArchive:
         if self._opened is None:
-            from angarium.transactions.archive import Archive  # SQLAlchemy: only when needed
+            from angarium.transactions.archive import (
+                TransactionArchive,  # SQLAlchemy: only when needed
+            )
 
-            self._opened = Archive(self._settings.database_url)
+            self._opened = TransactionArchive(self._settings.database_url)
         return self._opened
 
     async def close(self) -> None:
@@ -87,7 +100,7 @@ class TransactionViews:
             return reply(await self._archived(wanted, limit, [], _moment_of(after)))
         sources = self._listing.sources(wanted.status, await self._groups())
         place, first = numbers_of(after, 2)
-        found: list[Row] = []
+        found: list[TransactionSummary] = []
         while place < len(sources) and len(found) < limit:
             left = limit - len(found)
             some, going_on = await self._listing.rows(sources[place], wanted, first, left)
@@ -103,7 +116,11 @@ class TransactionViews:
         return reply(await self._archived(wanted, limit, found, None))
 
     async def _archived(
-        self, wanted: Wanted, limit: int, found: Sequence[Row], before: tuple[int, str] | None
+        self,
+        wanted: TransactionFilter,
+        limit: int,
+        found: Sequence[TransactionSummary],
+        before: tuple[int, str] | None,
     ) -> RowsPage:
         left = limit - len(found)
         if left <= 0:
@@ -121,7 +138,7 @@ class TransactionViews:
     async def webhooks(self, request: Request) -> Response:
         limit = limit_of(request)
         partition, first = numbers_of(request.query_params.get("after"), 2)
-        found: list[Hook] = []
+        found: list[ScheduledWebhook] = []
         while partition < self._partitions and len(found) < limit:
             some, going_on = await self._listing.webhooks(partition, first, limit - len(found))
             found += some
@@ -131,17 +148,17 @@ class TransactionViews:
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self._pipelines.all())[0].values()}
-        return sorted(known | set(self._settings.transactions.node_groups))
+        return sorted(known | set(self._settings.group(TransactionsSettings).node_groups))
 
 
-def _wanted(request: Request) -> Wanted:
+def _wanted(request: Request) -> TransactionFilter:
     asked = request.query_params
     try:
-        status = Status(cast("str", asked.get("status")))
+        status = TransactionStatus(cast("str", asked.get("status")))
     except ValueError:
-        raise InputInvalid(f"status must be one of {', '.join(Status)}") from None
+        raise InputInvalid(f"status must be one of {', '.join(TransactionStatus)}") from None
     names = {each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked}
-    return Wanted(status, **names)
+    return TransactionFilter(status, **names)
 
 
 def _moment_of(after: str) -> tuple[int, str]:
@@ -153,5 +170,5 @@ def _moment_of(after: str) -> tuple[int, str]:
     return number, id if id == "~" else check_transaction_id(id)
 
 
-def _row(transaction: Transaction) -> Row:
-    return msgspec.convert(transaction, Row, from_attributes=True)
+def _row(transaction: Transaction) -> TransactionSummary:
+    return msgspec.convert(transaction, TransactionSummary, from_attributes=True)

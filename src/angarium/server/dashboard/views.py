@@ -14,21 +14,20 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.listing_store import ConversationListing, Kind, Waiting
-from angarium.conversations.order import Need
-from angarium.conversations.show import show_senders
-from angarium.conversations.store import ConversationStore
-from angarium.pickup.archive import Archive
-from angarium.pickup.listing_store import PickupListing
+from angarium.conversations.queries import ConversationQueries, WaitingEntry, WaitingKind
+from angarium.conversations.views import view_senders
+from angarium.conversations.wait_reasons import SenderWait
+from angarium.pickup.archive import MessageArchive
+from angarium.pickup.listing import PickupListing
 from angarium.pickup.model import connection_of
 from angarium.pickup.store import PickupStore
 from angarium.routing.errors import RecipientUnknown
-from angarium.routing.listening import rules_of
 from angarium.routing.listing_store import RoutingListing
+from angarium.routing.role_settings import routing_rules
 from angarium.routing.store import KeyState, RoutingStore
 from angarium.runtime.errors import InputInvalid
+from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.web import Operation, Parameter, reply
 from angarium.server.dashboard.marks import mark, numbers_of
 
 LIST_MAX, LIST_DEFAULT = 500, 50
@@ -71,7 +70,7 @@ class ConversationsPage(msgspec.Struct, frozen=True):
 
     conversations: list[WaitingConversation]
     next: str | None
-    needs: Sequence[Need]
+    needs: Sequence[SenderWait]
 
 
 class PickupQueue(msgspec.Struct, frozen=True):
@@ -98,13 +97,12 @@ class ModuleViews:
         settings = runtime.settings
         self._partitions = settings.partitions
         self._keys = RoutingListing(runtime)
-        self._routing = RoutingStore(runtime, rules_of(settings), settings.limits)
-        self._conversations = ConversationListing(runtime)
-        self._replies = ConversationStore(runtime)
+        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._conversations = ConversationQueries(runtime)
         self._pickup = PickupListing(runtime)
         self._queues = PickupStore(runtime)
         self._database = (settings.database_url, settings.prefix)
-        self._archive: Archive | None = None
+        self._archive: MessageArchive | None = None
 
     def operations(self) -> list[Operation]:
         kind = Parameter("kind", schema={"enum": ["replies", "requests"], "default": "replies"})
@@ -160,7 +158,7 @@ class ModuleViews:
         asked = request.query_params.get("kind", "replies")
         if asked not in ("replies", "requests"):
             raise InputInvalid("kind must be replies or requests")
-        kind: Kind = "requests" if asked == "requests" else "replies"
+        kind: WaitingKind = "requests" if asked == "requests" else "replies"
         limit = limit_of(request)
         partition, first = self._place(request, 2)
         found: dict[str, WaitingConversation] = {}
@@ -174,7 +172,7 @@ class ModuleViews:
             left -= len(some)
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
         following = mark(partition, first) if partition < self._partitions else None
-        needs = (await show_senders(self._replies)).needs
+        needs = (await view_senders(self._conversations)).needs
         return reply(ConversationsPage(list(found.values()), following, needs))
 
     async def pickup_queues(self, request: Request) -> Response:
@@ -186,7 +184,7 @@ class ModuleViews:
         found: list[str] = []
         while partition < self._partitions and len(found) < limit:
             wanted = limit - len(found)
-            some = await self._pickup.aged(partition, first, wanted)
+            some = await self._pickup.queues_by_age(partition, first, wanted)
             found += [each.queue for each in some]
             full = len(some) == wanted
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
@@ -202,7 +200,7 @@ class ModuleViews:
     async def _archived_queues(self, after: str, limit: int) -> QueuesPage:
         """Those whose messages have all gone to the database, by name."""
         if self._archive is None:
-            self._archive = await Archive.open(*self._database)
+            self._archive = await MessageArchive.open(*self._database)
         names = await self._archive.queues(after, limit)
         by_partition: dict[int, list[str]] = {}
         for name in names:
@@ -210,7 +208,7 @@ class ModuleViews:
         found = [
             name
             for partition, some in by_partition.items()
-            for name in await self._pickup.without_aged(partition, some)
+            for name in await self._pickup.without_age(partition, some)
         ]
         following = f"{ARCHIVE}{names[-1]}" if len(names) == limit else None
         return QueuesPage(await self._shown(found), following)
@@ -241,7 +239,7 @@ class ModuleViews:
         return await _all([self._queue(name) for name in queues])
 
     async def _queue(self, name: str) -> PickupQueue | None:
-        found = await self._queues.show(name)
+        found = await self._queues.queue_status(name)
         if found is None:
             return None
         return PickupQueue(
@@ -260,7 +258,9 @@ class ModuleViews:
         return numbers_of(request.query_params.get("after"), count)
 
 
-def _with_one(known: WaitingConversation | None, kind: Kind, new: Waiting) -> WaitingConversation:
+def _with_one(
+    known: WaitingConversation | None, kind: WaitingKind, new: WaitingEntry
+) -> WaitingConversation:
     replies, requests = (0, 0) if known is None else (known.replies, known.requests)
     return WaitingConversation(
         new.info.conversation_id,

@@ -1,14 +1,14 @@
 #!lua
--- Guarantee: all children of a step start, and their parent sleeps until the last of them has ended;
--- or nothing happens.
+-- Guarantee: all children of a step start and their parent sleeps until the last one has ended, or
+-- nothing changes.
 -- KEYS: 3 to 5 statistics, 6 processing, 7 sleeping, 8 stem of qIn, 9 to 10 stems of pipelines and
 -- states, 11 state of the parent
--- ARGV: 4 notify, 5 work, 6 id of the parent, 7 run, 8 frame, 9 pipeline of the children,
+-- ARGV: 4 notify, 5 work, 6 id of the parent, 7 run, 8 checkpoint, 9 pipeline of the children,
 -- 10 timeout_ms, 11 step, 12 number of children; per child: data
--- Returns: 'called' | 'cancelled' it is to be cancelled | 'unknown_pipeline' | 'no_state' |
--- 'not_running' | 'stale_run'
+-- Returns: 'called' | 'cancelled' the transaction must be cancelled | 'unknown_pipeline' |
+-- 'no_state' | 'not_running' | 'stale_run'
 -- Events: started for each child, called for the parent (module transactions)
--- Repeats: safe, the second call finds the parent asleep and answers 'called'
+-- Repeats: safe, the second call finds the parent sleeping and returns 'called'
 -- include: transition
 -- include: transactions
 local parent, run, name, step, count = ARGV[6], ARGV[7], ARGV[9], ARGV[11],
@@ -25,7 +25,7 @@ local version = redis.call('HGET', hash, 'current')
 if not version then return 'unknown_pipeline' end
 local fields = redis.call('HMGET', hash, 'group:' .. version, 'timeout:' .. version)
 local group, timeout_ms = fields[1], tonumber(fields[2] or ARGV[10])
--- A child has no longer to live than the one that waits for it.
+-- The deadline of a child is never later than the deadline of its parent.
 local deadline = string.format('%.0f', math.min(now_ms + timeout_ms, tonumber(found[5])))
 local about = label(found[3])
 local child = label(group .. '|' .. name .. '|' .. about.owner)
@@ -35,13 +35,13 @@ for number = 1, count do
     'data', ARGV[12 + number], 'created', now_text,
     'deadline', deadline, 'parent', parent, 'more', 1)
   push(KEYS[8] .. group, group, id)
-  tell('started', id, child)
+  record_event('started', id, child)
 end
 redis.call('HSET', KEYS[11], 'status', 'sleeping', 'queue', 'out', 'frame', ARGV[8],
   'children', count, 'childrenLeft', count, 'childStep', step, 'wake', found[5], 'switch', '', 'updated', now_text,
   'more', 1)
 redis.call('ZREM', KEYS[6], parent)
 redis.call('ZADD', KEYS[7], found[5], parent)
-tell('called', parent, about, '"a":' .. count)
-settle()
+record_event('called', parent, about, '"a":' .. count)
+write_batch()
 return 'called'

@@ -1,9 +1,9 @@
 #!lua
--- Guarantee: a finished step is written down before the next begins, under the run that did it.
+-- Guarantee: the run that finished a step stores the result before the next step begins.
 -- KEYS: 3 to 5 statistics; per item: state
--- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, step, frame
--- Returns: per item 'saved' | 'cancelled' it is to be cancelled | 'no_state' | 'not_running' |
--- 'stale_run'
+-- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, step, checkpoint
+-- Returns: per item 'saved' | 'cancelled' the transaction must be cancelled | 'no_state' |
+-- 'not_running' | 'stale_run'
 -- Events: advanced (module transactions)
 -- Repeats: safe
 -- include: transition
@@ -22,7 +22,7 @@ for item = 1, tonumber(ARGV[6]) do
   else
     if found[6] ~= step then
       redis.call('HSET', state, 'frame', ARGV[at + 3], 'step', step, 'updated', now_text, 'more', 1)
-      tell('advanced', id, label(found[3]), '"a":' .. step)
+      record_event('advanced', id, label(found[3]), '"a":' .. step)
     end
     if found[5] then
       redis.call('HDEL', state, 'children', 'childrenLeft', 'childStep')
@@ -31,5 +31,5 @@ for item = 1, tonumber(ARGV[6]) do
     statuses[item] = found[4] and 'cancelled' or 'saved'
   end
 end
-settle()
+write_batch()
 return statuses

@@ -1,11 +1,11 @@
 #!lua
--- Guarantee: a transaction is started whole (externalId reserved, state saved, queued, counted) or
--- not at all; a refused start leaves nothing behind, and an externalId has one transaction.
+-- Guarantee: a start is complete (externalId reserved, state saved, id queued, event counted) or
+-- changes nothing. An externalId has one transaction.
 -- KEYS: 3 to 5 statistics, 6 stem of qIn, 7 stem of qAdmin, 8 stem of pipelines; per item: state,
--- and its externalId if it brings one
+-- and the externalId key if the start has one
 -- ARGV: 4 notify, 5 work, 6 external_ms, 7 timeout_ms, 8 number of items; per item: id, kind
--- «pipeline|version or nothing for the newest|owner», data, '' or 'more'; with 'more' follow
--- externalId, metadata, webhook, options, '' for each that it does not have
+-- «pipeline|version or nothing for the newest|owner», data, '' or 'more'; after 'more': externalId,
+-- metadata, webhook, options, each '' if the start does not have it
 -- Returns: per item 'started' | {'duplicate', first id} | 'already_queued' | 'exists' |
 -- 'unknown_pipeline' | 'unknown_version'
 -- Events: started (module transactions)
@@ -30,7 +30,7 @@ local function read_kind(name, version, owner)
   }
 end
 
--- What all starts of a pipeline by an owner have in common; most of a batch are of one kind.
+-- The values that all starts of a pipeline by an owner share. Most items of a batch are of one kind.
 local function kind_of(text)
   local kind = kinds[text]
   if not kind then
@@ -40,7 +40,7 @@ local function kind_of(text)
   return kind
 end
 
--- Where each item begins; and one question for all, because a call costs more than what it asks.
+-- The first argument of each item. One EXISTS covers all items, because each call has a fixed cost.
 local count, states, firsts, externals = tonumber(ARGV[8]), {}, {}, {}
 local at, key_at = 9, 9
 for item = 1, count do
@@ -57,18 +57,18 @@ for item = 1, count do
 end
 local any_exists = count_many('EXISTS', states) > 0
 
--- Why this start is refused, or nil.
+-- The reason to refuse this start, or nil.
 local function refusal(id, state, external_key, kind)
   if kind.refusal then return kind.refusal end
   local status = any_exists and redis.call('HGET', state, 'status')
   if status then return status == 'queued' and 'already_queued' or 'exists' end
   if not external_key then return nil end
   local first = redis.call('GET', external_key)
-  -- Its own id and no state: it has ended, and is in the archive.
+  -- If this is the start's own id, its state has ended and is in the archive.
   if first then return { 'duplicate', first } end
 end
 
--- The fields that few have, in the same call; true if it is administrative.
+-- Saves a state with rare fields. Returns true if the transaction is administrative.
 local function save_more(state, kind, first)
   local values = {
     'status', 'queued', 'label', kind.about.name, 'version', kind.version, 'data', ARGV[first + 2],
@@ -106,9 +106,9 @@ for item = 1, count do
     end
     if external_key then redis.call('SET', external_key, id, 'PX', ARGV[6]) end
     push(KEYS[admin and 7 or 6] .. kind.group, kind.group, id)
-    tell('started', id, kind.about)
+    record_event('started', id, kind.about)
     statuses[item] = 'started'
   end
 end
-settle()
+write_batch()
 return statuses

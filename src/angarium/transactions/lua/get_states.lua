@@ -1,9 +1,8 @@
 #!lua flags=no-writes
--- Guarantee: what is known of each transaction, as it is at one moment.
+-- Guarantee: the states of all transactions are from the same moment.
 -- KEYS: per item: state
 -- ARGV: 4 number of items; per item: id
--- Returns: per item {field, value, …, 'now', now_ms}, without fields when there is no such
--- transaction
+-- Returns: per item {field, value, …, 'now', now_ms}; only 'now' if there is no such transaction
 -- Events: none
 -- Repeats: safe
 -- include: transition

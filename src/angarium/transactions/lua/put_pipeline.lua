@@ -1,8 +1,8 @@
 #!lua
--- Guarantee: a version of a pipeline never changes; the newest one is for new transactions.
+-- Guarantee: a version of a pipeline never changes. New transactions use the newest one.
 -- KEYS: 3 pipeline, 4 names of pipelines
 -- ARGV: 4 name, 5 version or '' for the next, 6 definition, 7 node group, 8 timeout_ms or '',
--- 9 its step types in order, '*' for a step that is a pipeline: what a node needs to run it
+-- 9 the step types in order, '*' for a step that is a pipeline
 -- Returns: {'stored', version} | {'same', version} | {'version_taken', version}
 -- Events: pipeline_stored (module transactions)
 -- Repeats: safe

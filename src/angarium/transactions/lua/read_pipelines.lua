@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Guarantee: the pipelines of this moment, or the one that is asked for.
+-- Guarantee: all pipelines, or one by name, and all step types, from the same moment.
 -- KEYS: 3 names of pipelines, 4 stem of pipelines, 5 step types
 -- ARGV: 4 name or '' for all
 -- Returns: {{step type, …}, {name, field, value, …}, …}

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- Guarantee: the counters of the last intervals of one level, the current one included.
+-- Guarantee: the counters of the last intervals of one level, including the current interval.
 -- KEYS: 3 stem of the level
 -- ARGV: 4 interval_s, 5 number of intervals
--- Returns: {start_s, {field, value, …}, …}, newest first, without empty ones
+-- Returns: {start_s, {field, value, …}, …}, newest first, without empty intervals
 -- Events: none
 -- Repeats: safe
 -- include: transition

@@ -1,11 +1,11 @@
 #!lua
--- Guarantee: an answer with the end that was written to a client is recorded (the first one counts),
--- and takes the webhook off the list if the transaction asked for that.
+-- Guarantee: records the first response with a final status that was written to a client. Removes the
+-- webhook if the start asked for that.
 -- KEYS: 3 to 5 statistics, 6 webhooks; per item: state
--- ARGV: 4 notify, 5 work, 6 number of items; per item: id, notified_ms as the answer says it
+-- ARGV: 4 notify, 5 work, 6 number of items; per item: id, notified_ms as in the response
 -- Returns: per item 'recorded' | 'known' | 'not_ended' | 'no_state'
 -- Events: notified, webhook_cancelled (module transactions)
--- Repeats: safe, the second call answers 'known'
+-- Repeats: safe, the second call returns 'known'
 -- include: transition
 -- include: transactions
 local statuses = {}
@@ -24,13 +24,13 @@ for item = 1, tonumber(ARGV[6]) do
       status = 'known'
     else
       redis.call('HSET', state, 'notified', notified_ms)
-      tell('notified', id, about)
+      record_event('notified', id, about)
     end
     if string.find(found[4] or '', 'c', 1, true) and redis.call('ZREM', KEYS[6], id) == 1 then
-      tell('webhook_cancelled', id, about)
+      record_event('webhook_cancelled', id, about)
     end
   end
   statuses[item] = status
 end
-settle()
+write_batch()
 return statuses

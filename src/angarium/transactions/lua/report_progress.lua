@@ -1,11 +1,11 @@
 #!lua
--- Guarantee: the newest report of a running transaction is kept, pollers are told, and the webhook
--- is due if the transaction asked for reports.
+-- Guarantee: stores the newest report of a running transaction, publishes the event, and schedules
+-- the webhook if the start asked for progress reports.
 -- KEYS: 3 to 5 statistics, 6 webhooks; per item: state
 -- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, report
 -- Returns: per item 'reported' | 'no_state' | 'not_running' | 'stale_run'
 -- Events: progressed (module transactions)
--- Repeats: safe, though pollers may be told twice
+-- Repeats: safe, but a repeat counts as a further report
 -- include: transition
 -- include: transactions
 local statuses = {}
@@ -26,9 +26,9 @@ for item = 1, tonumber(ARGV[6]) do
       redis.call('HSET', state, 'hookVersion', (tonumber(found[6]) or 0) + 1, 'hookTries', 0)
       redis.call('ZADD', KEYS[6], now_text, id)
     end
-    tell('progressed', id, label(found[3]))
+    record_event('progressed', id, label(found[3]))
     statuses[item] = 'reported'
   end
 end
-settle()
+write_batch()
 return statuses

@@ -1,8 +1,9 @@
 #!lua
--- Guarantee: a switch set on a transaction that sleeps for it wakes it, once; on one that does not,
--- it is remembered, so that going to sleep for it can't miss it.
+-- Guarantee: a switch wakes a transaction that sleeps until it is set, once. Otherwise the switch is
+-- stored, so a later sleep until this switch ends at once.
 -- KEYS: 3 to 5 statistics, 6 sleeping, 7 stem of qOut; per item: state
--- ARGV: 4 notify, 5 work, 6 most switches of one transaction, 7 number of items; per item: id, switch, value
+-- ARGV: 4 notify, 5 work, 6 maximum number of switches of a transaction, 7 number of items; per item:
+-- id, switch, value
 -- Returns: per item 'woken' | 'set' | 'too_many' | 'finished' | 'no_state'
 -- Events: switched, woken (module transactions)
 -- Repeats: safe
@@ -14,7 +15,7 @@ local function is_full(switches)
   return count >= tonumber(ARGV[6])
 end
 
--- Remembered for when it goes to sleep, until a node has been told of it.
+-- Stores the switch until the next dequeue gives it to a node.
 local function remember(state, unseen, switch)
   if not string.find(' ' .. (unseen or '') .. ' ', ' ' .. switch .. ' ', 1, true) then
     redis.call('HSET', state, 'unseen', (unseen and unseen .. ' ' or '') .. switch)
@@ -29,7 +30,7 @@ local function set(state, id, switch, value)
   if not switches[switch] and is_full(switches) then return 'too_many' end
   switches[switch] = value
   redis.call('HSET', state, 'switches', cjson.encode(switches), 'updated', now_text, 'more', 1)
-  tell('switched', id, about, '"d":' .. cjson.encode(switch))
+  record_event('switched', id, about, '"d":' .. cjson.encode(switch))
   if found[1] ~= 'sleeping' or found[5] ~= switch then
     remember(state, found[4], switch)
     return 'set'
@@ -37,7 +38,7 @@ local function set(state, id, switch, value)
   redis.call('HSET', state, 'status', 'queued', 'queue', 'out')
   redis.call('ZREM', KEYS[6], id)
   push(KEYS[7] .. about.group, about.group, id)
-  tell('woken', id, about)
+  record_event('woken', id, about)
   return 'woken'
 end
 
@@ -46,5 +47,5 @@ for item = 1, tonumber(ARGV[7]) do
   local at = 5 + 3 * item
   statuses[item] = set(KEYS[7 + item], ARGV[at], ARGV[at + 1], ARGV[at + 2])
 end
-settle()
+write_batch()
 return statuses

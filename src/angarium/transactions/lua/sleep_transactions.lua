@@ -1,15 +1,16 @@
 #!lua
--- Guarantee: a running transaction sleeps until its time or its switch; a switch that was set since
--- it was taken is not missed: then it is queued at once.
+-- Guarantee: a running transaction sleeps until its time or its switch. If the switch was set after a
+-- node took the transaction, the transaction is queued at once.
 -- KEYS: 3 to 5 statistics, 6 processing, 7 sleeping, 8 stem of qOut; per item: state
--- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, frame, sleep_ms or '', switch or ''
--- Returns: per item 'sleeping' | 'awake' | 'cancelled' it is to be cancelled | 'no_state' |
--- 'not_running' | 'stale_run'
+-- ARGV: 4 notify, 5 work, 6 number of items; per item: id, run, checkpoint, sleep_ms or '',
+-- switch or ''
+-- Returns: per item 'sleeping' | 'awake' | 'cancelled' the transaction must be cancelled | 'no_state'
+-- | 'not_running' | 'stale_run'
 -- Events: slept, woken (module transactions)
--- Repeats: safe, by run
+-- Repeats: safe, a second call with the same run returns 'sleeping' or 'not_running'
 -- include: transition
 -- include: transactions
-local leaving, sleeping = {}, {}
+local removed, sleeping = {}, {}
 
 local function refusal(found, run)
   if not found[1] then return 'no_state' end
@@ -28,28 +29,28 @@ for item = 1, tonumber(ARGV[6]) do
   local status = refusal(found, run)
   if not status then
     local about = label(found[3])
-    -- It never sleeps past its time-out: whoever takes it then ends it.
+    -- A transaction never sleeps past its deadline. The node that takes it then ends it.
     local wake_ms = math.min(now_ms + (tonumber(ARGV[at + 3]) or math.huge), tonumber(found[6]))
-    local touched = switch ~= '' and string.find(' ' .. (found[5] or '') .. ' ',
+    local already_set = switch ~= '' and string.find(' ' .. (found[5] or '') .. ' ',
       ' ' .. switch .. ' ', 1, true)
-    leaving[#leaving + 1] = id
-    tell('slept', id, about)
+    removed[#removed + 1] = id
+    record_event('slept', id, about)
     local wake_text = string.format('%.0f', wake_ms)
-    redis.call('HSET', state, 'status', touched and 'queued' or 'sleeping', 'queue', 'out',
+    redis.call('HSET', state, 'status', already_set and 'queued' or 'sleeping', 'queue', 'out',
       'frame', ARGV[at + 2], 'wake', wake_text, 'switch', switch, 'updated', now_text,
       'more', 1)
-    if touched then
+    if already_set then
       push(KEYS[8] .. about.group, about.group, id)
-      tell('woken', id, about)
+      record_event('woken', id, about)
     else
       sleeping[#sleeping + 1] = wake_text
       sleeping[#sleeping + 1] = id
     end
-    status = touched and 'awake' or 'sleeping'
+    status = already_set and 'awake' or 'sleeping'
   end
   statuses[item] = status
 end
-if #leaving > 0 then call_many('ZREM', KEYS[6], leaving) end
+if #removed > 0 then call_many('ZREM', KEYS[6], removed) end
 if #sleeping > 0 then call_many('ZADD', KEYS[7], sleeping) end
-settle()
+write_batch()
 return statuses

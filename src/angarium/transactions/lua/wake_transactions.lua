@@ -1,8 +1,8 @@
 #!lua
--- Guarantee: each sleeper whose time has come is queued once; the others cost nothing.
+-- Guarantee: each sleeping transaction whose time has come is queued once. Others are not read.
 -- KEYS: 3 to 5 statistics, 6 stem of states, 7 sleeping, 8 stem of qOut
 -- ARGV: 4 notify, 5 work, 6 count
--- Returns: how many left the list of sleepers
+-- Returns: the number of ids that left sleepingZ
 -- Events: woken (module transactions)
 -- Repeats: safe
 -- include: transition
@@ -15,9 +15,9 @@ for _, id in ipairs(due) do
     redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
     local about = label(found[2])
     push(KEYS[8] .. about.group, about.group, id)
-    tell('woken', id, about)
+    record_event('woken', id, about)
   end
 end
 if #due > 0 then call_many('ZREM', KEYS[7], due) end
-settle()
+write_batch()
 return #due

@@ -1,12 +1,12 @@
 #!lua
--- Guarantee: one node at a time is given webhooks that are due; the next attempt is written down
--- when one is handed out, so a crash forgets none; a delivered one goes, and so does one that was
--- tried often enough; a URL that keeps failing is left alone for a while.
+-- Guarantee: one node at a time leases due webhooks. The next attempt is scheduled with the lease, so a
+-- crash loses none. A webhook is removed when it is delivered or has no attempts left. A URL that keeps
+-- failing is disabled for a period.
 -- KEYS: 3 to 5 statistics, 6 webhooks, 7 lock1, 8 lock2, 9 stem of states, 10 stem of counters
 -- ARGV: 4 notify, 5 work, 6 node, 7 lock1_ms, 8 lock2_ms, 9 retries_max, 10 delay_ms, 11 factor,
 -- 12 jitter from 0 to 1, 13 fail_limit, 14 fail_ms, 15 disable_ms, 16 count, 17 number of results;
--- per result: id, version, 'delivered' | 'failed', what went wrong;
--- then what is in hand ('' | 'idle' | 'leaving', see role)
+-- per result: id, version, 'delivered' | 'failed', problem;
+-- then the state of the holder ('' | 'idle' | 'leaving', see role)
 -- Returns: {grant, {{'disabled', url} | {'given_up', url, id}, …}, {id, url, version, attempt,
 -- field, value, …}, …}
 -- Events: webhook_delivered, webhook_failed, webhook_given_up, webhook_tried (module transactions)
@@ -18,13 +18,13 @@
 local retries_max, delay_ms, factor = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local jitter, fail_limit = tonumber(ARGV[12]), tonumber(ARGV[13])
 local HOOK = { 'label', 'webhook', 'hookVersion', 'hookTries' }
-local news = {}
+local alerts = {}
 
 local function give_up(id, state, found)
   redis.call('ZREM', KEYS[6], id)
   redis.call('HSET', state, 'hookGivenUp', now_text)
-  tell('webhook_given_up', id, label(found[1]))
-  news[#news + 1] = { 'given_up', found[2], id }
+  record_event('webhook_given_up', id, label(found[1]))
+  alerts[#alerts + 1] = { 'given_up', found[2], id }
 end
 
 local function count_failure(url)
@@ -34,7 +34,7 @@ local function count_failure(url)
   if failures == 1 then redis.call('PEXPIRE', counter, ARGV[14]) end
   if failures >= fail_limit then
     redis.call('SET', counter, 'disabled', 'PX', ARGV[15])
-    news[#news + 1] = { 'disabled', url }
+    alerts[#alerts + 1] = { 'disabled', url }
   end
 end
 
@@ -45,15 +45,15 @@ local function report(id, version, outcome, detail)
   local about, current = label(found[1]), found[3] == version
   if outcome == 'delivered' then
     redis.call('DEL', KEYS[10] .. found[2])
-    -- A newer report may have become due while this one was under way: that one stays.
+    -- A newer report may have become due during the attempt. The newer one stays scheduled.
     if current and redis.call('ZREM', KEYS[6], id) == 1 then
       redis.call('HSET', state, 'hookDelivered', now_text)
-      tell('webhook_delivered', id, about, '"a":' .. found[4])
+      record_event('webhook_delivered', id, about, '"a":' .. found[4])
     end
     return
   end
   redis.call('HSET', state, 'hookError', detail)
-  tell('webhook_failed', id, about, '"d":' .. brief(detail))
+  record_event('webhook_failed', id, about, '"d":' .. brief(detail))
   count_failure(found[2])
   local due = current and redis.call('ZSCORE', KEYS[6], id)
   if due and tonumber(found[4]) >= retries_max then give_up(id, state, found) end
@@ -62,9 +62,9 @@ end
 for index = 18, 17 + 4 * tonumber(ARGV[17]), 4 do
   report(ARGV[index], ARGV[index + 1], ARGV[index + 2], ARGV[index + 3])
 end
-local hand = ARGV[18 + 4 * tonumber(ARGV[17])]
-local grant = ask_role(KEYS[7], KEYS[8], ARGV[6], ARGV[7], ARGV[8], hand)
-local reply = { grant, news }
+local holder_state = ARGV[18 + 4 * tonumber(ARGV[17])]
+local grant = ask_role(KEYS[7], KEYS[8], ARGV[6], ARGV[7], ARGV[8], holder_state)
+local reply = { grant, alerts }
 local count = (grant == 'granted' or grant == 'working') and tonumber(ARGV[16]) or 0
 local due = count > 0
   and redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now_text, 'LIMIT', 0, count) or {}
@@ -78,18 +78,18 @@ for _, id in ipairs(due) do
     local left_ms = math.max(1, redis.call('PTTL', KEYS[10] .. found[2]))
     redis.call('ZADD', KEYS[6], now_ms + left_ms + math.floor(jitter * 1000), id)
   elseif attempt > retries_max then
-    give_up(id, state, found) -- the report of the last attempt was lost with its sender
+    give_up(id, state, found) -- the process of the last attempt died before it reported the result
   else
     local pause_ms = math.floor(delay_ms * factor ^ (attempt - 1) * (0.9 + 0.2 * jitter))
     redis.call('ZADD', KEYS[6], now_ms + pause_ms, id)
     redis.call('HSET', state, 'hookTries', attempt)
-    tell('webhook_tried', id, label(found[1]), '"a":' .. attempt)
+    record_event('webhook_tried', id, label(found[1]), '"a":' .. attempt)
     local item = redis.call('HGETALL', state)
-    for place, value in ipairs({ id, found[2], found[3], tostring(attempt) }) do
-      table.insert(item, place, value)
+    for index, value in ipairs({ id, found[2], found[3], tostring(attempt) }) do
+      table.insert(item, index, value)
     end
     reply[#reply + 1] = item
   end
 end
-settle()
+write_batch()
 return reply

@@ -1,4 +1,4 @@
-"""The table of archived transactions."""
+"""Creates the table of archived transactions."""
 
 from __future__ import annotations
 

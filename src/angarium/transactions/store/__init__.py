@@ -1,18 +1,23 @@
-"""The only place of this module that calls scripts and knows the names of keys."""
+"""The only package of this module that calls scripts and knows key names."""
 
-from angarium.transactions.store.handout import Due, DueWebhook, HandoutStore, WebhookResult
-from angarium.transactions.store.life import Able, Held, TransactionStore
+from angarium.transactions.store.leases import (
+    ArchiveBatch,
+    DueWebhook,
+    TransactionLeases,
+    WebhookResult,
+)
 from angarium.transactions.store.pipelines import PipelineStore
-from angarium.transactions.store.reading import ReadingStore
+from angarium.transactions.store.queries import TransactionQueries
+from angarium.transactions.store.transitions import NodeCapabilities, NodeWork, TransactionStore
 
 __all__ = [
-    "Able",
-    "Due",
+    "ArchiveBatch",
     "DueWebhook",
-    "HandoutStore",
-    "Held",
+    "NodeCapabilities",
+    "NodeWork",
     "PipelineStore",
-    "ReadingStore",
+    "TransactionLeases",
+    "TransactionQueries",
     "TransactionStore",
     "WebhookResult",
 ]

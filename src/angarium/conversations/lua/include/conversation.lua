@@ -1,54 +1,54 @@
--- What the transitions of conversations share; stands behind `transition`.
---   KEYS  3 pendingMessages, 4 openRequests, 5 newMessages, 6 waitingSender: (a stem); a
---         script's own begin at 7
+-- Shared by the scripts of conversations; stands behind `transition`.
+--   KEYS  3 pendingMessages, 4 openRequests, 5 newMessages, 6 prefix of waitingSender:…; a script's
+--         own keys begin at 7
 --   ARGV  4 message_ttl, 5 awaited_ttl, 6 pending_ttl, 7 sent_ttl (all ms), 8 wake channel,
 --         9 requests_max, 10 replies_max, 11 names of the process's senders as JSON or '' for
---         any, 12 number of items; a script's own begin at 13
--- Every reply in flight is a member of pendingMessages: leaving it is its one terminal event.
--- A conversation's order hash tells what stands ahead without a look at any other key:
+--         any, 12 number of items; a script's own arguments begin at 13
+-- Every reply in flight is a member of pendingMessages; its removal is the reply's one end.
+-- The order hash of a conversation has all that decides the order:
 --   n               position of its newest request
 --   q<request key>  «position until_ms answered», for each request in its list
---   <score>         «until_ms state holder», for each reply; state P: to be sent, S: sent and
---                   not acknowledged; holder «-»: nobody, «*»: nobody yet, in newMessages,
---                   «@need»: nobody, it waits for a process with the sender that it needs
--- A need is «n:<sender>», or «o:<origin>» for a reply that names no sender: the sender of that
--- name can send it, and so can «default». waitingSender:<need> holds the replies that wait for
--- it, by since when (ms); waitingSender:n and waitingSender:o hold the needs of which there are
--- some, by when the last came. Only a hint to find them by: the place is the truth, and every
--- reply is looked at again by its time in pendingMessages.
+--   <score>         «until_ms state holder», for each reply: its place. State P: to be sent, S: sent
+--                   and not acknowledged. Holder: a process; «-» no process; «*» no process yet, in
+--                   newMessages; «@required sender»: waits for a process with that sender
+-- A required sender is «n:<sender>», or «o:<origin>» for a reply that names no sender: the sender
+-- of that name can send it, and so can «default». waitingSender:<required sender> has the replies
+-- that wait for it, scored by since when (ms); waitingSender:n and waitingSender:o have the required
+-- senders of each kind, scored by when the last reply came. These sets are an index: the place is
+-- authoritative, and every reply is also found by its time in pendingMessages.
 local message_ttl, awaited_ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 local pending_ttl, sent_ttl = tonumber(ARGV[6]), tonumber(ARGV[7])
 local requests_max, replies_max = tonumber(ARGV[9]), tonumber(ARGV[10])
 local items = tonumber(ARGV[12])
--- A score is position × SPAN + number of the reply: 2^27 requests of 2^26 replies are exact.
+-- Score = position × SPAN + number of the reply: exact for 2^27 requests of 2^26 replies.
 local SPAN, POSITIONS_MAX = 67108864, 134217727
--- So many replies of one conversation are held in processes' memories; those behind are AWAITED
--- until it is nearly their turn, so that one long conversation does not fill every memory.
+-- Processes hold this many replies of one conversation. Replies behind are AWAITED until it is nearly
+-- their turn, so that one long conversation does not fill the memory queues.
 local WINDOW = 64
 
-local function whole(number) return string.format('%.0f', number) end
+local function integer(number) return string.format('%.0f', number) end
 local function seconds(ms) return string.format('%.3f', ms / 1000) end
 
-local function listed(order, request_key)
+local function read_request_entry(order, request_key)
   local entry = redis.call('HGET', order, 'q' .. request_key)
   if not entry then return nil end
   local position, until_ms, answered = string.match(entry, '^(%d+) (%d+) (%d)$')
   return tonumber(position), tonumber(until_ms), answered == '1'
 end
 
-local function placed(order, score)
-  local entry = redis.call('HGET', order, whole(score))
+local function read_place(order, score)
+  local entry = redis.call('HGET', order, integer(score))
   if not entry then return nil end
   local until_ms, state, holder = string.match(entry, '^(%d+) (%u) (%S+)$')
   return tonumber(until_ms), state, holder
 end
 
-local function place(order, score, until_ms, state, holder)
-  redis.call('HSET', order, whole(score), whole(until_ms) .. ' ' .. state .. ' ' .. holder)
+local function write_place(order, score, until_ms, state, holder)
+  redis.call('HSET', order, integer(score), integer(until_ms) .. ' ' .. state .. ' ' .. holder)
 end
 
--- The need of a reply that a process without the field `sender` accepted is in its task.
-local function need_of(sender, task, origin)
+-- A process of 0.1.0 stores no field `sender`: the task says which sender the reply requires.
+local function required_sender_of(sender, task, origin)
   if sender then return sender end
   local read, item = pcall(cjson.decode, task or '')
   local options = read and type(item) == 'table' and item.messageOptions
@@ -60,72 +60,72 @@ local function need_of(sender, task, origin)
 end
 
 local own_senders
-local function can_send(need)
+local function can_send(required)
   if ARGV[11] == '' then return true end
   if not own_senders then
     own_senders = {}
     for _, name in ipairs(cjson.decode(ARGV[11])) do own_senders[name] = true end
   end
-  if own_senders[string.sub(need, 3)] then return true end
-  return string.sub(need, 1, 1) == 'o' and own_senders.default == true
+  if own_senders[string.sub(required, 3)] then return true end
+  return string.sub(required, 1, 1) == 'o' and own_senders.default == true
 end
 
--- The holder of a reply that waits for this need; a holder has no white space.
-local function holder_of(need)
-  return '@' .. string.gsub(need, '[%s%%]', function(char)
+-- The holder of a reply that waits for this sender; a holder has no white space.
+local function waiting_holder(required)
+  return '@' .. string.gsub(required, '[%s%%]', function(char)
     return string.format('%%%02X', string.byte(char))
   end)
 end
 
--- The need that stands in a holder; nil for any other holder.
-local function need_in(holder)
+-- The required sender in such a holder; nil for any other holder.
+local function required_in(holder)
   if not holder or string.sub(holder, 1, 1) ~= '@' then return nil end
   return (string.gsub(string.sub(holder, 2), '%%(%x%x)', function(hex)
     return string.char(tonumber(hex, 16))
   end))
 end
 
-local function forget_need(need)
-  if redis.call('EXISTS', KEYS[6] .. need) == 0 then
-    redis.call('ZREM', KEYS[6] .. string.sub(need, 1, 1), need)
+local function drop_empty_wait(required)
+  if redis.call('EXISTS', KEYS[6] .. required) == 0 then
+    redis.call('ZREM', KEYS[6] .. string.sub(required, 1, 1), required)
   end
 end
 
--- Before a reply gets another holder, or ends.
-local function leave_waiting(holder, member)
-  local need = need_in(holder)
-  if need and redis.call('ZREM', KEYS[6] .. need, member) == 1 then forget_need(need) end
+-- Called before a reply gets another holder or ends.
+local function leave_sender_wait(holder, member)
+  local required = required_in(holder)
+  if required and redis.call('ZREM', KEYS[6] .. required, member) == 1 then drop_empty_wait(required) end
 end
 
 local function has_replies(responses, score)
   local first = math.floor(score / SPAN) * SPAN
-  return redis.call('ZRANGE', responses, whole(first), whole(first + SPAN - 1),
+  return redis.call('ZRANGE', responses, integer(first), integer(first + SPAN - 1),
     'BYSCORE', 'LIMIT', 0, 1)[1] ~= nil
 end
 
--- The end of a reply, noted once: whoever takes it from pendingMessages was the first.
-local function take_out(responses, order, member, score, event, more)
-  local _, _, holder = placed(order, score)
-  leave_waiting(holder, member)
+-- Ends a reply. Only the call that removes it from pendingMessages writes the event.
+local function remove_reply(responses, order, member, score, event, more)
+  local _, _, holder = read_place(order, score)
+  leave_sender_wait(holder, member)
   redis.call('ZREM', responses, member)
-  redis.call('HDEL', order, whole(score))
+  redis.call('HDEL', order, integer(score))
   if redis.call('ZREM', KEYS[3], member) == 1 then
     note(event, cjson.decode(member).rsId, more)
   end
 end
 
--- A reply whose time is over: sent long enough ago to count as delivered, or expired.
-local function take_out_overdue(responses, order, member, score, state, conversation)
+-- Ends a reply whose time is over: delivered if it was sent, else expired.
+local function end_expired(responses, order, member, score, state, conversation)
   if state == 'S' then
-    take_out(responses, order, member, score, 'delivered',
+    remove_reply(responses, order, member, score, 'delivered',
       { k = conversation, t = 'unacknowledged' })
     return 'delivered'
   end
-  take_out(responses, order, member, score, 'expired', { k = conversation })
+  remove_reply(responses, order, member, score, 'expired', { k = conversation })
   return 'expired'
 end
 
--- After the reply of this score was taken out, `head` being the first that is left.
+-- Whether the removed reply of this score was the last of its request; `head`: the first one left.
 local function last_of_request(head, responses, score)
   if not head[1] then return true end
   local position, first = math.floor(score / SPAN), math.floor(head[2] / SPAN)
@@ -133,40 +133,40 @@ local function last_of_request(head, responses, score)
   return not has_replies(responses, score)
 end
 
--- Hints for other processes, published once for the whole batch by `wake_others`.
-local woken, new_replies, due_replies, needed = {}, false, false, {}
+-- Hints for other processes; `wake_others` publishes them once per batch.
+local woken, new_replies, due_replies, required_senders = {}, false, false, {}
 
--- The first reply may be able to go now. Answers its member if this process holds it.
+-- The first reply may be sendable now. Returns its member if this process holds it, else ''.
 local function wake_next(head, responses, order, conversation)
   if not head[1] then return '' end
-  local _, state, holder = placed(order, tonumber(head[2]))
+  local _, state, holder = read_place(order, tonumber(head[2]))
   if state == 'S' then return '' end
   if holder == actor then return head[1] end
   if holder == '-' then
-    -- Awaited: nobody would look before its time, so its time is now, with some behind it.
+    -- Awaited: it becomes due now, with some of the replies behind it.
     local near = redis.call('ZRANGE', responses, 0, WINDOW / 2 - 1, 'WITHSCORES')
     for number = 1, #near, 2 do
-      local _, _, other = placed(order, tonumber(near[number + 1]))
+      local _, _, other = read_place(order, tonumber(near[number + 1]))
       if other == '-' then redis.call('ZADD', KEYS[3], 'XX', seconds(now_ms), near[number]) end
     end
     due_replies = true
-  elseif holder and holder ~= '*' and not need_in(holder) then
+  elseif holder and holder ~= '*' and not required_in(holder) then
     woken[#woken + 1] = conversation
   end
   return ''
 end
 
--- The same, after the reply of this score has ended. What stood before it waits on as it did:
--- nothing was freed, and a back-off must not be cut short.
+-- The same, after the reply of this score has ended. If a reply ahead of it is left, nothing was
+-- unblocked, and the back-off of that reply must not be shortened.
 local function wake_after(score, head, responses, order, conversation)
   if head[1] and tonumber(head[2]) < score then return '' end
   return wake_next(head, responses, order, conversation)
 end
 
 local function wake_others()
-  if #woken == 0 and #needed == 0 and not new_replies and not due_replies then return end
+  if #woken == 0 and #required_senders == 0 and not new_replies and not due_replies then return end
   local hints = { new = new_replies, due = due_replies }
   if #woken > 0 then hints.woken = woken end
-  if #needed > 0 then hints.needs = needed end
+  if #required_senders > 0 then hints.needs = required_senders end
   redis.call('PUBLISH', ARGV[8], cjson.encode(hints))
 end

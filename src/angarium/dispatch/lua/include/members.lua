@@ -1,4 +1,4 @@
--- The members of a list that were heard of lately; the others are taken out of it.
+-- Remove the members of a list that did not renew their entry within ttl_ms; the others.
 local function live_members(list_key, seen_key, ttl_ms)
   local oldest = string.format('(%.0f', now_ms - tonumber(ttl_ms))
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', seen_key, '-inf', oldest)) do

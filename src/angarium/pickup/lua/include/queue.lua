@@ -1,17 +1,19 @@
--- One queue of the pickup module: six keys beside one another, and what all its transitions share.
---   a message is  pending  in `pending` and in `recipients`
---                 sending  in `sending`, scored by when it is pending again; HELD + sequence
---                          while the live session it went to lasts
--- Whatever is in neither and not in `messages` is in the database (archived) or does not exist;
--- an archived message that was sent is in `sending` too, and counted in `held`.
-local call = redis.call -- found once, not with every call
-local HELD = 4503599627370496 -- 2^52: beyond any time, and its sum with a sequence is exact
+-- One queue of the pickup module: its six keys, and the functions that its transitions share.
+--   a pending message is in `pending` and in `recipients`
+--   a sending message is in `sending`; its score is the time at which it is pending again, or
+--     HELD + sequence while the live session that has it lasts
+-- A message that is not in `messages` is in the database (archived) or does not exist. A sent
+-- archived message is in `sending` too; the field `held` of `meta` counts those. `removed` has the
+-- ids of removed messages whose rows are still in the database. The field `cleared` changes whenever
+-- rows are deleted, so a script can tell whether the rows that its caller read are outdated.
+local call = redis.call -- a local is faster than a lookup with every call
+local HELD = 4503599627370496 -- 2^52: later than any time, and the sum with a sequence is exact
 local QUEUE_KEYS = 6
 
 local function queue_at(first)
   return {
     meta = KEYS[first], messages = KEYS[first + 1], pending = KEYS[first + 2],
-    sending = KEYS[first + 3], recipients = KEYS[first + 4], buried = KEYS[first + 5],
+    sending = KEYS[first + 3], recipients = KEYS[first + 4], removed = KEYS[first + 5],
   }
 end
 
@@ -19,7 +21,7 @@ local function digits(value) return string.format('%.0f', value) end
 
 local function field(queue, name) return tonumber(call('HGET', queue.meta, name)) or 0 end
 
--- Sequences follow the clock in µs, so that they still grow if Redis came back empty.
+-- Sequences follow the clock in µs, so they also grow after Redis lost its data.
 local function next_sequence(last) return math.max((tonumber(last) or 0) + 1, now_ms * 1000) end
 
 local function header_of(record)
@@ -27,7 +29,7 @@ local function header_of(record)
   return tonumber(sequence), tonumber(received_ms), dids
 end
 
--- An event about a message: its id is ours and needs no quoting, its queue's name is quoted once.
+-- Adds an event about a message. Ids need no JSON quoting; the name of a queue is quoted once.
 local quoted_names = {}
 local function note_message(event, id, name, more)
   if journal_bytes_max == 0 then return end
@@ -39,10 +41,10 @@ local function note_message(event, id, name, more)
   note_row('{"e":"' .. event .. '","s":"' .. id .. '","k":' .. quoted .. (more or '') .. '}')
 end
 
--- Whoever saw rows of an earlier life of the queue must not take them for rows of this one.
-local function begin_life(queue) call('HSET', queue.meta, 'cleared', 'b' .. digits(now_ms)) end
+-- A deleted queue is created again: rows that a caller read before are outdated.
+local function begin_epoch(queue) call('HSET', queue.meta, 'cleared', 'b' .. digits(now_ms)) end
 
--- `command` is ZADD or ZREM.
+-- Adds a message to the index by recipient or removes it; `command` is ZADD or ZREM.
 local function index(queue, command, id, sequence, dids)
   for did in string.gmatch(dids, '%S+') do
     local member = did .. ' ' .. string.format('%017.0f', sequence) .. ' ' .. id
@@ -54,9 +56,9 @@ local function index(queue, command, id, sequence, dids)
   end
 end
 
--- A queue without messages and without a session leaves nothing behind, unless a gateway has yet
--- to learn that its session ended.
-local function tidy(queue)
+-- Deletes a queue without messages and without a session, unless a gateway does not know yet that
+-- its session ended.
+local function delete_if_unused(queue)
   local left = call('HMGET', queue.meta, 'stored', 'archived', 'moving', 'session', 'ended')
   if not left[4] and not left[5] and (tonumber(left[1]) or 0) == 0 and (tonumber(left[2]) or 0) == 0
     and (tonumber(left[3]) or 0) == 0 then
@@ -64,8 +66,8 @@ local function tidy(queue)
   end
 end
 
--- What was sent is pending again at `due_ms`, or when it would have been, if that is sooner. Until
--- then, or until it is removed, the next session gets nothing that is newer.
+-- Sent messages are pending again at `due_ms`, or at their own time if that is earlier. Until then,
+-- or until they are removed, the next session gets nothing newer.
 local function begin_grace(queue, due_key, name, due_ms)
   local later = call('ZRANGEBYSCORE', queue.sending, '(' .. digits(due_ms), '+inf')
   for _, id in ipairs(later) do call('ZADD', queue.sending, due_ms, id) end
@@ -75,7 +77,7 @@ local function begin_grace(queue, due_key, name, due_ms)
   end
 end
 
--- Whether something that an earlier session was sent is still neither removed nor pending again.
+-- Whether a message of an earlier session is still neither removed nor pending again.
 local function in_grace(queue, grace)
   if not grace then return false end
   if call('ZCOUNT', queue.sending, '-inf', grace) > 0 then return true end
@@ -83,8 +85,8 @@ local function in_grace(queue, grace)
   return false
 end
 
--- A sent message is pending again, in its old place; returns 1 if the database has it.
-local function put_back(queue, name, id)
+-- Makes a sent message pending again, in its old position; returns 1 if the database has it.
+local function make_pending(queue, name, id)
   call('ZREM', queue.sending, id)
   note_message('returned', id, name)
   local record = call('HGET', queue.messages, id)
@@ -95,23 +97,24 @@ local function put_back(queue, name, id)
   return 0
 end
 
--- Sent messages with a score in between are pending again; returns how many those were.
+-- Makes sent messages with a score in the range pending again; returns how many there were.
 local function release(queue, name, from, to, count_max)
   local ids = call('ZRANGEBYSCORE', queue.sending, from, to, 'LIMIT', 0, count_max)
   local archived = 0
-  for _, id in ipairs(ids) do archived = archived + put_back(queue, name, id) end
+  for _, id in ipairs(ids) do archived = archived + make_pending(queue, name, id) end
   if archived > 0 then call('HINCRBY', queue.meta, 'held', -archived) end
   return #ids
 end
 
--- `push` is a hashed token and its note: one at a time for each token, and that the newest.
-local function schedule_push(due_key, notes_key, push, id)
+-- `push` is a hashed token, a space and the notification. A token has one scheduled notification:
+-- the newest replaces the earlier one.
+local function schedule_push(due_key, pushes_key, push, id)
   local token, body = string.match(push, '^(%S+) (.*)$')
-  call('HSET', notes_key, token, '0 ' .. body)
+  call('HSET', pushes_key, token, '0 ' .. body)
   if call('ZADD', due_key, 'NX', digits(now_ms), token) == 1 then note('push_scheduled', id) end
 end
 
--- Whether the gateway's sessions count as live. `known` remembers it for the batch.
+-- Whether the gateway's lease is valid. `known` caches the result for the batch.
 local function alive(gateways_key, gateway, known)
   if known[gateway] == nil then
     local until_ms = tonumber(call('ZSCORE', gateways_key, gateway))

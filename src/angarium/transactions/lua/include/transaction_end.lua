@@ -1,9 +1,9 @@
--- The end of a transaction, the same for every way to get there. Needs `transactions`.
+-- The end of a transaction, for all scripts that can end one. Needs `transactions`.
 --   KEYS  6 processing, 7 sleeping, 8 toArchive, 9 webhooks, 10 stem of qOut, 11 stem of states
 --   ARGV  6 archive_ms
 local ended, to_archive = {}, {}
 local archive_text = string.format('%.0f', now_ms + ARGV[6])
--- Most have none of the rare fields; `more` says that a state may have some.
+-- Few states have these fields. The field `more` says that a state may have some.
 local RARE = { 'webhook', 'parent', 'children', 'hookVersion', 'childStep' }
 
 local function schedule_webhook(state, id, version)
@@ -11,8 +11,8 @@ local function schedule_webhook(state, id, version)
   redis.call('ZADD', KEYS[9], now_text, id)
 end
 
--- A child hands its result to the transaction that waits for it; the last one resumes it.
-local function tell_parent(parent, id, status, output, remark)
+-- Stores the result of a child in its parent. The last child resumes the parent.
+local function report_to_parent(parent, id, status, output, remark)
   local state = KEYS[11] .. parent
   local found = redis.call('HMGET', state, 'status', 'label', 'childStep')
   local step, number = string.match(id, '%.(%d+)%-(%d+)$')
@@ -25,12 +25,11 @@ local function tell_parent(parent, id, status, output, remark)
   redis.call('ZREM', KEYS[7], parent)
   local about = label(found[2])
   push(KEYS[10] .. about.group, about.group, parent)
-  tell('resumed', parent, about)
+  record_event('resumed', parent, about)
 end
 
--- `found` are status, run, label, more and, where nothing but a frame may be there, 'frame'.
--- Processing and the archive's queue are written by `end_all`. Answers with the rare fields, if
--- there are any.
+-- `found` has status, run, label, `more`, and true if the only rare field may be 'frame'. `end_all`
+-- writes processingZ and toArchiveZ. Returns the rare fields.
 local function end_transaction(state, id, found, status, output, remark)
   local rare = {}
   if found[5] then
@@ -51,8 +50,8 @@ local function end_transaction(state, id, found, status, output, remark)
   to_archive[#to_archive + 1] = id
   local more = '"t":"' .. status .. '"'
   if remark ~= '' then more = more .. ',"d":' .. brief(remark) end
-  tell(FINAL[status], id, label(found[3]), more)
-  if rare[2] then tell_parent(rare[2], id, status, output, remark) end
+  record_event(FINAL[status], id, label(found[3]), more)
+  if rare[2] then report_to_parent(rare[2], id, status, output, remark) end
   return rare
 end
 

@@ -1,10 +1,11 @@
--- What the transitions of a transaction share. Journal rows, statistics, notices and queue entries
--- are gathered over the batch and written once, by `settle`, so an item pays a few table entries.
---   KEYS  3 to 5 stems of the statistics, fine, medium and coarse: the start of the interval is
+-- Shared by all transitions of a transaction. Journal rows, statistics, notices and queue entries are
+-- collected over the batch. `write_batch` writes them once, so an item costs only table entries.
+--   KEYS  3 to 5 stems of the statistics, fine, medium and coarse. The start of the interval is
 --         appended here, because only this script knows the time
---   ARGV  4 notify channel, for ends; every event is told on the same with ':events' behind it
+--   ARGV  4 notify channel, for ends; all events go to this name with ':events' appended
 --         5 work channel
--- Ids and names hold no quote, backslash, space or bar (transactions/model.py), so rows are spliced.
+-- Ids and names have no quote, backslash, space or bar (transactions/model.py checks them), so rows
+-- are concatenated without escaping.
 local INTERVALS_S, RETENTIONS_S = { 5, 100, 1000 }, { 300, 7200, 86400 }
 local FINAL = {
   success = 'completed', failed = 'completed', aborted = 'completed',
@@ -12,11 +13,11 @@ local FINAL = {
 }
 local ENDS = { completed = true, cancelled = true, expired = true }
 local labels, gauges, pushes, hints = {}, {}, {}, {}
--- By event, and in the order in which the events came.
+-- Notices by event, and in the order of the events.
 local noticed, notices = {}, {}
 local now_text = string.format('%.0f', now_ms)
 
--- Many values for one key in few calls; a chunk stays far below what Lua can unpack. The last reply.
+-- Calls a command with many values in chunks that Lua can unpack. Returns the last reply.
 local function call_many(command, key, values)
   local reply
   for first = 1, #values, 1000 do
@@ -25,7 +26,7 @@ local function call_many(command, key, values)
   return reply
 end
 
--- The same for a command that takes keys only and answers with a number.
+-- Calls a command that takes only keys and replies with a number. Returns the sum.
 local function count_many(command, names)
   local sum = 0
   for first = 1, #names, 1000 do
@@ -34,13 +35,13 @@ local function count_many(command, names)
   return sum
 end
 
--- The beginning of a text, as JSON for a journal row; not cut in the middle of a letter.
+-- The first 200 bytes of a text as JSON, without a cut character at the end.
 local function brief(text)
   if #text > 200 then text = string.gsub(string.sub(text, 1, 200), '[\192-\255][\128-\191]*$', '') end
   return cjson.encode(text)
 end
 
--- What an event is counted under: «group|pipeline|owner», as a state's field `label` has it.
+-- The parts and counters of a label, «group|pipeline|owner», as in the field `label` of a state.
 local function label(name)
   local found = labels[name]
   if not found then
@@ -55,10 +56,10 @@ local function label(name)
   return found
 end
 
--- One event: a journal row, a count and a notice. `more` is a piece of JSON such as '"a":1'.
-local function tell(event, id, about, more)
+-- Records one event: a journal row, a count and a notice. `more` is JSON such as '"a":1'.
+local function record_event(event, id, about, more)
   about.counts[event] = (about.counts[event] or 0) + 1
-  -- Nobody can wait yet for one that has just been given its id.
+  -- No client can wait for a transaction whose id it does not know yet.
   if event ~= 'started' then
     local ids = noticed[event]
     if not ids then
@@ -86,7 +87,7 @@ local function push(queue_key, group, id)
   queue.ids[#queue.ids + 1] = id
 end
 
--- Only the finest dimension is written; sums by group, pipeline or owner are the reader's.
+-- Writes only «group|pipeline|owner|event». The reader computes the sums by group, pipeline or owner.
 local function statistics_write()
   for level = 1, 3 do
     local interval_s = INTERVALS_S[level]
@@ -102,29 +103,29 @@ local function statistics_write()
       redis.call('HSET', key, field, length)
       fresh = true
     end
-    -- A field that is new may have brought the whole key.
+    -- A new field may have created the key.
     if fresh then redis.call('EXPIRE', key, RETENTIONS_S[level]) end
   end
 end
 
--- A line for each event, with all it happened to. Few wait for any but an end, and a message that
--- nobody hears costs nearly nothing: so ends have a channel of their own.
+-- Publishes one line per event: the event and its ids. Most clients wait only for ends, so ends have
+-- a channel of their own. A message without a subscriber costs almost nothing.
 local function notify()
   local ends = {}
-  for place, ids in ipairs(notices) do
+  for index, ids in ipairs(notices) do
     local line = table.concat(ids, ' ')
-    notices[place] = line
+    notices[index] = line
     if ENDS[ids[1]] then ends[#ends + 1] = line end
   end
   redis.call('PUBLISH', ARGV[4] .. ':events', table.concat(notices, '\n'))
   if #ends > 0 then redis.call('PUBLISH', ARGV[4], table.concat(ends, '\n')) end
 end
 
--- Last of all: what the batch gathered is written.
-local function settle()
+-- Must be called last: writes what the batch has collected.
+local function write_batch()
   for queue_key, queue in pairs(pushes) do
     local length = call_many('RPUSH', queue_key, queue.ids)
-    -- Only a queue that was empty may have idle nodes in front of it.
+    -- Nodes that poll a queue with entries need no hint.
     if length == #queue.ids then hints[#hints + 1] = 'work ' .. queue.group end
   end
   statistics_write()

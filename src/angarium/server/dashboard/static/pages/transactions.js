@@ -67,7 +67,7 @@ const address = (status, pipeline) => `#/transactions?status=${status}${pipeline
 function rows(own) {
   if (!own.list.rows.length && !own.list.next)
     return own.pipelines.length
-      ? empty("transactions", `No transaction is ${own.status}`, "Start one, or look at another status.", `angarium tx start ${own.pipelines[0]} --data '{}'`)
+      ? empty("transactions", `No transaction is ${own.status}`, "Start one, or look at another status.", `angarium transactions start ${own.pipelines[0]} --data '{}'`)
       : empty("transactions", "No pipeline is known yet", "A pipeline names the steps; nodes run the functions you decorate with @app.step().", "angarium pipeline load payment.toml");
   return table("Transactions", [
     { label: "Id", cell: (row) => h("a", { href: href(row.id), class: "mono", title: row.id }, brief(row.id)), class: "nowrap" },

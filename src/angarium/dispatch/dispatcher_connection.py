@@ -1,0 +1,117 @@
+"""A worker's connection to one dispatcher, which dialled it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from angarium.dispatch import security
+from angarium.dispatch.errors import FrameInvalid
+from angarium.dispatch.frames import DispatchedMessage
+from angarium.dispatch.metrics import WorkerMetrics
+from angarium.dispatch.protocol import (
+    ErrorReceived,
+    Hello,
+    HelloReceived,
+    MessagesReceived,
+    ProtocolViolated,
+    SendBytes,
+    WorkerProtocol,
+    encode_error,
+)
+from angarium.runtime.repeated_warnings import RepeatedWarnings
+from angarium.runtime.settings import CommonSettings
+
+# A dispatcher with more unread bytes than this is disconnected.
+UNREAD_BYTES_MAX = 4 * 1024 * 1024
+
+
+class DispatcherConnectionEvents:
+    """Callbacks of a dispatcher connection. The worker implements them."""
+
+    def on_connected(self, connection: DispatcherConnection) -> None: ...
+    def on_authenticated(self, connection: DispatcherConnection) -> None: ...
+    def on_disconnected(self, connection: DispatcherConnection) -> None: ...
+    def on_messages(
+        self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
+    ) -> None: ...
+
+
+class DispatcherConnection(asyncio.Protocol):
+    def __init__(
+        self,
+        settings: CommonSettings,
+        hello: Hello,
+        events: DispatcherConnectionEvents,
+        metrics: WorkerMetrics,
+        warnings: RepeatedWarnings,
+    ) -> None:
+        token, bytes_max = security.token(settings), settings.limits.frame_bytes_max
+        self._protocol = WorkerProtocol(bytes_max, token, hello, dials=False)
+        self._events = events
+        self._metrics = metrics
+        self._warnings = warnings
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNREAD_BYTES_MAX)
+        if self._protocol.authenticated:
+            self._events.on_authenticated(self)
+        else:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(security.HANDSHAKE_S_MAX, self._proof_overdue)
+            self._events.on_connected(self)
+        self.write(self._protocol.opening())
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._protocol.receive(data):
+            match event:
+                case MessagesReceived(messages):
+                    self._events.on_messages(messages, self)
+                case SendBytes(reply):
+                    self.write(reply)
+                case HelloReceived():
+                    self._stop_deadline()
+                    self._events.on_authenticated(self)
+                case ErrorReceived(text):
+                    self._warnings.warn("dispatcher_refused", "", why=text)
+                case ProtocolViolated(error):
+                    self._close_with_error(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_deadline()
+        if self._protocol.incomplete:
+            self._metrics.frames_cut += 1
+        self._events.on_disconnected(self)
+
+    def pause_writing(self) -> None:
+        self.abort()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _proof_overdue(self) -> None:
+        self._close_with_error(security.proof_overdue())
+
+    def _close_with_error(self, error: FrameInvalid) -> None:
+        self._metrics.protocol_errors += 1
+        self._warnings.warn("protocol_error", error.code, code=error.code, problem=str(error))
+        self.write(encode_error(error))
+        self.close()
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

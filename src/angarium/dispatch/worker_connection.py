@@ -1,0 +1,270 @@
+"""A dispatcher's connection to one worker: handshake, window, heartbeats.
+
+A connection has free slots while the worker has completed the handshake, holds fewer messages than
+its window and reads what it is sent. The connection reports acknowledgements, rejections and, when
+it ends, the unacknowledged messages to `WorkerConnectionEvents`. It does not know the state of a
+message in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from angarium.dispatch import security
+from angarium.dispatch.errors import FrameInvalid, TokenRefused
+from angarium.dispatch.frames import DispatchedMessage, encode_messages
+from angarium.dispatch.metrics import DispatcherMetrics
+from angarium.dispatch.protocol import (
+    AcknowledgementsReceived,
+    DispatcherProtocol,
+    ErrorReceived,
+    Hello,
+    HelloReceived,
+    ProtocolViolated,
+    RejectionReceived,
+    SendBytes,
+    encode_error,
+    encode_heartbeat,
+)
+from angarium.runtime import log
+from angarium.runtime.repeated_warnings import RepeatedWarnings
+from angarium.runtime.tracing import Tracing
+
+# Our own worker sends HELLO at once. A third-party worker never does and should not wait long.
+HELLO_WAIT_S = 0.25
+# After this many heartbeat intervals without a byte, a worker that sent HELLO is dead or hangs.
+SILENT_BEATS_MAX = 3
+# A worker with more unsent bytes than this reads too slowly and is sent no more.
+WRITE_BUFFER_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class WorkerConnectionOptions:
+    token: str | None
+    tls: ssl.SSLContext | None
+    frame_bytes_max: int
+    window: int  # of a worker that does not name one
+    heartbeat_s: float
+    name: str  # of this dispatcher
+    tracing: Tracing | None = None
+
+
+class WorkerConnectionEvents:
+    """Callbacks of a worker connection. The dispatcher implements them."""
+
+    def on_acknowledged(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None: ...
+    def on_rejected(self, connection: WorkerConnection, rejection: RejectionReceived) -> None: ...
+    def on_lost(self, connection: WorkerConnection, unacknowledged: Sequence[bytes]) -> None: ...
+    def on_free_slots(self) -> None: ...
+
+
+class WorkerConnection(asyncio.Protocol):
+    def __init__(
+        self,
+        address: str,
+        options: WorkerConnectionOptions,
+        events: WorkerConnectionEvents,
+        metrics: DispatcherMetrics,
+        warnings: RepeatedWarnings,
+    ) -> None:
+        self.address = address
+        self.consumer = address
+        self.completes = False
+        self.unacknowledged: dict[bytes, float] = {}  # id → time of sending, oldest first
+        self._window = 0
+        self._effective_window = 0  # smaller than the window while acknowledgements are late
+        self._acknowledged = False  # since the last time-out
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._options = options
+        self._events = events
+        self._metrics = metrics
+        self._warnings = warnings
+        self._reason_logged = False  # the reason why the connection ends
+        hello = Hello(consumer_id=options.name)
+        self._protocol = DispatcherProtocol(
+            options.frame_bytes_max, options.token, hello, dials=True
+        )
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.said_hello = False
+        self._paused = False
+        self.delisted = False  # not in the list of consumers: it finishes and is sent no more
+        self.draining = False  # it gives messages back: it is sent no more until its next HELLO
+        self._received_since_beat = True
+        self._silent_beats = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._log = log.logger("angarium.dispatch", consumer=address)
+
+    @property
+    def free_slots(self) -> int:
+        """The number of messages that the worker can be sent now."""
+        if self._paused or self.delisted or self.draining:
+            return 0
+        if self._transport is None or self._transport.is_closing():
+            return 0
+        return max(0, self._effective_window - len(self.unacknowledged))
+
+    def send(self, messages: Sequence[DispatchedMessage]) -> None:
+        assert self._transport is not None
+        now_s = self._loop.time()
+        self.unacknowledged.update(dict.fromkeys([message_id for message_id, _ in messages], now_s))
+        self._transport.write(encode_messages(messages))
+        tracing = self._options.tracing
+        if tracing is not None:
+            values = {"angarium.consumer": self.consumer}
+            tracing.messages("dispatch send", messages, time.time_ns(), values)
+
+    def settle(self, ids: Sequence[bytes]) -> int:
+        """Free the slots of acknowledged or rejected messages.
+
+        Returns how many of them this connection did not hold.
+        """
+        unacknowledged, foreign = self.unacknowledged, 0
+        for message_id in ids:
+            if message_id in unacknowledged:
+                del unacknowledged[message_id]
+            else:
+                foreign += 1
+        self._acknowledged = True
+        self._effective_window = min(self._window, self._effective_window * 2)
+        return foreign
+
+    def expire(self, ids: Sequence[bytes]) -> None:
+        """Free the slots of messages that timed out; another worker gets them.
+
+        The window shrinks if no acknowledgement arrived since the last time-out: a worker that
+        is too slow gets fewer messages, because each of them arrives late.
+        """
+        for message_id in ids:
+            self.unacknowledged.pop(message_id, None)
+        if not self._acknowledged:
+            self._effective_window = max(1, self._effective_window // 2)
+        self._acknowledged = False
+
+    def forget_sent_before(self, before_s: float) -> int:
+        """Free the slots of old messages: they were finished elsewhere, or another leader took
+        over. Without this they would fill the window for ever. Returns their number."""
+        old = []
+        for message_id, sent_s in self.unacknowledged.items():
+            if sent_s >= before_s:
+                break
+            old.append(message_id)
+        for message_id in old:
+            del self.unacknowledged[message_id]
+        return len(old)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # Callbacks of the event loop ----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        self._timer = self._loop.call_later(HELLO_WAIT_S, self._no_hello)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_since_beat = True
+        for event in self._protocol.receive(data):
+            match event:
+                case AcknowledgementsReceived(ids):
+                    self._events.on_acknowledged(self, ids)
+                case RejectionReceived():
+                    self._events.on_rejected(self, event)
+                case SendBytes(reply):
+                    self.write(reply)
+                case HelloReceived(hello):
+                    self._handle_hello(hello)
+                case ErrorReceived(text):
+                    self._reason_logged = True
+                    self._warn("worker_refused", why=text)
+                case ProtocolViolated(error):
+                    self._close_with_error(error)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._events.on_free_slots()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._protocol.incomplete:
+            self._metrics.frames_cut += 1
+        if not self._protocol.authenticated and not self._reason_logged:
+            problem = "the connection ended before a proof of dispatch.token: do the tokens differ?"
+            self._warn("protocol_error", code=TokenRefused.code, problem=problem)
+        unacknowledged, self.unacknowledged = list(self.unacknowledged), {}
+        self._effective_window = 0
+        self._events.on_lost(self, unacknowledged)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # Handshake and heartbeats -------------------------------------------------------------
+
+    def _handle_hello(self, hello: Hello) -> None:
+        if not self.said_hello:
+            self.said_hello = True
+            self._restart_timer(self._options.heartbeat_s, self._beat)
+            self._log.info("worker_connected", window=hello.window)
+        self.draining = False
+        self.consumer = hello.consumer_id or self.address
+        self.completes = hello.completes
+        self._open_window(hello.window or self._options.window)
+
+    def _open_window(self, window: int) -> None:
+        self._window = self._effective_window = window
+        self._events.on_free_slots()
+
+    def _no_hello(self) -> None:
+        """A third-party worker: it gets plain frames and no heartbeats."""
+        if self._protocol.authenticated:
+            self._log.info("worker_connected", window=self._options.window, said_hello=False)
+            self._open_window(self._options.window)
+        else:
+            self._restart_timer(security.HANDSHAKE_S_MAX, self._proof_overdue)
+
+    def _proof_overdue(self) -> None:
+        self._close_with_error(security.proof_overdue())
+
+    def _close_with_error(self, error: FrameInvalid) -> None:
+        self._metrics.protocol_errors += 1
+        self._reason_logged = True
+        self._warn("protocol_error", code=error.code, problem=str(error))
+        self.write(encode_error(error))
+        self.close()
+
+    def _warn(self, event: str, **values: Any) -> None:
+        """The dispatcher dials such a worker again for as long as it is listed."""
+        self._warnings.warn(event, self.address, consumer=self.address, **values)
+
+    def _beat(self) -> None:
+        assert self._transport is not None
+        # Count beats instead of seconds: after a pause of this process, the bytes that workers
+        # sent meanwhile are read only after this timer.
+        self._silent_beats = 0 if self._received_since_beat else self._silent_beats + 1
+        self._received_since_beat = False
+        if self._silent_beats >= SILENT_BEATS_MAX:
+            self._log.warning("worker_silent", beats=self._silent_beats)
+            self._transport.abort()
+            return
+        if not self._paused:
+            self._transport.write(encode_heartbeat())
+        self._restart_timer(self._options.heartbeat_s, self._beat)
+
+    def _restart_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, call)

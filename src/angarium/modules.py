@@ -1,0 +1,22 @@
+"""The modules of this version, in the order in which their roles start."""
+
+from __future__ import annotations
+
+from angarium.conversations.module import CONVERSATIONS
+from angarium.dispatch.module import DISPATCH
+from angarium.lake.module import LAKE
+from angarium.pickup.module import PICKUP
+from angarium.routing.module import ROUTING
+from angarium.runtime.module import Module
+from angarium.runtime.runtime_module import RUNTIME
+from angarium.transactions.module import TRANSACTIONS
+
+MODULES: tuple[Module, ...] = (
+    RUNTIME,
+    ROUTING,
+    DISPATCH,
+    PICKUP,
+    CONVERSATIONS,
+    TRANSACTIONS,
+    LAKE,
+)

@@ -1,1 +1,0 @@
-"""The settings of each module, one file for each; put together in `runtime/settings.py`."""

@@ -1,0 +1,241 @@
+"""A change of state, declared once: its keys, its arguments, its items and its replies by name.
+
+    class CountItem(NamedTuple):
+        name: str
+        payload: bytes
+
+    class Counted(NamedTuple):
+        count: int
+
+    COUNT = Transition(
+        "angarium.counting",
+        "count_messages",                    # lua/count_messages.lua
+        keys={"counts": COUNTS},
+        item=CountItem,
+        item_keys={"last": LAST},            # its name has the placeholder {name}: that field
+        replies={"counted": Counted, "names_full": None},
+    )
+
+From the declaration come both sides of the call. Python passes the named tuples as they are. The
+script begins with lines that the loader writes: a local for each key (`counts_key`), channel
+(`ends_channel`) and argument, `reply.counted(count)` and `reply.names_full`, and for the items
+
+    local replies = each_item(function(name, payload, last_key) … end)
+
+whose parameters must be those of the declaration, or the script is refused when it is loaded.
+`item_count` is their number, and `item_values(first, last)` gives the fields of some of them as
+one flat list of arguments, for commands that take many at once. A script without items answers
+once; one with items answers once for each, or, with `one_reply`, once for the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from angarium.redis.connection import Argument
+from angarium.redis.errors import ScriptFailed
+from angarium.redis.scripts import Script
+from angarium.runtime.key import Key, placeholder_of
+from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.scripts import load_script
+
+Item = TypeVar("Item", bound=tuple[Any, ...])
+
+# KEYS and ARGV that every transition has: the journal; the time, the actor, the journal's limit.
+FIRST_KEY, FIRST_ARGUMENT = 3, 4
+_NUMBERS = (int, float, bool)
+_EACH_ITEM = re.compile(r"\beach_item\(function\(([^)]*)\)")
+
+
+class NoItem(NamedTuple):
+    """Of a transition that has no items."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transition(Generic[Item]):
+    package: str
+    name: str
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    channels: Mapping[str, Key] = field(default_factory=dict)
+    args: type[tuple[Any, ...]] | None = None
+    item: type[Item] | None = None
+    item_keys: Mapping[str, Key] = field(default_factory=dict)
+    replies: Mapping[str, type[tuple[Any, ...]] | None] = field(default_factory=dict)
+    one_reply: bool = False
+
+    @cached_property
+    def script(self) -> Script:
+        script = load_script(self.package, self.name, self.prelude())
+        if self.item is not None:
+            self._check_parameters(script.source)
+        return script
+
+    def prelude(self) -> str:
+        """The lines of Lua that name what the script is given."""
+        at = FIRST_ARGUMENT
+        lines = [f"local {name}_key = KEYS[{FIRST_KEY + n}]" for n, name in enumerate(self.keys)]
+        for name in self.channels:
+            lines.append(f"local {name}_channel = ARGV[{at}]")
+            at += 1
+        for name, kind in _fields(self.args):
+            lines.append(f"local {name} = {_read(kind, f'ARGV[{at}]')}")
+            at += 1
+        if self.item is not None:
+            lines += self._item_lines(at)
+        variants = (f"{word} = {_variant(word, fields)}" for word, fields in self.replies.items())
+        lines.append(f"local reply = {{ {', '.join(variants)} }}")
+        return " ".join(lines)
+
+    def _item_lines(self, at: int) -> list[str]:
+        fields, keys = _fields(self.item), len(self.item_keys)
+        values = [_read(kind, f"ARGV[at + {n + 1}]") for n, (_, kind) in enumerate(fields)]
+        values += [f"KEYS[key + {n + 1}]" for n in range(keys)]
+        key = FIRST_KEY + len(self.keys) - 1
+        width = len(fields)
+        return [
+            f"local item_count = tonumber(ARGV[{at}])",
+            "local function each_item(run) local found = {} for item = 1, item_count do "
+            f"local at, key = {at} + {width} * (item - 1), {key} + {keys} * (item - 1) "
+            f"found[item] = run({', '.join(values)}) end return found end",
+            "local function item_values(first, last) "
+            f"return unpack(ARGV, {at + 1} + {width} * (first - 1), {at} + {width} * last) end",
+        ]
+
+    def _check_parameters(self, source: str) -> None:
+        wanted = [name for name, _ in _fields(self.item)] + [f"{k}_key" for k in self.item_keys]
+        for found in _EACH_ITEM.findall(source):
+            if [each.strip() for each in found.split(",")] != wanted:
+                problem = f"each_item takes ({found}), and the declaration says {wanted}"
+                raise ScriptFailed(f"{self.package}.{self.name}: {problem}")
+
+    # What the runtime asks --------------------------------------------------------------------
+
+    def names(self, keyspace: Keyspace, partition: int, args: tuple[Any, ...] | None) -> list[str]:
+        """The shared keys; a placeholder is filled by the argument of that name."""
+        return [keyspace.name(key, partition, *_filling(key, args)) for key in self.keys.values()]
+
+    def item_names(self, keyspace: Keyspace) -> Callable[[int, Item], tuple[str, ...]]:
+        """A function that gives the keys of one item."""
+        places = [(key, _place(key, self.item)) for key in self.item_keys.values()]
+        name = keyspace.name
+
+        def names(partition: int, item: Item) -> tuple[str, ...]:
+            return tuple([name(key, partition, item[place]) for key, place in places])
+
+        return names
+
+    def values(self, keyspace: Keyspace, args: tuple[Any, ...] | None) -> list[Argument]:
+        """What stands in ARGV in front of the items."""
+        return [*map(keyspace.global_name, self.channels.values()), *_plain(args or ())]
+
+    @cached_property
+    def _decoders(self) -> Mapping[bytes, Callable[[Sequence[Any]], Any] | str]:
+        return {
+            word.encode(): word if fields is None else _decoder(fields)
+            for word, fields in self.replies.items()
+        }
+
+    @cached_property
+    def _words(self) -> Mapping[bytes, str]:
+        return {word: found for word, found in self._decoders.items() if isinstance(found, str)}
+
+    def decode_all(self, replies: Sequence[Any]) -> list[Any]:
+        """The variant of each reply; one that is not declared is an error in its place."""
+        words = self._words
+        try:
+            return [words[reply] for reply in replies]
+        except (KeyError, TypeError):
+            return [self._decoded(reply) for reply in replies]
+
+    def _decoded(self, reply: Any) -> Any:
+        try:
+            return self.decode(reply)
+        except ScriptFailed as error:
+            return error
+
+    def decode(self, reply: Any) -> Any:
+        """The variant: its word, or its named tuple."""
+        word, fields = (reply[0], reply[1:]) if isinstance(reply, list) else (reply, ())
+        try:
+            decoder = self._decoders[word]
+        except (KeyError, TypeError):
+            raise ScriptFailed(f"{self.name} answered {word!r}, which is not declared") from None
+        return decoder if isinstance(decoder, str) else decoder(fields)
+
+
+def _fields(kind: type[tuple[Any, ...]] | None) -> list[tuple[str, Any]]:
+    return list(get_type_hints(kind).items()) if kind is not None else []
+
+
+def _read(kind: Any, text: str) -> str:
+    if kind is bool:
+        return f"({text} == '1')"
+    return f"tonumber({text})" if kind in _NUMBERS else text
+
+
+def _variant(word: str, fields: type[tuple[Any, ...]] | None) -> str:
+    if fields is None:
+        return f"'{word}'"
+    names = ", ".join(name for name, _ in _fields(fields))
+    return f"function({names}) return {{ '{word}', {names} }} end"
+
+
+def _filling(key: Key, args: tuple[Any, ...] | None) -> tuple[str, ...]:
+    name = placeholder_of(key.name)
+    return () if name is None else (str(getattr(args, name)),)
+
+
+def _place(key: Key, item: type[tuple[Any, ...]] | None) -> int:
+    names = [name for name, _ in _fields(item)]
+    placeholder = placeholder_of(key.name)
+    if placeholder not in names:
+        raise ScriptFailed(f"{key.name} has no placeholder that is a field of its item: {names}")
+    return names.index(placeholder)
+
+
+def _plain(values: Sequence[Any]) -> list[Argument]:
+    """Redis knows no booleans."""
+    return [int(value) if value is True or value is False else value for value in values]
+
+
+def _decoder(kind: type[tuple[Any, ...]]) -> Callable[[Sequence[Any]], Any]:
+    readers = [_reader(hint) for _, hint in _fields(kind)]
+
+    def decode(fields: Sequence[Any]) -> Any:
+        return kind(*[read(value) for read, value in zip(readers, fields, strict=True)])
+
+    return decode
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    if get_origin(kind) is list:
+        (row,) = get_args(kind)
+        return _rows(row) if isinstance(row, type) and issubclass(row, tuple) else _many(row)
+    if kind is str:
+        return lambda value: value.decode()
+    if kind is bool:
+        return lambda value: bool(int(value))
+    return {int: int, float: float}.get(kind, lambda value: value)
+
+
+def _many(kind: Any) -> Callable[[Any], Any]:
+    read = _reader(kind)
+    return lambda values: [read(value) for value in values]
+
+
+def _rows(kind: type[tuple[Any, ...]]) -> Callable[[Any], Any]:
+    """Rows come as one flat list: a nested one for each would cost Redis a table."""
+    readers = [_reader(hint) for _, hint in _fields(kind)]
+    width = len(readers)
+
+    def decode(flat: Sequence[Any]) -> list[Any]:
+        return [
+            kind(*[read(flat[at + n]) for n, read in enumerate(readers)])
+            for at in range(0, len(flat), width)
+        ]
+
+    return decode

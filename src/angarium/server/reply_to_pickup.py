@@ -1,0 +1,296 @@
+"""Replies of conversations go to pickup queues; their removal there acknowledges them.
+
+`PickupSender` is a sender of the conversations module (`senders.py`): it puts a reply into the
+recipient's queue under an id made of the reply's own, so a reply that is sent twice is there once.
+`AckFollower` reads what pickup's scripts wrote to the journal when recipients removed messages, and
+acknowledges. The journal is the outbox: the removal and its event are one script, so there is no
+moment at which a killed process could lose the ACK between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from angarium.conversations import instance
+from angarium.conversations.errors import AckUnknown, Fatal, Recoverable
+from angarium.conversations.instance import ConversationsInstance
+from angarium.conversations.memory_queue import QueuedTask
+from angarium.conversations.model import OutgoingReply
+from angarium.conversations.settings import ConversationsSettings
+from angarium.pickup.deduplicated_add import (
+    DeduplicatedAdd,
+    NewMessage,
+    PickupAddress,
+    derived_id,
+    is_derived_id,
+)
+from angarium.pickup.errors import QueueFull
+from angarium.pickup.queues import CANCELLED, DELIVERED
+from angarium.runtime import keys, log
+from angarium.runtime.application import Angarium
+from angarium.runtime.errors import InputInvalid, LimitExceeded
+from angarium.runtime.journal import EntryUnreadable, Journal, decode_entry
+from angarium.runtime.lease import Lease, LeaseKeys, LeaseOutcome
+from angarium.runtime.runtime import Runtime
+from angarium.runtime.service import Service
+from angarium.runtime.trace import CURRENT_WORK, CurrentWork, Trace, current_trace, read_traceparent
+from angarium.settings import Settings
+
+PICKUP = "pickup"
+LEASE_MS = 5_000
+ENTRIES_PER_READ = 200
+# While removals come in, and at the longest when nothing happens: the journal has no bell.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.25
+# A recipient can be faster than the report that its reply was sent. What is not known after the
+# last look is a message of nobody's conversation, or one whose time for an ACK is over.
+LOOKS_AFTER_S = (0.0, 0.05, 0.25)
+# Looked up at once: a few batches for Redis.
+ACKS_AT_ONCE = 1_000
+
+
+class PickupSender:
+    """A sender of the conversations module."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
+        self._adds = DeduplicatedAdd(runtime, repeats_ms)
+        self._prefix = runtime.settings.prefix
+        self._tracing = runtime.tracing
+
+    async def __call__(self, reply: OutgoingReply) -> str | None:
+        """The id of the ACK to come; None for one that was put there before and is gone."""
+        letter = self._letter(reply)
+        try:
+            status = await self._put(letter)
+        except QueueFull as error:
+            raise Recoverable(str(error)) from error
+        except (InputInvalid, LimitExceeded) as error:
+            raise Fatal(str(error)) from error
+        return None if status == "removed" else letter.message_id
+
+    async def _put(self, letter: NewMessage) -> str:
+        trace = None if self._tracing is None else current_trace()
+        if self._tracing is None or trace is None:
+            return await self._adds.add(letter)
+        values = {"angarium.connection_id": letter.connection_id, "angarium.id": letter.message_id}
+        with self._tracing.span("pickup add", trace, values, kind="producer"):
+            return await self._adds.add(letter)
+
+    def _letter(self, reply: OutgoingReply) -> NewMessage:
+        try:
+            address = msgspec.convert(
+                reply.task_item.message_options.address or {}, PickupAddress, strict=True
+            )
+        except msgspec.MsgspecError as error:
+            raise Fatal(f"the reply's address can't be used: {error}") from error
+        return NewMessage(
+            connection_id=address.connection_id or reply.conversation_id,
+            payload=msgspec.json.encode(reply.payload),
+            message_id=reply_letter_id(self._prefix, reply.conversation_id, reply.response_id),
+            recipients=address.recipients,
+            tenant=address.tenant,
+            push_token=address.push_token,
+            stands_for=reply.response_id,
+        )
+
+
+def reply_letter_id(prefix: str, conversation_id: str, response_id: str) -> str:
+    """The id that a reply has in the pickup module. The database may hold several keyspaces."""
+    return derived_id(prefix, conversation_id, response_id)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A letter that left the pickup module: what, when, and by whose hand."""
+
+    ack_id: str
+    at_ms: int
+    by: str
+
+
+@dataclass(frozen=True)
+class _Awaiting:
+    """An ACK whose reply was not known when it was last looked for."""
+
+    removal: Removal
+    looks: int
+    next_look_s: float
+
+
+class AckFollower:
+    """One partition's journal. One process follows it at a time, by a lease.
+
+    It keeps no position: an ACK counts only until `sent_message_ttl` after its reply was sent, so
+    whoever begins to follow reads that much of the past again, and misses nothing that matters.
+    Acknowledging twice does nothing.
+    """
+
+    def __init__(
+        self, runtime: Runtime, partition: int, hear: Callable[[Removal], Awaitable[bool]]
+    ) -> None:
+        """`hear` gets each ACK, and says whether anybody waited for it."""
+        name = runtime.keyspace.name
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._partition = partition
+        self._hear = hear
+        self._ended = False
+        self._journal = Journal(runtime)
+        lease = LeaseKeys(
+            partition,
+            name(keys.FOLLOWER_LOCK, partition, "acks"),
+            name(keys.FOLLOWER_TERM, partition, "acks"),
+        )
+        self._lease = Lease(runtime, lease, LEASE_MS)
+        self._past_ms = 2 * runtime.settings.group(ConversationsSettings).sent_message_ttl
+        self._turn_s = 0.0
+        self._position = "0-0"
+        self._awaiting: list[_Awaiting] = []
+        self._log = log.logger("angarium.acks", partition=partition)
+
+    async def run(self) -> None:
+        pause_s = PAUSE_S_MIN
+        while not self._ended:
+            busy = await self.run_once()
+            pause_s = PAUSE_S_MIN if busy else min(PAUSE_S_MAX, pause_s * 1.5)
+            await self._clock.sleep(0 if busy == ENTRIES_PER_READ else pause_s)
+
+    async def run_once(self) -> int:
+        """How much there was to do."""
+        if not await self._holds():
+            return 0
+        entries = await self._journal.read(self._partition, self._position, ENTRIES_PER_READ)
+        now_s = self._clock.monotonic()
+        fresh = [_Awaiting(each, 0, now_s) for entry in entries for each in self._removed(entry)]
+        due = [each for each in self._awaiting if each.next_look_s <= now_s]
+        later = [each for each in self._awaiting if each.next_look_s > now_s]
+        unknown = await self._acknowledge([*due, *fresh])
+        # Only now: what failed on the way is read and looked for again.
+        self._awaiting = later + unknown
+        if entries:
+            self._position = entries[-1][0].decode()
+        return len(entries) or len(self._awaiting)
+
+    async def release(self) -> None:
+        """On the way out, so that another process follows at once."""
+        self._ended = True
+        await self._lease.release()
+
+    async def _holds(self) -> bool:
+        now_s = self._clock.monotonic()
+        if now_s >= self._turn_s:
+            if await self._lease.run_once() is LeaseOutcome.GAINED:
+                await self._begin()
+            self._turn_s = now_s + self._lease.pause_s
+        return self._lease.trusted
+
+    async def _begin(self) -> None:
+        journal = self._runtime.keyspace.name(keys.JOURNAL, self._partition)
+        seconds, micros = await self._runtime.redis.call("TIME", key=journal)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        self._position = f"{max(0, now_ms - self._past_ms)}-0"
+        self._awaiting = []
+
+    def _removed(self, entry: Sequence[Any]) -> list[Removal]:
+        """Letters that left the pickup module with this entry."""
+        entry_id, fields = entry
+        # The rows of other modules are not even taken apart.
+        if dict(zip(fields[::2], fields[1::2], strict=False)).get(b"room") != PICKUP.encode():
+            return []
+        try:
+            decoded = decode_entry(entry_id, fields)
+        except EntryUnreadable as error:
+            self._log.warning("entry_unreadable", error=str(error))
+            return []
+        return [
+            Removal(each.subject, decoded.at_ms, decoded.actor)
+            for each in decoded.events
+            if each.event in (DELIVERED, CANCELLED) and is_derived_id(each.subject)
+        ]
+
+    async def _acknowledge(self, awaiting: Sequence[_Awaiting]) -> list[_Awaiting]:
+        """Those nobody waited for, as long as they are worth another look."""
+        unknown: list[_Awaiting] = []
+        for start in range(0, len(awaiting), ACKS_AT_ONCE):
+            part = awaiting[start : start + ACKS_AT_ONCE]
+            heard = await asyncio.gather(*(self._hear(each.removal) for each in part))
+            unknown += [each for each, known in zip(part, heard, strict=True) if not known]
+        now_s = self._clock.monotonic()
+        return [
+            _Awaiting(each.removal, each.looks + 1, now_s + LOOKS_AFTER_S[each.looks + 1])
+            for each in unknown
+            if each.looks + 1 < len(LOOKS_AFTER_S)
+        ]
+
+
+class JoinedConversations(ConversationsInstance):
+    """The role `conversations` with the way to pickup and the way back."""
+
+    def __init__(self, runtime: Runtime, app: Angarium) -> None:
+        super().__init__(runtime, app, {PICKUP: PickupSender(runtime)})
+        self._followers = [
+            AckFollower(runtime, partition, self.hear_ack)
+            for partition in range(runtime.settings.partitions)
+        ]
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        for partition, follower in enumerate(self._followers):
+            self.spawn(f"acks-{partition}", follower.run)
+
+    async def on_stop(self) -> None:
+        await super().on_stop()
+        for follower in self._followers:
+            await follower.release()
+
+    async def hear_ack(self, removal: Removal) -> bool:
+        trace: Trace | None = None
+        try:
+            if self.runtime.tracing is not None:
+                trace = await self._trace_of(removal.ack_id)
+            status = await self.operations.acknowledge_now(removal.ack_id)
+        except AckUnknown:
+            return False
+        self.acknowledged += status == "delivered"
+        if self.runtime.tracing is not None and trace is not None and status == "delivered":
+            values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.by}
+            self.runtime.tracing.record(
+                "pickup delivered", trace, removal.at_ms * 1_000_000, values, kind="consumer"
+            )
+        return True
+
+    async def _trace_of(self, ack_id: str) -> Trace | None:
+        """Asked for only where there is a collector: it is one more question to Redis."""
+        info = await self.operations.find_ack(ack_id)
+        reply = await self.store.read_reply(info.response_id, info.conversation_id)
+        return None if reply is None else read_traceparent(reply.corr)
+
+    async def send(self, task: QueuedTask) -> float | None:
+        tracing = self.runtime.tracing
+        trace = None if tracing is None else read_traceparent(task.corr)
+        if tracing is None or trace is None:
+            return await super().send(task)
+        values = {"angarium.conversation_id": task.task_group, "angarium.id": task.task_id}
+        with tracing.span(
+            "conversations send", trace, values, kind="producer", current=True
+        ) as own:
+            in_hand = CurrentWork(b"")
+            in_hand.enter_span(own)
+            token = CURRENT_WORK.set(in_hand)
+            try:
+                return await super().send(task)
+            finally:
+                CURRENT_WORK.reset(token)
+
+
+def check(settings: Settings, app: Angarium) -> None:
+    instance.check(settings, app)
+
+
+def build(runtime: Runtime, app: Angarium) -> Service:
+    return JoinedConversations(runtime, app)

@@ -1,0 +1,224 @@
+"""Where modules meet: replies go to pickup once, and their removal there is their ACK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from angarium.client import Client
+from angarium.client.application import Angarium
+from angarium.conversations.model import MessageOptions, OutgoingReply, TaskItem
+from angarium.conversations.operations import ConversationOperations
+from angarium.conversations.settings import ConversationsSettings
+from angarium.conversations.store import ConversationStore
+from angarium.pickup.store import PickupStore
+from angarium.runtime import keys
+from angarium.runtime.journal import Journal, decode_entry
+from angarium.runtime.runtime import Runtime
+from angarium.server.reply_to_pickup import (
+    AckFollower,
+    JoinedConversations,
+    PickupSender,
+    Removal,
+    reply_letter_id,
+)
+from tests.kit.clock import FakeClock
+from tests.kit.eventually import eventually
+from tests.kit.sample import sample_runtime
+
+PATIENCE_S = 30.0
+# So long that no reply is taken for delivered without its ACK while a test runs.
+PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
+
+
+async def events(runtime: Runtime, module: str) -> list[tuple[str, str, str | None]]:
+    """Event, subject and status, in the order of the journal of each partition."""
+    journal, found = Journal(runtime), []
+    for partition in range(runtime.settings.partitions):
+        for entry_id, fields in await journal.read(partition, entries_max=100_000):
+            entry = decode_entry(entry_id, fields)
+            if entry.module == module:
+                found += [(each.event, each.subject, each.status) for each in entry.events]
+    return found
+
+
+async def chart(runtime: Runtime) -> None:
+    """What a gateway does as it starts: the database holds nothing, so queues can be served."""
+    store = PickupStore(runtime)
+    for partition in store.partitions:
+        await store.moves.write_counts(partition, [], last=True)
+
+
+@asynccontextmanager
+async def house(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Runtime, Client]]:
+    async with sample_runtime(redis_url, **{**PATIENT, **overrides}) as runtime:
+        await chart(runtime)
+        instance = JoinedConversations(runtime, Angarium())
+        await instance.start()
+        client = Client(runtime=runtime)
+        try:
+            yield runtime, client
+        finally:
+            await client.close()
+            await instance.stop(5)
+
+
+async def test_a_reply_waits_in_pickup_and_its_removal_lets_the_next_one_go(
+    any_redis_url: str, no_settings: object
+) -> None:
+    async with house(any_redis_url) as (runtime, client):
+        await client.conversations.request("anna", "q")
+        for number in ("1", "2"):
+            status = await client.conversations.reply("anna", "q", number, {"text": number})
+            assert status == "accepted"
+
+        async def arrived() -> list[Any]:
+            return await client.pickup.take("anna")
+
+        (first,) = await eventually(arrived, PATIENCE_S)
+        assert first.payload == b'{"text":"1"}'
+        assert first.id == reply_letter_id(runtime.settings.prefix, "anna", "1")
+        assert await client.pickup.count("anna") == 0  # the second waits for the ACK
+        assert await client.pickup.remove("anna", [first.id]) == 1
+        (second,) = await eventually(arrived, PATIENCE_S)
+        assert second.payload == b'{"text":"2"}'
+        assert ("delivered", "1", "acknowledged") in await events(runtime, "conversations")
+
+
+async def test_a_reply_that_is_sent_twice_is_there_once(any_redis_url: str) -> None:
+    """Its process died, or lost the answer, between putting it there and reporting it."""
+    async with sample_runtime(any_redis_url) as runtime:
+        await chart(runtime)
+        send, client = PickupSender(runtime), Client(runtime=runtime)
+        reply = OutgoingReply("anna", "q", "r", "pickup", TaskItem(MessageOptions({"n": 1})), 0, 0)
+        ack_id = await send(reply)
+        assert ack_id is not None
+        assert await send(reply) == ack_id
+        (message,) = await client.pickup.take("anna")
+        assert message.id == ack_id
+        await client.pickup.remove("anna", [ack_id])
+        # Read and removed meanwhile: there is no ACK to come, and nothing to be put in again.
+        assert await send(reply) is None
+        assert await client.pickup.count("anna") == 0
+        accepted = [each for each in await events(runtime, "pickup") if each[0] == "accepted"]
+        assert len(accepted) == 1
+        await client.close()
+
+
+async def test_an_ack_survives_the_process_that_was_to_hear_it(
+    any_redis_url: str, no_settings: object
+) -> None:
+    """Removed while nobody followed the journal: whoever follows next acknowledges."""
+    async with sample_runtime(any_redis_url, **PATIENT) as runtime:
+        await chart(runtime)
+        client, send = Client(runtime=runtime), PickupSender(runtime)
+        await client.conversations.request("anna", "q")
+        await client.conversations.reply("anna", "q", "r", "hello")
+        store = ConversationStore(runtime)
+        info = (await store.pop_new(store.partition_of("anna"), 1))[0]
+        (taken,) = await ConversationOperations(
+            store, runtime.settings.group(ConversationsSettings)
+        ).take([info])
+        ack_id = await send(taken.reply)
+        assert ack_id is not None
+        await store.report_sent(info, ack_id)
+        await client.pickup.remove("anna", [ack_id])
+        assert await store.find_ack(ack_id, None) is not None  # this is where it was killed
+        instance = JoinedConversations(runtime, Angarium())
+        await instance.start()
+
+        async def heard() -> bool:
+            return await store.find_ack(ack_id, None) is None
+
+        await eventually(heard, PATIENCE_S)
+        found = await events(runtime, "conversations")
+        assert found.count(("delivered", "r", "acknowledged")) == 1
+        await instance.stop(5)
+        await client.close()
+
+
+async def test_a_recipient_may_be_faster_than_the_report_that_its_reply_was_sent(
+    redis_url: str,
+) -> None:
+    clock = FakeClock()
+    heard: list[str] = []
+    known = False
+
+    async def hear(removal: Removal) -> bool:
+        heard.append(removal.ack_id)
+        return known
+
+    async with sample_runtime(redis_url) as runtime:
+        await chart(runtime)
+        client = Client(runtime=runtime)
+        message_id = await client.pickup.add("anna", {"n": 1}, key="k")
+        await client.pickup.remove("anna", [message_id])
+        runtime.clock = clock
+        follower = AckFollower(runtime, 0, hear)
+        await follower.run_once()
+        await follower.run_once()
+        assert heard == [message_id]
+        known = True
+        await clock.advance(0.05)
+        await follower.run_once()
+        await clock.advance(1)
+        await follower.run_once()
+        assert heard == [message_id, message_id]
+        await client.close()
+
+
+async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -> None:
+    clock = FakeClock()
+    heard: list[str] = []
+
+    async def hear(removal: Removal) -> bool:
+        heard.append(removal.ack_id)
+        return False
+
+    async with sample_runtime(redis_url) as runtime:
+        await chart(runtime)
+        client = Client(runtime=runtime)
+        message_id = await client.pickup.add("anna", {"n": 1}, key="k")
+        await client.pickup.remove("anna", [message_id])
+        runtime.clock = clock
+        follower = AckFollower(runtime, 0, hear)
+        for _ in range(10):
+            await follower.run_once()
+            await clock.advance(0.3)
+        assert heard == [message_id] * 3
+        await client.close()
+
+
+async def test_one_process_follows_at_a_time_and_another_when_it_leaves(redis_url: str) -> None:
+    async def hear(_: Removal) -> bool:
+        return True
+
+    async with sample_runtime(redis_url) as runtime:
+        one, other = AckFollower(runtime, 0, hear), AckFollower(runtime, 0, hear)
+        await one.run_once()
+        await other.run_once()
+        lock = runtime.keyspace.name(keys.FOLLOWER_LOCK, 0, "acks")
+        first = await runtime.redis.call("GET", lock, key=lock)
+        await one.release()
+        await asyncio.sleep(0)
+        third = AckFollower(runtime, 0, hear)
+        await third.run_once()
+        assert await runtime.redis.call("GET", lock, key=lock) not in (None, first)
+
+
+@pytest.mark.parametrize("address", [{"recipients": "x"}, "nowhere", {"connectionId": "a b"}])
+async def test_a_reply_that_can_never_arrive_cancels_its_group(
+    redis_url: str, no_settings: object, address: Any
+) -> None:
+    async with house(redis_url) as (runtime, client):
+        await client.conversations.request("anna", "q")
+        await client.conversations.reply("anna", "q", "r", "x", address=address)
+
+        async def cancelled() -> bool:
+            return "cancelled" in [each[0] for each in await events(runtime, "conversations")]
+
+        await eventually(cancelled, PATIENCE_S)
