@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from angarium.lake.tables import Lake, LakeTable
-from angarium.runtime import keys
+from angarium.runtime import keyspace as keys
 from angarium.runtime.keyspace import Keyspace
 
 BESIDE = ".lake.json"
@@ -42,7 +42,8 @@ class Checkpoint:
         if known is not None and known["lake"] == lake_id:
             first = int(known["first"])
             if _fits(folder, first, -1 if last is None else last):
-                return cls(folder, first)
+                # A query that died before it planned a batch begins where the table ends.
+                return cls(folder, first, {} if _newest(folder / "offsets") < 0 else None)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         first = 0 if last is None else last + 1
