@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from angarium.lake.tables import Lake, LakeTable
-from angarium.runtime import keyspace as keys
+from angarium.runtime import keys
 from angarium.runtime.keyspace import Keyspace
 
 BESIDE = ".lake.json"
