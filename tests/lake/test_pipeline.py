@@ -294,7 +294,7 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
             assert await made.runtime.redis.call("EXISTS", name, key=name) == 0
         assert await lookup.find_transaction(waiting[0]) is None
         # And the room finds them, which Redis and the database no longer do.
-        room = Transactions(made.runtime, elsewhere=transactions_of(made.settings))
+        room = Transactions(made.runtime, lake_lookup=transactions_of(made.settings))
         try:
             assert (await room.get(ended[0])).status.final
             with pytest.raises(TransactionFinished):

@@ -86,7 +86,7 @@ class Lookup:
             actions = pa.table(table.get_add_actions(flatten=True))
             times = actions["modification_time"].to_pylist()
             meaning = TABLES[name].meaning if name in TABLES else "A table of the application."
-            newest = max((int(each.timestamp() * 1000) for each in times), default=0)
+            newest = max(times, default=0)
             rows = sum(actions["num_records"].to_pylist())
             found.append(TableFigures(name, rows, len(times), meaning, newest))
         return found

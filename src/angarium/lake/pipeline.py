@@ -297,9 +297,11 @@ class Pipeline:
 
     def follow_jobs(self) -> None:
         """A job that raises is stopped until the next start, and keeps nobody from going on."""
-        self._all(
-            self._advance_job, [e for e in self.jobs if e.name not in self.figures.failed_jobs]
-        )
+        left = [each for each in self.jobs if each.name not in self.figures.failed_jobs]
+        self._all(self._advance_job, [each for each in left if each.source in TABLES])
+        for each in left:
+            if each.source not in TABLES:  # made of another job's table, which comes first
+                self._advance_job(each)
 
     def _all(self, advance: Callable[[Any], object], steps: Sequence[Step]) -> None:
         for each in [self._side_by_side.submit(advance, step) for step in steps]:

@@ -143,11 +143,22 @@ class StreamJob(SendingJob):
     def send(self, rows: DataFrame, batch: int) -> int:
         from angarium.lake.pipeline import observed
 
+        activate(self.spark)
         seen, watched = observed(rows, rows="count(*)")
         app_id = f"{self.lake_tables.lake.identity()}:{self.writer}"
         writer = watched.write.format("redis-stream").mode("append")
         writer.options(url=self._url, appId=app_id, batchId=str(batch)).save(self.name)
         return int(seen.get["rows"])
+
+
+def activate(spark: SparkSession) -> None:
+    """Make this the session in which Java looks up formats, for the current thread.
+
+    A thread that a query's batch began has a copy of the session, which knows no format of ours.
+    """
+    from pyspark.sql import SparkSession
+
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 @dataclass(frozen=True)
