@@ -45,7 +45,11 @@ def test_a_run_fills_a_lake_there_and_what_is_repeated_adds_nothing(
     """With Spark as it is: neither its checkpoint nor its readers know what an object store is."""
 
     def run(home: str) -> dict[str, Any]:
-        given = {"ANGARIUM_LAKE_URL": url, "ANGARIUM_HOME": str(tmp_path / home)}
+        given = {
+            "ANGARIUM_LAKE_URL": url,
+            "ANGARIUM_HOME": str(tmp_path / home),
+            "ANGARIUM_DATABASE_URL": filled.settings.database_url,  # the audit looks there, too
+        }
         done = subprocess.run(
             [str(Path(sys.executable).with_name("angarium")), "lake", "run", "--once", "--json"],
             env={**os.environ, **filled.environment, **store.environment, **given},
