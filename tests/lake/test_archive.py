@@ -65,14 +65,16 @@ async def test_the_state_is_what_the_room_itself_would_have_stored(redis_url: st
         ids = await _complete(here, 3)
         reader = _reader(here)
         start = reader.initialOffset()
-        rows = list(_rows(reader, start, reader.latestOffset(start, ReadAllAvailable())))
+        rows = await asyncio.to_thread(
+            lambda: list(_rows(reader, start, reader.latestOffset(start, ReadAllAvailable())))
+        )
         assert {row["id"] for row in rows} == ids
         for row in rows:
             assert msgspec.json.decode(row["state"], type=Transaction) == await here.state(
                 row["id"]
             )
             assert (row["owner"], row["status"], row["pipeline"]) == ("ann", "success", "one")
-        reader.stop()
+        await asyncio.to_thread(reader.stop)
 
 
 def test_rare_fields_of_a_state_are_not_lost() -> None:
@@ -112,20 +114,23 @@ async def test_a_batch_that_was_not_stored_is_given_again_and_then_is_the_same(
         ids = await _complete(here, 5)
         first = _reader(here)
         start = first.initialOffset()
-        end = json.loads(json.dumps(first.latestOffset(start, ReadAllAvailable())))
-        assert {row["id"] for row in _rows(first, start, end)} == ids
-        first.stop()  # killed: Redis has not heard that anything is stored
+        latest = await asyncio.to_thread(first.latestOffset, start, ReadAllAvailable())
+        end = json.loads(json.dumps(latest))
+        found = await asyncio.to_thread(lambda: list(_rows(first, start, end)))
+        assert {row["id"] for row in found} == ids
+        # Killed: Redis has not heard that anything is stored.
+        await asyncio.to_thread(first.stop)
         second = _reader(here)
         # It waits for the role, which the first one held, and reads the same again.
         rows = await asyncio.to_thread(lambda: list(_rows(second, start, end)))
         assert {row["id"] for row in rows} == ids
-        assert second.latestOffset(end, ReadAllAvailable()) == end
+        assert await asyncio.to_thread(second.latestOffset, end, ReadAllAvailable()) == end
         assert await _left(here) == 0
-        assert list(_rows(second, start, end)) == []
-        second.commit(end)
+        assert await asyncio.to_thread(lambda: list(_rows(second, start, end))) == []
+        await asyncio.to_thread(second.commit, end)
         events = Counter(each.event for each in await here.events())
         assert events["archived"] == 5
-        second.stop()
+        await asyncio.to_thread(second.stop)
 
 
 async def test_only_who_has_the_role_is_given_work(redis_url: str) -> None:
@@ -133,10 +138,14 @@ async def test_only_who_has_the_role_is_given_work(redis_url: str) -> None:
         await _complete(here, 3)
         readers = [_reader(here) for _ in range(2)]
         start = readers[0].initialOffset()
-        assert readers[0].latestOffset(start, ReadAllAvailable()) != start
-        assert readers[1].latestOffset(start, ReadAllAvailable()) == start
+        first, second = [
+            await asyncio.to_thread(each.latestOffset, start, ReadAllAvailable())
+            for each in readers
+        ]
+        assert first != start
+        assert second == start
         for reader in readers:
-            reader.stop()
+            await asyncio.to_thread(reader.stop)
 
 
 async def test_the_checkpoint_of_another_keyspace_is_refused(redis_url: str) -> None:
