@@ -65,7 +65,7 @@ class Streams:
         self.transactions |= set(await self._here.completed(TRANSACTIONS))
 
     async def to_archive(self) -> int:
-        return int((await self._here.reading.watch(["default"], 1)).to_archive)
+        return int((await self._here.queries.health_report(["default"], 1)).to_archive)
 
     def events(self) -> int:
         """How many the journal ever had."""
