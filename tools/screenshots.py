@@ -26,7 +26,14 @@ sys.path.insert(0, str(ROOT))
 
 from playwright.sync_api import Browser  # noqa: E402
 from tests.dashboard.browser import SIZES, Theme, browser, opened  # noqa: E402
-from tests.dashboard.building import Building, Client, Story, building, furnish, run  # noqa: E402
+from tests.dashboard.harness import (  # noqa: E402
+    Client,
+    RunningSystem,
+    SampleData,
+    add_sample_data,
+    run,
+    running_system,
+)
 from tests.routing.harness import envelope  # noqa: E402
 
 from angarium.pickup.client import Delivery, PickupClient  # noqa: E402
@@ -37,10 +44,10 @@ LOAD_S = 75
 BYTES_MAX = 300_000
 
 
-async def load(here: Building, stop: threading.Event) -> None:
+async def load(system: RunningSystem, stop: threading.Event) -> None:
     """Work in every module, in waves, until told to stop."""
     arrived: asyncio.Queue[Delivery] = asyncio.Queue()
-    url = f"ws://127.0.0.1:{here.port('gateway', 'gateway')}/"
+    url = f"ws://127.0.0.1:{system.port('gateway', 'gateway')}/"
     async with (
         aiohttp.ClientSession() as session,
         PickupClient(url, on_messages=arrived.put_nowait) as pickup,
@@ -49,17 +56,21 @@ async def load(here: Building, stop: threading.Event) -> None:
         for number in range(8):
             await pickup.add_live_session(f"phone-{number}", f"session-{number}")
         group.create_task(_acknowledge(pickup, arrived, stop))
-        api = Client(session, here.url)
+        api = Client(session, system.url)
         for turn in itertools.count():
             if stop.is_set():
                 break
             began = time.monotonic()
-            await _round(here, session, api, pickup, turn)
+            await _round(system, session, api, pickup, turn)
             await asyncio.sleep(max(0.0, 0.25 - (time.monotonic() - began)))
 
 
 async def _round(
-    here: Building, session: aiohttp.ClientSession, api: Client, pickup: PickupClient, turn: int
+    system: RunningSystem,
+    session: aiohttp.ClientSession,
+    api: Client,
+    pickup: PickupClient,
+    turn: int,
 ) -> None:
     wave = 6 + 5 * ((turn // 12) % 4)
     messages = [{"payload": {"order": turn, "sleep_s": 0.15}} for _ in range(wave)]
@@ -72,7 +83,7 @@ async def _round(
     chat, request = f"chat-{turn % 5}", f"question-{turn}"
     await api.request(chat, request)
     await api.reply(chat, request, f"{request}-a", {"text": "let me see"})
-    relay = f"http://127.0.0.1:{here.port('relay', 'http')}/"
+    relay = f"http://127.0.0.1:{system.port('relay', 'http')}/"
     for number in range(wave // 4):
         await session.post(relay, data=envelope(f"did:key:z6Mk{turn % 7}{number}"))
     for number in range(wave // 3):
@@ -94,9 +105,9 @@ async def _acknowledge(
 
 
 @contextmanager
-def loaded(here: Building) -> Iterator[None]:
+def loaded(system: RunningSystem) -> Iterator[None]:
     stop = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(load(here, stop)))
+    thread = threading.Thread(target=lambda: asyncio.run(load(system, stop)))
     thread.start()
     try:
         yield
@@ -105,28 +116,28 @@ def loaded(here: Building) -> Iterator[None]:
         thread.join()
 
 
-def places(story: Story) -> dict[str, str]:
+def places(data: SampleData) -> dict[str, str]:
     return {
         "overview": "#/",
         "dispatch": "#/dispatch",
         "routing": "#/routing",
         "conversations": "#/conversations",
-        "conversation": f"#/conversations/{quote(story.conversation, safe='')}",
+        "conversation": f"#/conversations/{quote(data.conversation, safe='')}",
         "pickup": "#/pickup",
-        "connection": f"#/pickup/{quote(story.connection, safe='')}",
+        "connection": f"#/pickup/{quote(data.connection, safe='')}",
         "transactions": "#/transactions?status=success",
-        "transaction": f"#/transactions/{story.sleeping}",
-        "ended": f"#/transactions/{story.ended}",
+        "transaction": f"#/transactions/{data.sleeping}",
+        "ended": f"#/transactions/{data.ended}",
         "lake": "#/lake",
-        "search": f"#/search?id={story.ended}",
+        "search": f"#/search?id={data.ended}",
     }
 
 
-def take_all(found: Browser, url: str, story: Story, folder: Path) -> None:
+def take_all(found: Browser, url: str, data: SampleData, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for size, theme in itertools.product(SIZES, get_args(Theme)):
         with opened(found, url, size=size, theme=theme) as page:
-            for name, place in places(story).items():
+            for name, place in places(data).items():
                 page.goto(f"{url}/{place}")
                 page.locator("main .card").last.wait_for()
                 page.wait_for_timeout(1_200)
@@ -138,18 +149,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every page as well")
     parser.add_argument("--seconds", type=float, default=LOAD_S, help="of load before the picture")
     options = parser.parse_args(arguments)
-    with building() as here:
-        story: Story = run(furnish(here))
-        with loaded(here):
+    with running_system() as system:
+        data: SampleData = run(add_sample_data(system))
+        with loaded(system):
             time.sleep(options.seconds)
             with browser() as found:
-                with opened(found, here.url) as page:
+                with opened(found, system.url) as page:
                     page.set_viewport_size({"width": 1360, "height": 1010})
                     page.locator("main .card").last.wait_for()
                     page.wait_for_timeout(2_000)
                     page.screenshot(path=PICTURE)
                 if options.all:
-                    take_all(found, here.url, story, options.all)
+                    take_all(found, system.url, data, options.all)
     size = PICTURE.stat().st_size
     print(f"{PICTURE.relative_to(ROOT)}: {size:,} bytes")
     return 0 if size < BYTES_MAX else 1

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, their output and their exit codes."""
+"""The command line in real processes: output and exit codes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def components(ended: Ended) -> dict[str, dict[str, Any]]:
 # serve
 
 
-def test_serve_api_says_that_it_is_ready_answers_and_leaves_on_sigterm(redis_url: str) -> None:
+def test_serve_api_prints_its_readiness_answers_and_stops_on_sigterm(redis_url: str) -> None:
     with api(redis_url) as role:
         (line,) = role.readiness()
         assert line["role"] == "api"
@@ -208,7 +208,7 @@ def test_a_redis_that_is_not_there_ends_the_command_with_one_line_and_code_1(
     assert line.startswith("angarium: no connection to Redis")
 
 
-def test_a_signal_while_waiting_for_redis_ends_the_command_well(tmp_path: Path) -> None:
+def test_a_signal_while_waiting_for_redis_ends_the_command_cleanly(tmp_path: Path) -> None:
     url = f"redis://127.0.0.1:{free_port()}"
     patient = {"ANGARIUM_REDIS_URL": url, "ANGARIUM_REDIS__UNAVAILABLE_TIMEOUT_MS": "600000"}
     with RoleProcess(["serve", "api"], patient, ready_lines=0) as role:
@@ -225,7 +225,7 @@ def handles_sigterm(pid: int) -> bool:
 # up
 
 
-def test_up_on_a_fresh_home_says_what_runs_and_takes_its_server_along_when_it_goes() -> None:
+def test_up_in_an_empty_home_prints_its_roles_and_stops_its_server() -> None:
     with RoleProcess(["up"], {"ANGARIUM_HTTP__PORT": "0"}) as role:
         # The relay has a port of that name, too.
         (api,) = (each for each in role.readiness() if each["role"] == "api")
@@ -412,7 +412,7 @@ def test_doctor_says_which_durability_a_server_with_aof_gives(tmp_path: Path) ->
     assert "AOF on, durability memory/local" in components(ended)["redis"]["detail"]
 
 
-def test_doctor_names_what_is_wrong_and_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_doctor_names_each_problem_and_the_command_that_fixes_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = angarium(
@@ -444,7 +444,7 @@ def test_doctor_gives_the_command_for_a_server_that_would_drop_messages(tmp_path
     assert component["fix"].endswith("CONFIG SET maxmemory-policy noeviction")
 
 
-def test_doctor_shows_a_setting_that_is_wrong_and_still_looks_at_the_rest(tmp_path: Path) -> None:
+def test_doctor_shows_an_invalid_setting_and_checks_the_rest(tmp_path: Path) -> None:
     ended = angarium(tmp_path, "doctor", "--json", ANGARIUM_NONSENSE="1")
     assert ended.code == 1
     found = components(ended)
@@ -452,7 +452,7 @@ def test_doctor_shows_a_setting_that_is_wrong_and_still_looks_at_the_rest(tmp_pa
     assert found["python"]["ok"]
 
 
-def test_doctor_knows_a_running_angarium_from_a_stranger_on_its_port() -> None:
+def test_doctor_recognises_a_running_angarium_on_its_port() -> None:
     port = str(free_port())
     with RoleProcess(["up"], {"ANGARIUM_HTTP__PORT": port}) as role:
         settings = {"ANGARIUM_HOME": str(role.home), "ANGARIUM_HTTP__PORT": port}
@@ -481,7 +481,7 @@ def test_doctor_refuses_a_java_that_spark_should_not_run_on(
         assert java["fix"] == "pip install 'angarium[lake]'"
 
 
-def test_doctor_draws_a_table_with_colours_for_people(tmp_path: Path) -> None:
+def test_doctor_prints_a_coloured_table_on_a_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(
@@ -524,7 +524,7 @@ def test_help_lists_the_commands_without_colour_and_is_shown_without_a_command(
     assert angarium(tmp_path) == ended
 
 
-def test_help_loads_none_of_the_heavy_parts() -> None:
+def test_help_imports_no_heavy_packages() -> None:
     heavy = ("asyncio", "pydantic", "prometheus_client", "rich", "structlog", "uvicorn", "uvloop")
     program = f"import angarium.cli.main, sys; print([n for n in {heavy} if n in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

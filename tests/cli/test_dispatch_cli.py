@@ -1,4 +1,4 @@
-"""`angarium publish` and `angarium dispatch …` as a user meets them: real processes."""
+"""`angarium publish` and `angarium dispatch …` in real processes."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_publish_says_how_many_listened_and_warns_when_nobody_did(
         assert "--durable" in warning
 
 
-async def test_durable_messages_wait_in_the_intake_and_a_key_brings_in_one(
+async def test_durable_messages_wait_in_the_intake_and_a_key_is_accepted_once(
     redis_url: str, shell: Open
 ) -> None:
     async with shell(redis_url) as ours:
@@ -196,7 +196,7 @@ async def test_durable_messages_wait_in_the_intake_and_a_key_brings_in_one(
         (("--durable", "--key", "k", "-"), "--key is for one message"),
     ],
 )
-def test_what_should_not_be_published_is_refused_in_one_line_before_anything_goes(
+def test_an_invalid_message_is_refused_in_one_line_before_any_is_sent(
     redis_server: ServerProcess,
     no_settings: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,9 +216,7 @@ def test_what_should_not_be_published_is_refused_in_one_line_before_anything_goe
     assert redis_server.ask("EXISTS", "refused:messages:inbox") == 0
 
 
-async def test_a_line_of_stdin_that_is_no_json_is_named_by_its_number(
-    redis_url: str, shell: Open
-) -> None:
+async def test_an_invalid_line_of_stdin_is_named_by_its_number(redis_url: str, shell: Open) -> None:
     async with shell(redis_url) as ours:
         ended = await ours.run_process("publish", "--durable", "-", stdin=b"1\n\n{\n")
         assert ended.code == 1
@@ -228,7 +226,7 @@ async def test_a_line_of_stdin_that_is_no_json_is_named_by_its_number(
 # dispatch status
 
 
-async def test_the_status_names_leader_and_figures_for_people_and_programs(
+async def test_the_status_shows_leaders_and_counts_as_table_and_json(
     any_redis_url: str, shell: Open
 ) -> None:
     async with shell(any_redis_url) as ours:
@@ -333,7 +331,7 @@ async def test_all_dead_letters_are_retried_or_dropped_at_once(redis_url: str, s
         assert (await ours.store.status(0)).dead == 0
 
 
-async def test_which_dead_letters_has_to_be_said(redis_url: str, shell: Open) -> None:
+async def test_retry_and_drop_need_ids_or_all(redis_url: str, shell: Open) -> None:
     async with shell(redis_url) as ours:
         message_id = await ours.die(b"1", "no")
         for arguments in (("retry",), ("drop", message_id, "--all")):

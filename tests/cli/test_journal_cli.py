@@ -1,4 +1,4 @@
-"""`angarium journal …`: what it holds, and letting go of a reader that is gone."""
+"""`angarium journal …` shows readers and removes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`angarium routing` as a user meets it."""
+"""`angarium routing` in a real process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def route(settings: Any, *arguments: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-async def test_route_shows_keys_and_instances_and_spreads_keys(redis_url: str) -> None:
+async def test_routing_shows_keys_and_instances_and_rebalances(redis_url: str) -> None:
     async with routing(redis_url) as (runtime, store):
         settings = runtime.settings
         await store.touch("a")

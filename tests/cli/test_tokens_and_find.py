@@ -1,4 +1,4 @@
-"""`angarium token` and `angarium find`, as a person types them."""
+"""`angarium token` and `angarium find`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def keyspace(redis_url: str, monkeypatch: pytest.MonkeyPatch, no_settings: objec
     monkeypatch.setenv("ANGARIUM_PREFIX", f"t{secrets.token_hex(4)}:")
 
 
-def test_a_token_is_made_listed_and_revoked(
+def test_a_token_is_created_listed_and_revoked(
     keyspace: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["token", "list"]) == 0

@@ -1,4 +1,4 @@
-"""A string that is not valid Unicode, given to a client: refused for that call, and no other."""
+"""A client refuses a string that is not valid Unicode; other calls are not affected."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-async def test_text_that_is_not_valid_is_refused_for_that_call_only(
+async def test_invalid_text_is_refused_for_that_call_only(
     redis_url: str, tmp_path: Path, partitions: int
 ) -> None:
     settings = sample_settings(

@@ -1,4 +1,4 @@
-"""The clients: in a role's functions, in another process, with a loop and without."""
+"""The asynchronous and the synchronous client, in a role's functions and in other processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def results(client: Client, count: int) -> list[dict[str, str]]:
     return found if len(found) >= count else []
 
 
-async def test_a_worker_starts_a_transaction_whose_plain_step_replies_under_one_trace(
+async def test_a_worker_starts_a_transaction_whose_synchronous_step_replies_in_one_trace(
     any_redis_url: str, no_settings: object
 ) -> None:
     settings = settings_for(any_redis_url)

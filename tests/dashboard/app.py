@@ -1,4 +1,4 @@
-"""The application behind the dashboard's tests: something of every kind, to be looked at."""
+"""The application of the dashboard's tests, with a function of every kind."""
 
 from __future__ import annotations
 

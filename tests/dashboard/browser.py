@@ -1,4 +1,4 @@
-"""A real Chromium, driven by playwright, in the sizes and themes that people have."""
+"""Runs Chromium through playwright, in desktop and phone size, light and dark."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FLAGS = (
 )  # fmt: skip
 SIZES = {"desktop": (1360, 900), "phone": (390, 844)}
 Theme = Literal["light", "dark"]
-PATIENCE_MS = 40_000
+TIMEOUT_MS = 40_000
 
 
 class ChromiumMissing(Exception):
-    """Says which command installs it."""
+    """The message names the command that installs it."""
 
 
 def chromium() -> str:
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 def opened(
     found: Browser, url: str, *, size: str = "desktop", theme: Theme = "light", **more: Any
 ) -> Iterator[Page]:
-    """A page of its own, which fails the test if a script failed or something was refused."""
+    """Open a page in a new context. Fails the test if a script fails or logs an error."""
     width, height = SIZES[size]
     context = found.new_context(
         viewport={"width": width, "height": height},
@@ -55,7 +55,7 @@ def opened(
         has_touch=size == "phone",
         **more,
     )
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -70,5 +70,5 @@ def opened(
 
 
 def _is_ours(said: Any) -> bool:
-    """Chromium itself notes each answer that is an error; a page may well ask and be refused."""
+    """Chromium logs each HTTP error; a page may get one without a fault of its own."""
     return said.type == "error" and "Failed to load resource" not in said.text

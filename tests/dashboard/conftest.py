@@ -1,4 +1,4 @@
-"""One furnished building and one browser for each file: starting them takes seconds."""
+"""One system with sample data and one browser per file: starting them takes seconds."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.dashboard.browser import browser
-from tests.dashboard.building import Building, Story, building, furnish, run
+from tests.dashboard.harness import RunningSystem, SampleData, add_sample_data, run, running_system
 
 
 @dataclass(frozen=True)
-class Furnished:
-    building: Building
-    story: Story
+class SystemWithData:
+    system: RunningSystem
+    data: SampleData
 
     @property
     def url(self) -> str:
-        return self.building.url
+        return self.system.url
 
 
 @pytest.fixture(scope="module")
-def furnished() -> Iterator[Furnished]:
-    with building() as here:
-        yield Furnished(here, run(furnish(here)))
+def filled() -> Iterator[SystemWithData]:
+    with running_system() as system:
+        yield SystemWithData(system, run(add_sample_data(system)))
 
 
 @pytest.fixture(scope="module")
-def chrome(furnished: Furnished) -> Iterator[Browser]:
-    """After the building: the browser's loop stays in this thread until it is closed."""
+def chrome(filled: SystemWithData) -> Iterator[Browser]:
+    """Started after the system: the browser's loop occupies this thread until it is closed."""
     with browser() as found:
         yield found

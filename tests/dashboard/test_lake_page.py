@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, expect
 from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
 from tests.dashboard.browser import browser, opened
-from tests.dashboard.building import Building, building, furnish, run
-from tests.dashboard.conftest import Furnished
+from tests.dashboard.conftest import SystemWithData
+from tests.dashboard.harness import RunningSystem, add_sample_data, run, running_system
 from tests.dashboard.test_pages import UNREADABLE, WIDER
 from tests.kit.roles import ROOT
 from tests.lake.filled import SLOW_START, STARTS_MAX
@@ -26,28 +26,28 @@ SPARK_S_MAX = 280
 
 
 @pytest.fixture(scope="module")
-def filed() -> Iterator[Furnished]:
+def filed() -> Iterator[SystemWithData]:
     """What happened in every module, read by Spark and audited."""
-    with building() as here:
-        story = run(furnish(here))
-        _lake(here, "run", "--once")
-        _lake(here, "audit")
-        yield Furnished(here, story)
+    with running_system() as system:
+        data = run(add_sample_data(system))
+        _lake(system, "run", "--once")
+        _lake(system, "audit")
+        yield SystemWithData(system, data)
 
 
 @pytest.fixture(scope="module")
-def chrome(filed: Furnished) -> Iterator[Browser]:
+def chrome(filed: SystemWithData) -> Iterator[Browser]:
     with browser() as found:
         yield found
 
 
-def _lake(here: Building, *arguments: str) -> None:
+def _lake(system: RunningSystem, *arguments: str) -> None:
     env = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
-        "ANGARIUM_HOME": str(here.role.home),
-        "ANGARIUM_REDIS_URL": here.server.url,
-        "ANGARIUM_PREFIX": here.prefix,
+        "ANGARIUM_HOME": str(system.role.home),
+        "ANGARIUM_REDIS_URL": system.server.url,
+        "ANGARIUM_PREFIX": system.prefix,
         "ANGARIUM_PARTITIONS": "2",
     }
     command = [str(Path(sys.executable).with_name("angarium")), "lake", *arguments]
@@ -61,7 +61,7 @@ def _lake(here: Building, *arguments: str) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_tables_lag_and_the_last_audit_are_there(filed: Furnished, chrome: Browser) -> None:
+def test_tables_lag_and_the_last_audit_are_there(filed: SystemWithData, chrome: Browser) -> None:
     with opened(chrome, f"{filed.url}/#/lake") as page:
         tables = page.get_by_role("region", name="Tables", exact=True).first
         for name in ("events", "messages", "processed", "audit"):
@@ -76,7 +76,7 @@ def test_tables_lag_and_the_last_audit_are_there(filed: Furnished, chrome: Brows
 
 
 def test_the_report_is_a_file_that_shows_itself(
-    filed: Furnished, chrome: Browser, tmp_path: Path
+    filed: SystemWithData, chrome: Browser, tmp_path: Path
 ) -> None:
     with opened(chrome, f"{filed.url}/#/lake") as page:
         with page.expect_download() as found:
@@ -89,15 +89,15 @@ def test_the_report_is_a_file_that_shows_itself(
 
 
 def test_a_history_that_redis_has_let_go_comes_from_the_lake(
-    filed: Furnished, chrome: Browser
+    filed: SystemWithData, chrome: Browser
 ) -> None:
     async def forget() -> None:
-        async with Runtime.open(filed.building.settings) as runtime:
+        async with Runtime.open(filed.system.settings) as runtime:
             for partition in range(2):
                 journal = runtime.keyspace.name(keys.JOURNAL, partition)
                 await runtime.redis.call("XTRIM", journal, "MAXLEN", 0, key=journal)
 
-    ended = filed.story.ended
+    ended = filed.data.ended
     with opened(chrome, f"{filed.url}/#/search?id={ended}") as page:
         expect(page.get_by_text("The lake was asked too.")).to_be_visible()
         history = page.locator(".history li")

@@ -1,6 +1,6 @@
 """Every page and every action in a real Chromium, against real roles.
 
-Ids and payloads carry markup all over: each of these tests fails if any of it is run.
+Ids and payloads contain markup; each test fails if any of it is executed.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.browser import SIZES, Theme, opened
-from tests.dashboard.building import MARKUP
-from tests.dashboard.conftest import Furnished
+from tests.dashboard.conftest import SystemWithData
+from tests.dashboard.harness import MARKUP
 
 expect.set_options(timeout=40_000)
 
 
-def place(furnished: Furnished, name: str) -> str:
-    story = furnished.story
+def address_of(filled: SystemWithData, name: str) -> str:
+    data = filled.data
     return {
         "overview": "#/",
         "dispatch": "#/dispatch",
         "routing": "#/routing",
         "conversations": "#/conversations",
-        "conversation": f"#/conversations/{quote(story.conversation, safe='')}",
+        "conversation": f"#/conversations/{quote(data.conversation, safe='')}",
         "pickup": "#/pickup",
-        "connection": f"#/pickup/{quote(story.connection, safe='')}",
+        "connection": f"#/pickup/{quote(data.connection, safe='')}",
         "transactions": "#/transactions?status=sleeping",
-        "transaction": f"#/transactions/{story.sleeping}",
+        "transaction": f"#/transactions/{data.sleeping}",
         "lake": "#/lake",
-        "search": f"#/search?id={story.ended}",
+        "search": f"#/search?id={data.ended}",
     }[name]
 
 
-# What is on each page when it has loaded, as a reader would look for it.
+# A text that each page shows when it has loaded.
 SEEN = {
     "overview": "Processes",
     "dispatch": "Dead letters",
@@ -54,11 +54,11 @@ SEEN = {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", list(SIZES))
 def test_each_page_fits_the_screen_and_can_be_read(
-    furnished: Furnished, chrome: Browser, size: str, theme: Theme
+    filled: SystemWithData, chrome: Browser, size: str, theme: Theme
 ) -> None:
-    with opened(chrome, furnished.url, size=size, theme=theme) as page:
+    with opened(chrome, filled.url, size=size, theme=theme) as page:
         for name, seen in SEEN.items():
-            page.goto(f"{furnished.url}/{place(furnished, name)}")
+            page.goto(f"{filled.url}/{address_of(filled, name)}")
             expect(page.locator("main").get_by_text(seen, exact=True).first).to_be_visible()
             assert page.evaluate(WIDER) <= 0, f"{name} is wider than the screen"
             assert page.evaluate(CUT) <= 0, f"the link to {name} is not quite on the screen"
@@ -104,14 +104,14 @@ UNREADABLE = """() => {
 }"""
 
 
-def test_the_overview_draws_the_modules_with_what_waits_and_names_what_needs_an_eye(
-    furnished: Furnished, chrome: Browser
+def test_the_overview_shows_modules_rates_notices_and_processes(
+    filled: SystemWithData, chrome: Browser
 ) -> None:
-    with opened(chrome, furnished.url) as page:
+    with opened(chrome, filled.url) as page:
         for module in ("Dispatch", "Routing", "Transactions", "Conversations", "Pickup"):
-            expect(page.locator(".building").get_by_text(module, exact=True)).to_be_visible()
+            expect(page.locator(".flow-diagram").get_by_text(module, exact=True)).to_be_visible()
         expect(page.get_by_role("link", name=re.compile(r"^Pickup: 1 queue,"))).to_be_visible()
-        expect(page.locator("[data-joint='dispatch.accepted']")).to_be_visible()
+        expect(page.locator("[data-edge='dispatch.accepted']")).to_be_visible()
         expect(page.get_by_role("link", name="3 dead letters")).to_be_visible()
         for role in ("dispatcher", "gateway", "node", "relay"):
             expect(page.get_by_role("cell", name=role, exact=True)).to_be_visible()
@@ -120,10 +120,10 @@ def test_the_overview_draws_the_modules_with_what_waits_and_names_what_needs_an_
 
 
 def test_a_dead_letter_is_retried_and_one_is_discarded(
-    furnished: Furnished, chrome: Browser
+    filled: SystemWithData, chrome: Browser
 ) -> None:
-    kept, retried, dropped = furnished.story.dead
-    with opened(chrome, f"{furnished.url}/#/dispatch") as page:
+    kept, retried, dropped = filled.data.dead
+    with opened(chrome, f"{filled.url}/#/dispatch") as page:
         letters = page.get_by_role("region", name="Dead letters", exact=True).first
         expect(letters.get_by_text(MARKUP).first).to_be_visible()
         letters.get_by_role("button", name=f"Retry {retried}").click()
@@ -138,35 +138,35 @@ def test_a_dead_letter_is_retried_and_one_is_discarded(
         expect(letters.get_by_role("button", name=f"Retry {kept}")).to_be_visible()
 
 
-def test_what_went_wrong_with_an_action_is_told_with_a_hint(
-    furnished: Furnished, chrome: Browser
+def test_a_failed_action_shows_the_error_and_a_hint(
+    filled: SystemWithData, chrome: Browser
 ) -> None:
-    letter = furnished.story.dead[0]
-    with opened(chrome, f"{furnished.url}/#/dispatch") as page:
+    letter = filled.data.dead[0]
+    with opened(chrome, f"{filled.url}/#/dispatch") as page:
         button = page.get_by_role("button", name=f"Discard {letter}")
         expect(button).to_be_visible()
-        # Somebody else is faster, and the page does not know it yet.
+        # Another client discards it, and the page has not reloaded yet.
         page.context.route("**/v1/dispatch/dead?*", lambda route: route.abort())
-        removed = page.context.request.delete(f"{furnished.url}/v1/dispatch/dead/{letter}")
+        removed = page.context.request.delete(f"{filled.url}/v1/dispatch/dead/{letter}")
         assert removed.status == 204
         button.click()
         page.get_by_role("dialog").get_by_role("button", name="Discard").click()
-        said = page.get_by_role("alert").filter(has_text="there is no dead letter")
-        expect(said).to_contain_text("Somebody has seen to it already")
+        alert = page.get_by_role("alert").filter(has_text="there is no dead letter")
+        expect(alert).to_contain_text("Somebody has seen to it already")
 
 
-def test_keys_their_owners_and_dead_deliveries_are_shown_and_retried(
-    furnished: Furnished, chrome: Browser
+def test_keys_and_owners_are_shown_and_dead_deliveries_are_retried(
+    filled: SystemWithData, chrome: Browser
 ) -> None:
-    with opened(chrome, f"{furnished.url}/#/routing") as page:
+    with opened(chrome, f"{filled.url}/#/routing") as page:
         expect(page.get_by_role("cell", name="live", exact=True)).to_be_visible()
-        page.get_by_label("Who owns a key?").fill(furnished.story.key)
+        page.get_by_label("Who owns a key?").fill(filled.data.key)
         page.get_by_role("button", name="Look it up").click()
-        expect(page.get_by_role("definition").filter(has_text=furnished.story.key)).to_be_visible()
+        expect(page.get_by_role("definition").filter(has_text=filled.data.key)).to_be_visible()
         page.get_by_label("Who owns a key?").fill("nobody-knows-me")
         page.get_by_role("button", name="Look it up").click()
         expect(
-            page.get_by_text("no message for 'nobody-knows-me' has ever come by")
+            page.get_by_text("no message for 'nobody-knows-me' has ever arrived")
         ).to_be_visible()
         page.get_by_role("button", name="Rebalance keys").click()
         expect(page.get_by_text("spread evenly already")).to_be_visible()
@@ -176,25 +176,23 @@ def test_keys_their_owners_and_dead_deliveries_are_shown_and_retried(
         expect(page.get_by_text("1 queued again")).to_be_visible()
 
 
-def test_mail_that_no_instance_could_handle_is_handed_out_again(
-    furnished: Furnished, chrome: Browser
-) -> None:
-    with opened(chrome, f"{furnished.url}/#/routing") as page:
+def test_dead_inbound_messages_are_retried(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, f"{filled.url}/#/routing") as page:
         title = "Inbound messages that no instance could handle"
-        mail = page.get_by_role("region", name=title, exact=True).first
-        rows = mail.get_by_role("row").filter(has_text="no wallet for this key")
+        messages = page.get_by_role("region", name=title, exact=True).first
+        rows = messages.get_by_role("row").filter(has_text="no wallet for this key")
         expect(rows).to_have_count(2)
         rows.first.get_by_role("button", name="Retry").click()
         expect(page.get_by_text("Queued again")).to_be_visible()
         expect(rows).to_have_count(1)
-        mail.get_by_role("button", name="Retry all shown").click()
+        messages.get_by_role("button", name="Retry all shown").click()
         page.get_by_role("dialog").get_by_role("button", name="Retry").click()
         expect(page.get_by_text("1 queued again")).to_be_visible()
         expect(page.get_by_text(title)).to_have_count(0)
 
 
-def test_what_is_being_typed_survives_every_refresh(furnished: Furnished, chrome: Browser) -> None:
-    with opened(chrome, f"{furnished.url}/#/routing") as page:
+def test_text_being_typed_survives_a_refresh(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, f"{filled.url}/#/routing") as page:
         field = page.get_by_label("Who owns a key?")
         field.fill("half a key")
         for _ in range(3):
@@ -204,11 +202,11 @@ def test_what_is_being_typed_survives_every_refresh(furnished: Furnished, chrome
         expect(field).to_be_focused()
 
 
-def test_a_conversation_is_drawn_in_order_with_the_reason_of_each_wait(
-    furnished: Furnished, chrome: Browser
+def test_a_conversation_shows_its_queue_in_order_with_reasons(
+    filled: SystemWithData, chrome: Browser
 ) -> None:
-    with opened(chrome, f"{furnished.url}/#/conversations") as page:
-        page.get_by_role("link", name=furnished.story.conversation).click()
+    with opened(chrome, f"{filled.url}/#/conversations") as page:
+        page.get_by_role("link", name=filled.data.conversation).click()
         requests = page.locator(".queue > li")
         expect(requests).to_have_count(3)
         expect(requests.nth(0)).to_contain_text("sent, its ACK is waited for")
@@ -216,13 +214,13 @@ def test_a_conversation_is_drawn_in_order_with_the_reason_of_each_wait(
         expect(requests.nth(2)).to_contain_text("waits for reply r1-a")
         page.get_by_role("link", name="Conversations", exact=True).click()
         page.get_by_role("link", name="Requests without a reply").click()
-        expect(page.get_by_role("link", name=furnished.story.conversation)).to_be_visible()
+        expect(page.get_by_role("link", name=filled.data.conversation)).to_be_visible()
 
 
-def test_a_connections_queue_is_shown_and_emptied(furnished: Furnished, chrome: Browser) -> None:
-    with opened(chrome, f"{furnished.url}/#/pickup") as page:
+def test_a_connections_queue_is_shown_and_emptied(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, f"{filled.url}/#/pickup") as page:
         expect(page.get_by_text("Nobody is connected")).to_be_visible()
-        page.get_by_role("link", name=furnished.story.connection).click()
+        page.get_by_role("link", name=filled.data.connection).click()
         expect(page.get_by_role("definition").filter(has_text="offline")).to_be_visible()
         page.get_by_role("button", name="Remove all messages").click()
         page.get_by_role("dialog").get_by_role("button", name="Remove them").click()
@@ -230,10 +228,10 @@ def test_a_connections_queue_is_shown_and_emptied(furnished: Furnished, chrome: 
         expect(page.get_by_text("has no messages and no session")).to_be_visible()
 
 
-def test_a_transaction_shows_its_life_and_a_switch_wakes_it(
-    furnished: Furnished, chrome: Browser
+def test_a_transaction_shows_its_time_line_and_a_switch_wakes_it(
+    filled: SystemWithData, chrome: Browser
 ) -> None:
-    with opened(chrome, f"{furnished.url}/#/transactions?status=sleeping") as page:
+    with opened(chrome, f"{filled.url}/#/transactions?status=sleeping") as page:
         for title in (
             "Last 5 minutes: started",
             "Last 2 hours: started 4",
@@ -245,10 +243,10 @@ def test_a_transaction_shows_its_life_and_a_switch_wakes_it(
         expect(hooks.get_by_text(re.compile(r"^(in \d|any moment)"))).to_be_visible()
         page.get_by_role("link", name=re.compile("^01")).first.click()
         expect(page.locator(".steps .now")).to_contain_text("await-bank")
-        life = page.get_by_role(
+        time_line = page.get_by_role(
             "img", name=re.compile("^Time line: queued .*, running .*, sleeping")
         )
-        expect(life).to_be_visible()
+        expect(time_line).to_be_visible()
         expect(page.get_by_text(f"order-{MARKUP}")).to_be_visible()
         expect(page.get_by_role("definition").filter(has_text=own_trace(page))).to_be_visible()
         expect(page.get_by_label("Switch", exact=True)).to_have_value("bank")
@@ -263,11 +261,11 @@ def own_trace(page: Page) -> re.Pattern[str]:
     return re.compile(f"^{page.url.rsplit('/', 1)[1][:32]}$")
 
 
-def test_a_transaction_that_sleeps_is_cancelled(furnished: Furnished, chrome: Browser) -> None:
-    with opened(chrome, furnished.url) as page:
+def test_a_sleeping_transaction_is_cancelled(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, filled.url) as page:
         body = {"pipeline": "payment", "data": {"amount": 1}}
-        made = page.context.request.post(f"{furnished.url}/v1/transactions", data=body).json()
-        page.goto(f"{furnished.url}/#/transactions/{made['id']}")
+        made = page.context.request.post(f"{filled.url}/v1/transactions", data=body).json()
+        page.goto(f"{filled.url}/#/transactions/{made['id']}")
         expect(page.locator("main .badge", has_text="sleeping").first).to_be_visible()
         page.get_by_role("button", name="Cancel").click()
         page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
@@ -275,31 +273,31 @@ def test_a_transaction_that_sleeps_is_cancelled(furnished: Furnished, chrome: Br
         expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
-def test_any_id_is_found_with_its_history(furnished: Furnished, chrome: Browser) -> None:
-    with opened(chrome, furnished.url) as page:
+def test_any_id_is_found_with_its_history(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, filled.url) as page:
         expect(page.get_by_role("heading", name="Overview")).to_be_visible()
         page.keyboard.press("/")
-        page.keyboard.type(furnished.story.failed)
+        page.keyboard.type(filled.data.failed)
         page.keyboard.press("Enter")
         history = page.locator(".history li")
         expect(history.first).to_contain_text("started")
         expect(history.last).to_contain_text("the card was refused")
         page.get_by_role("link", name="Open").click()
         expect(page.locator(".steps .stopped")).to_contain_text("charge-card")
-        page.goto(f"{furnished.url}/#/search?id=nobody-knows-me")
+        page.goto(f"{filled.url}/#/search?id=nobody-knows-me")
         expect(page.get_by_role("heading", name="Not found")).to_be_visible()
 
 
 @pytest.mark.parametrize("name", ["nowhere", "constructor"])
-def test_an_address_that_nobody_knows_leads_to_the_overview(
-    furnished: Furnished, chrome: Browser, name: str
+def test_an_unknown_address_leads_to_the_overview(
+    filled: SystemWithData, chrome: Browser, name: str
 ) -> None:
-    with opened(chrome, f"{furnished.url}/#/{name}") as page:
+    with opened(chrome, f"{filled.url}/#/{name}") as page:
         expect(page.locator("main").get_by_text("Processes", exact=True).first).to_be_visible()
 
 
-def test_the_theme_is_chosen_and_remembered(furnished: Furnished, chrome: Browser) -> None:
-    with opened(chrome, furnished.url, theme="light") as page:
+def test_the_theme_is_chosen_and_remembered(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, filled.url, theme="light") as page:
         page.get_by_role("button", name="Theme: as the system").click()
         page.get_by_role("button", name="Theme: light").click()
         page.reload()
@@ -307,8 +305,8 @@ def test_the_theme_is_chosen_and_remembered(furnished: Furnished, chrome: Browse
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 22)"
 
 
-def test_everything_can_be_reached_by_keyboard(furnished: Furnished, chrome: Browser) -> None:
-    with opened(chrome, f"{furnished.url}/#/dispatch") as page:
+def test_everything_can_be_reached_by_keyboard(filled: SystemWithData, chrome: Browser) -> None:
+    with opened(chrome, f"{filled.url}/#/dispatch") as page:
         expect(page.get_by_role("heading", name="Dispatch", exact=True)).to_be_visible()
         page.keyboard.press("Tab")
         expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.dashboard.browser import browser, chromium, opened
-from tests.dashboard.building import PIPELINE, environment
+from tests.dashboard.harness import PIPELINE, environment
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 
@@ -31,14 +31,14 @@ def chrome() -> Iterator[Browser]:
 
 @contextmanager
 def api(**more: str) -> Iterator[tuple[ServerProcess, str]]:
-    """The API alone, and where it is."""
+    """Run the role api alone; yields its server and URL."""
     with ServerProcess(aof=True) as server:
         env = environment(server, f"t{secrets.token_hex(3)}:", **more)
         with RoleProcess(["serve", "api"], env, deadline_s=60) as role:
             yield server, f"http://127.0.0.1:{role.ports['http']}"
 
 
-def test_redis_away_is_said_and_the_page_recovers_by_itself(chrome: Browser) -> None:
+def test_a_banner_says_that_redis_is_away_and_the_page_recovers(chrome: Browser) -> None:
     with api() as (server, url), opened(chrome, url) as page:
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
         server.kill()
@@ -56,7 +56,7 @@ def test_redis_away_is_said_and_the_page_recovers_by_itself(chrome: Browser) -> 
             expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_an_api_that_went_away_is_said_too(chrome: Browser) -> None:
+def test_a_banner_says_that_the_api_does_not_answer_and_the_page_recovers(chrome: Browser) -> None:
     with ServerProcess(aof=True) as server:
         env = environment(server, f"t{secrets.token_hex(3)}:")
         with RoleProcess(["serve", "api"], env, deadline_s=60) as role:
@@ -70,7 +70,7 @@ def test_an_api_that_went_away_is_said_too(chrome: Browser) -> None:
                     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_a_token_is_asked_for_kept_in_the_tab_and_its_scope_is_told(chrome: Browser) -> None:
+def test_the_page_asks_for_a_token_and_stores_it_in_the_tab(chrome: Browser) -> None:
     tokens = "admin:ang_master,read:ang_looker"
     with api(ANGARIUM_HTTP__TOKENS=tokens) as (_, url), opened(chrome, url) as page:
         expect(page.get_by_role("heading", name="This Angarium wants a token")).to_be_visible()
@@ -92,7 +92,7 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_its_scope_is_told(chrome: Brow
         expect(page.get_by_label("Token")).to_be_visible()
 
 
-def test_an_empty_building_says_what_to_do_next(chrome: Browser) -> None:
+def test_an_empty_page_names_the_next_command(chrome: Browser) -> None:
     nothing_yet = {
         "": "angarium up module:app",
         "#/dispatch": "angarium serve worker --app module:app",
@@ -133,7 +133,7 @@ def put(url: str, body: object, method: str) -> None:
         assert answer.status < 300
 
 
-def test_a_missing_chromium_is_told_with_the_command_that_installs_it(
+def test_a_missing_chromium_is_reported_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "")

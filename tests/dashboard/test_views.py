@@ -61,9 +61,7 @@ async def walk(ask: Ask, path: str, member: str, **parameters: Any) -> list[Any]
     raise AssertionError("the list has no end")
 
 
-async def test_keys_are_walked_through_with_their_owners(
-    any_redis_url: str, tmp_path: Path
-) -> None:
+async def test_all_keys_are_listed_with_their_owners(any_redis_url: str, tmp_path: Path) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
         store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
         await store.touch("one")
@@ -75,9 +73,7 @@ async def test_keys_are_walked_through_with_their_owners(
         assert {(row["uid"], row["pending"]) for row in found} == {("one", 1)}
 
 
-async def test_conversations_with_something_waiting_are_walked_through(
-    any_redis_url: str, tmp_path: Path
-) -> None:
+async def test_all_waiting_conversations_are_listed(any_redis_url: str, tmp_path: Path) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
         settings = runtime.settings.group(ConversationsSettings)
         manager = MessageSyncManager(ConversationStore(runtime), settings)
@@ -98,14 +94,14 @@ async def test_conversations_with_something_waiting_are_walked_through(
         assert {row["conversationId"] for row in requests} == {f"c{n}" for n in range(20)}
 
 
-async def test_queues_and_sessions_are_walked_through(any_redis_url: str, tmp_path: Path) -> None:
+async def test_all_queues_and_sessions_are_listed(any_redis_url: str, tmp_path: Path) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
         store = PickupStore(runtime)
         for partition in store.partitions:
             await store.sessions.renew_gateway(partition)
         for number in range(15):
             await store.add(f"default:away{number}", f"m{number}", "did:example:anna", b"{}")
-            await store.sessions.open(f"shop:here{number}", "s", "k")
+            await store.sessions.open(f"shop:system{number}", "s", "k")
         queues = await walk(ask, "/v1/pickup/queues", "queues", limit=4)
         assert {row["connection_id"] for row in queues} == {f"away{n}" for n in range(15)}
         assert {(row["pending"], row["live"]) for row in queues} == {(1, False)}
@@ -114,7 +110,7 @@ async def test_queues_and_sessions_are_walked_through(any_redis_url: str, tmp_pa
         assert len({row["connection_id"] for row in sessions}) == 15
 
 
-async def test_queues_that_went_to_the_database_are_listed_behind_the_others(
+async def test_queues_in_the_database_are_listed_after_the_others(
     redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(redis_url, tmp_path) as (runtime, ask):
@@ -140,7 +136,7 @@ async def test_queues_that_went_to_the_database_are_listed_behind_the_others(
             await eventually(moved, 60)
 
 
-async def test_transactions_are_walked_through_in_redis_and_then_in_the_archive(
+async def test_all_transactions_are_listed_from_redis_and_then_from_the_archive(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
@@ -180,7 +176,7 @@ def _renamed(transaction: Any, id: str) -> Any:
     )
 
 
-async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
+async def test_a_scheduled_webhook_is_listed_with_its_next_attempt(
     any_redis_url: str, tmp_path: Path
 ) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
@@ -195,7 +191,7 @@ async def test_a_webhook_that_is_due_is_listed_with_its_next_try(
         assert all(row["next_ms"] > 1_700_000_000_000 for row in found)
 
 
-async def test_what_is_no_mark_or_no_number_is_refused(redis_url: str, tmp_path: Path) -> None:
+async def test_an_invalid_cursor_or_limit_is_refused(redis_url: str, tmp_path: Path) -> None:
     lists = ("/v1/routing/keys", "/v1/conversations", "/v1/pickup/queues", "/v1/pickup/sessions",
              "/v1/transaction-webhooks")  # fmt: skip
     async with asked(redis_url, tmp_path) as (_, ask):
@@ -255,7 +251,7 @@ async def test_a_browser_gets_the_page_and_a_program_the_links(
         await api.stop(30)
 
 
-def test_the_page_asks_nobody_else_and_runs_nothing_from_outside_its_files() -> None:
+def test_the_page_loads_and_runs_only_its_own_files() -> None:
     from angarium.server.dashboard.page import MEDIA, STATIC
 
     for path in STATIC.rglob("*"):

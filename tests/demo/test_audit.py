@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from angarium.demo.audit import AuditResult, JournalAudit, percentiles
-from angarium.runtime.journal import Entry, Event
+from angarium.runtime.journal import Event, JournalEntry
 
 Row = tuple[str, str, str, dict[str, Any]]
 
@@ -40,7 +40,9 @@ def journal_rows(messages: int = 2) -> list[Row]:
 def audit(rows: Iterable[Row], published: int = 2) -> AuditResult:
     journal_audit = JournalAudit()
     for at, (module, event, subject, more) in enumerate(rows):
-        journal_audit.read(Entry(f"{at}-0", module, at, "a", at, [Event(event, subject, **more)]))
+        journal_audit.read(
+            JournalEntry(f"{at}-0", module, at, "a", at, [Event(event, subject, **more)])
+        )
     return journal_audit.result(published, 2)
 
 
@@ -118,7 +120,9 @@ def test_a_reply_accepted_after_a_later_one_was_sent_is_in_order() -> None:
 def test_messages_received_out_of_the_queues_order_are_counted() -> None:
     journal_audit = JournalAudit()
     for at, (module, event, subject, more) in enumerate(journal_rows()):
-        journal_audit.read(Entry(f"{at}-0", module, at, "a", at, [Event(event, subject, **more)]))
+        journal_audit.read(
+            JournalEntry(f"{at}-0", module, at, "a", at, [Event(event, subject, **more)])
+        )
     queue = ["lr0a", "lr0b", "lr1a", "lr1b"]
     assert journal_audit.seen_out_of_order("default:anna", queue) == 0
     assert journal_audit.seen_out_of_order("default:anna", ["lr0b", "lr0a", "lr1a", "lr1b"]) == 1

@@ -23,9 +23,10 @@ import pytest
 import redis
 from angarium.lake.query import ask
 from angarium.lake.schemas import TABLES
+from angarium.lake.settings import LakeSettings
 from angarium.lake.tables import Lake
 from angarium.runtime.journal import Journal
-from angarium.settings import Settings
+from angarium.runtime.settings import CommonSettings as Settings
 from tests.faults.lake_processes import Cluster, Driver, cluster_environment, kill_when_there
 from tests.faults.profile import LONG, rounds
 from tests.kit.eventually import NeverTrue, eventually
@@ -112,7 +113,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "ANGARIUM_PREFIX": settings.prefix,
         "ANGARIUM_HOME": str(settings.home),
         "ANGARIUM_LAKE_URL": settings.lake_url,
-        "ANGARIUM_LAKE__ARCHIVE": str(settings.lake.archive),
+        "ANGARIUM_LAKE__ARCHIVE": str(settings.group(LakeSettings).archive),
     }  # fmt: skip
 
 
@@ -165,7 +166,7 @@ async def undisturbed(settings: Settings, folder: Path) -> Lake:
     told = settings.model_copy(
         update={
             "lake_url": str(folder / "undisturbed"),
-            "lake": settings.lake.model_copy(update={"archive": False}),
+            "lake": settings.group(LakeSettings).model_copy(update={"archive": False}),
         }
     )
     driver = lake_run(told, folder / "log", "--once", env={})

@@ -1,8 +1,8 @@
-"""Waiting for things to become true: the only place where a test may sleep.
+"""Waits until a condition is true: the only file of the tests that may sleep.
 
-`eventually` and `wait_until` look again at short intervals and fail with what they saw last.
-A condition holds when it returns something truthy; an AssertionError in it means "not yet".
-`Signal` needs no looking: it is raised by the code under test and counted.
+`eventually` and `wait_until` check a condition at short intervals; their error contains its last
+result. A condition holds when it returns a true value; an AssertionError in it means "not yet".
+`Signal` does not poll: the code under test fires it, and the test waits for the n-th time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a fault run did, and the verdict on it.
+"""Records what a fault run sent and received, and checks it.
 
-Every process of a run records what it sent and received; the checker says what was lost,
-doubled or out of order. Times come from the machine's monotonic clock, which all processes
-share. Records go to a file by one append each, so a killed writer damages at most its last
-one, and that is counted. A history in which nothing was sent is never good.
+Every process of a run records what it sent and received. The check finds what was lost, doubled or
+out of order. Times come from the machine's monotonic clock, which all processes share. Each record
+is one append to a file, so a killed writer damages at most its last record, which is counted. A
+history without sent operations is never good.
+
 
     python -m tests.kit.history run/*.jsonl
 """
@@ -20,7 +21,7 @@ from typing import Self
 
 import msgspec
 
-from tests.kit.verdict import Record, Verdict, judge
+from tests.kit.verdict import Record, Verdict, check_records
 
 __all__ = ["History", "Record", "Verdict", "main"]
 
@@ -85,7 +86,7 @@ class History:
     def check(self, *, stall_ms_max: float | None = None) -> Verdict:
         """The verdict; with `stall_ms_max` a longer stall is a failure too."""
         gathered = self._gathered()
-        return judge(gathered.records(), torn=gathered._torn, stall_ms_max=stall_ms_max)
+        return check_records(gathered.records(), torn=gathered._torn, stall_ms_max=stall_ms_max)
 
     def _gathered(self) -> History:
         return self if self._path is None else History.read(self._path)

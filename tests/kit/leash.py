@@ -1,9 +1,9 @@
-"""A child process that can't outlive the process which started it.
+"""A child process that ends with the process that started it.
 
-A test run may end by kill -9, and then no `finally` of ours runs. Beside every child stands
-a small shell that reads a pipe held by us: when we are gone the pipe ends, and the shell kills
-the child's whole process group and removes its scratch folder. The child itself waits for a
-go-ahead that is only given once the shell stands, so there is no moment without it.
+A test run may end by kill -9, and then no `finally` runs. So every child has a watcher: a small
+shell that reads a pipe from this process. When this process ends, the pipe ends, and the shell
+kills the child's process group and removes its scratch folder. The child waits for a line on its
+stdin, which is written only after the shell has started.
 (PR_SET_PDEATHSIG is not used: it fires when the *thread* that forked ends, and is Linux only.)
 """
 
@@ -25,7 +25,7 @@ Output = int | IO[bytes]
 
 
 class LeashedProcess:
-    """One child in its own process group. `close` is safe to call again, and always reaps."""
+    """One child in its own process group. `close` reaps the child and may be called again."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class LeashedProcess:
         return self.process.wait(timeout_s)
 
     def close(self) -> None:
-        """Kill what is left of the group, reap the child and take the watcher away."""
+        """Kill the process group, reap the child and end the watcher."""
+
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()

@@ -1,7 +1,7 @@
-"""What a child process prints, kept within bounds.
+"""Collects the last lines of a child process's output.
 
-One thread reads both pipes until told to stop, so the child never blocks on a full pipe, and
-a grandchild that inherited a pipe can't hold us up. Only the last lines are kept.
+One thread reads both pipes until `close`, so the child never blocks on a full pipe, and a
+grandchild that inherited a pipe does not block the test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 LINES_MAX = 20_000
 LINE_BYTES_MAX = 65_536
 READ_BYTES = 65_536
-LOOK_S = 0.2  # the end of a process makes no noise when a grandchild holds its pipes
+LOOK_S = 0.2  # polled, because a pipe does not end with the process if a grandchild has it
 
 
 class Output:
@@ -47,11 +47,11 @@ class Output:
         deadline_s: float,
         alive: Callable[[], bool],
     ) -> bool:
-        """Wait until the lines of stdout satisfy the condition; False when they can't any more.
+        """Wait until the lines of stdout satisfy the condition.
 
-        They can't when the deadline has passed, or the process has ended and its last words
-        are read.
+        False if the deadline has passed, or if the process has ended and all its output is read.
         """
+
         give_up = time.monotonic() + deadline_s
         while True:
             ended = not alive()

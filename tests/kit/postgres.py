@@ -1,10 +1,10 @@
-"""A real PostgreSQL from a wheel, to be killed and started again by tests.
+"""A real PostgreSQL from a wheel that tests kill and restart.
 
-Each one has a loopback port, a password and a temporary folder of its own, keeps them over
-`restart`, and is gone with its folder when the block ends or the test run dies. No PostgreSQL of
-the system is used, so every machine tests the same version. PostgreSQL refuses to run as root:
-then it runs as `nobody`. It does not fsync: a killed process leaves its writes with the system,
-and a test can't pull the plug.
+Each server has its own loopback port, password and temporary folder and keeps them over `restart`.
+The server and its folder are removed when the block ends or the test run dies. The system's
+PostgreSQL is not used, so every machine tests the same version. PostgreSQL refuses to run as root;
+then it runs as `nobody`. fsync is off: writes of a killed process stay in the system's cache, and
+tests do not simulate a power failure.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class PostgresFailed(Exception):
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """A few bytes by which PostgreSQL tells whether someone still uses its folder.
+    """A few bytes by which PostgreSQL tells whether another process uses its folder.
 
-    They outlive a killed process, and a machine has module for only some thousands of them.
+    They remain after a kill, and a machine allows only some thousands of them.
     """
 
     identifier: int | None
@@ -140,7 +140,7 @@ class PostgresProcess:
             env=_environment(),
         )
         if done.returncode != 0:
-            raise PostgresFailed(self._story(done.stderr.strip()))
+            raise PostgresFailed(self._failure_message(done.stderr.strip()))
         return done.stdout.strip()
 
     def kill(self) -> None:
@@ -222,7 +222,7 @@ class PostgresProcess:
         finally:
             process.close()
         if code != 0:
-            raise PostgresFailed(self._story(f"initdb ended with {code}"))
+            raise PostgresFailed(self._failure_message(f"initdb ended with {code}"))
 
     def _start_somewhere(self) -> None:
         """Another process may take the port between our look and the server's bind."""
@@ -252,14 +252,14 @@ class PostgresProcess:
             wait_until(self._is_ready, START_DEADLINE_S, ignoring=(FileNotFoundError,))
         except NeverTrue as error:
             self._drop()
-            raise PostgresFailed(self._story("the server is not ready")) from error
+            raise PostgresFailed(self._failure_message("the server is not ready")) from error
         except BaseException:
             self._drop()
             raise
 
     def _is_ready(self) -> bool:
         if not self.alive:
-            raise PostgresFailed(self._story("the server ended while starting"))
+            raise PostgresFailed(self._failure_message("the server ended while starting"))
         lines = (self._data / "postmaster.pid").read_text().split("\n")
         # The first line tells our server's file from one that a killed server left behind.
         return lines[0] == str(self.pid) and len(lines) > 7 and lines[7].strip() == "ready"
@@ -282,7 +282,7 @@ class PostgresProcess:
             self._process.close()
             self._process = None
 
-    def _story(self, problem: str) -> str:
+    def _failure_message(self, problem: str) -> str:
         return f"{problem} (port {self.port}); its log ends:\n{self.log_tail()}"
 
 

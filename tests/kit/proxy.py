@@ -1,11 +1,10 @@
-"""A TCP proxy that misbehaves when told to.
+"""A TCP proxy that injects faults between a client and a server on the loopback.
 
-It stands between a client and a server on the loopback. Faults are set while connections are
-open and act on them at once. All methods are for the loop's own thread; `ThreadedFaultProxy`
-is the same for tests without a loop.
+Faults are set while connections are open and take effect at once. All methods must be called in the
+loop's thread; `ThreadedFaultProxy` is for tests without a loop.
 
-Bytes that `half_open` swallowed never come back, so `heal` cuts the connections that lost
-some: a stream with a hole in it is a fault no network makes.
+`half_open` discards bytes, so `heal` resets the connections that lost some: a TCP stream never has
+a gap.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Roles as real processes, to be killed and paused.
+"""Roles as real processes that tests kill and pause.
 
-A role runs as a user would run it, in an environment that holds nothing of the parent's
-settings, with a home folder of its own unless the test gives one, and is gone with everything
-it started when the block ends or the test run dies.
+A role runs as a user would run it. Its environment contains none of the parent's settings, and it
+has its own home folder unless the test gives one. The role and its child processes end when the
+block ends or the test run dies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READY_DEADLINE_S = 30.0
 TERMINATE_DEADLINE_S = 15.0
 TAIL_LINES = 40
 ROOT = Path(__file__).parents[2]
-# Two runs on one machine must not meet.
+# Two runs on one machine must not use the same port.
 ANY_PORT = {
     "ANGARIUM_HTTP__PORT": "0",
     "ANGARIUM_PICKUP__PORT": "0",
@@ -109,8 +109,9 @@ class RoleProcess:
 
     @property
     def ports(self) -> dict[str, int]:
-        """By name, from all readiness lines. The one to come last would win where two roles
-        have a port of one name, as `api` and `relay` have: `port_of` tells them apart."""
+        """Ports by name, from all readiness lines. Raises if two roles have a port of the same
+        name, as `api` and `relay` have; then use `port_of`."""
+
         found: dict[str, int] = {}
         for line in self.readiness():
             for name, port in line["ports"].items():
@@ -126,7 +127,7 @@ class RoleProcess:
             return [int(line["ports"][name]) for line in ready if name in line["ports"]]
 
         if not self._wait_for(lambda lines: bool(found(lines)), self._deadline_s):
-            raise RoleFailed(self._story(f"{role} has no port {name!r}"))
+            raise RoleFailed(self._failure_message(f"{role} has no port {name!r}"))
         return found(self.lines())[0]
 
     def lines(self) -> list[str]:
@@ -142,7 +143,7 @@ class RoleProcess:
     def wait_line(self, wanted: Callable[[str], bool], deadline_s: float = 10.0) -> str:
         """Wait for a line of stdout, also one that is already there, and return it."""
         if not self._wait_for(lambda lines: any(map(wanted, lines)), deadline_s):
-            raise RoleFailed(self._story(f"the line did not come within {deadline_s} s"))
+            raise RoleFailed(self._failure_message(f"the line did not come within {deadline_s} s"))
         return next(filter(wanted, self.lines()))
 
     def kill(self) -> None:
@@ -164,7 +165,7 @@ class RoleProcess:
         try:
             code = self._running().wait(deadline_s)
         except subprocess.TimeoutExpired:
-            raise RoleFailed(self._story(f"still running after {deadline_s} s")) from None
+            raise RoleFailed(self._failure_message(f"still running after {deadline_s} s")) from None
         self._collected().drain()
         return code
 
@@ -222,7 +223,7 @@ class RoleProcess:
         if wanted == 0:
             return
         if not self._wait_for(lambda lines: len(_readiness(lines)) >= wanted, self._deadline_s):
-            raise RoleFailed(self._story(f"not ready within {self._deadline_s} s"))
+            raise RoleFailed(self._failure_message(f"not ready within {self._deadline_s} s"))
 
     def _wait_for(self, condition: Callable[[list[str]], bool], deadline_s: float) -> bool:
         return self._collected().wait_for(condition, deadline_s, alive=lambda: self.alive)
@@ -237,7 +238,7 @@ class RoleProcess:
             raise RoleFailed("not started: use the role as a context manager")
         return self._output
 
-    def _story(self, problem: str) -> str:
+    def _failure_message(self, problem: str) -> str:
         code = self.returncode
         state = "running" if code is None else f"ended with {code}"
         tail = "\n".join(self.stderr()[-TAIL_LINES:]) or "(nothing)"

@@ -55,17 +55,17 @@ class SentinelProcess:
 
     def failover(self, deadline_s: float = DEADLINE_S) -> ServerProcess:
         """kill -9 the primary and wait until all sentinels name the new one; returns that."""
-        lost, heir = self.primary, self.replica
+        lost, new_primary = self.primary, self.replica
         lost.kill()
         watching = [sentinel for sentinel in self.sentinels if sentinel.alive]
         wait_until(
-            lambda: all(self.primary_port(sentinel) == heir.port for sentinel in watching),
+            lambda: all(self.primary_port(sentinel) == new_primary.port for sentinel in watching),
             deadline_s,
             ignoring=UNREACHABLE,
         )
-        heir.wait_for("role:master", lambda info: info["role"] == "master", deadline_s)
-        self.primary, self.replica = heir, lost
-        return heir
+        new_primary.wait_for("role:master", lambda info: info["role"] == "master", deadline_s)
+        self.primary, self.replica = new_primary, lost
+        return new_primary
 
     def rejoin(self, deadline_s: float = DEADLINE_S) -> ServerProcess:
         """Start the killed one again and wait until it follows the new primary."""

@@ -1,8 +1,8 @@
-"""A real Valkey or Redis process, to be hurt by tests.
+"""A real Valkey or Redis process that tests kill, pause and restart.
 
-Each one has a loopback port and a temporary folder of its own, keeps both over `restart`, and
-is gone with its folder when the block ends or the test run dies. Nothing is shared, so runs in
-parallel do not collide. `client` is redis-py on purpose: an independent witness.
+Each server has its own loopback port and temporary folder and keeps both over `restart`. The server
+and its folder are removed when the block ends or the test run dies. Nothing is shared, so parallel
+runs do not collide. `client` is redis-py, so that tests do not check our client with itself.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ServerProcess:
 
         def holds() -> bool:
             if not self.alive:
-                raise ServerFailed(self._story(f"the server ended before {what}"))
+                raise ServerFailed(self._failure_message(f"the server ended before {what}"))
             return condition(client.info())
 
         try:
@@ -170,7 +170,7 @@ class ServerProcess:
                 # A sentinel that turns a server round throws all its clients out.
                 wait_until(holds, deadline_s, ignoring=UNREACHABLE)
         except NeverTrue as error:
-            raise ServerFailed(self._story(f"no {what} within {deadline_s} s")) from error
+            raise ServerFailed(self._failure_message(f"no {what} within {deadline_s} s")) from error
 
     def log_tail(self, lines_max: int = 20) -> str:
         path = self.folder / "server.log"
@@ -237,7 +237,7 @@ class ServerProcess:
 
         def answers() -> bool:
             if not self.alive:
-                raise ServerFailed(self._story("the server ended while starting"))
+                raise ServerFailed(self._failure_message("the server ended while starting"))
             info = client.info()
             # The pid tells our server from a stranger who has the same port.
             ours = info["process_id"] == self.pid
@@ -246,7 +246,7 @@ class ServerProcess:
         try:
             wait_until(answers, START_DEADLINE_S, ignoring=UNREACHABLE)
         except NeverTrue as error:
-            raise ServerFailed(self._story("the server is not ready")) from error
+            raise ServerFailed(self._failure_message("the server is not ready")) from error
         finally:
             client.close()
 
@@ -281,7 +281,7 @@ class ServerProcess:
             self._process.close()
             self._process = None
 
-    def _story(self, problem: str) -> str:
+    def _failure_message(self, problem: str) -> str:
         return f"{problem} (port {self._port}); its log ends:\n{self.log_tail()}"
 
 

@@ -1,4 +1,4 @@
-"""The judgement of a history: pure, records in and a verdict out.
+"""Checks the records of a history and returns a verdict. No I/O.
 
 Every accepted operation must arrive exactly once, and first arrivals of one key must come in
 the order in which that key's operations were sent. One pass over lists: a million
@@ -101,27 +101,27 @@ class Verdict:
         return "STALLED" if self.stalled else "ok"
 
 
-def judge(
+def check_records(
     records: Sequence[Record], *, torn: int = 0, stall_ms_max: float | None = None
 ) -> Verdict:
     """The verdict on records sorted by time."""
-    ledger = _Ledger()
+    checker = _Checker()
     for record in records:
-        ledger.enter(record)
+        checker.enter(record)
     last_ns = records[-1].at_ns if records else 0
-    marks = ledger.marks
+    flags = checker.flags
     return Verdict(
-        operations=sum(1 for mark in marks if mark & ACCEPTED),
-        received=ledger.received,
-        faults=dict(ledger.faults),
-        lost=ledger.finding(lambda mark: mark & (ACCEPTED | ARRIVED) == ACCEPTED),
-        doubled=ledger.finding(lambda mark: mark & DOUBLED),
-        out_of_order=ledger.named(ledger.overtaken()),
-        unexpected=ledger.finding(lambda mark: not mark & MENTIONED),
-        wrong_key=ledger.named(ledger.strayed()),
-        unknown=sum(1 for mark in marks if mark & MENTIONED and not mark & ACCEPTED),
+        operations=sum(1 for flag in flags if flag & ACCEPTED),
+        received=checker.received,
+        faults=dict(checker.faults),
+        lost=checker.finding(lambda flag: flag & (ACCEPTED | ARRIVED) == ACCEPTED),
+        doubled=checker.finding(lambda flag: flag & DOUBLED),
+        out_of_order=checker.named(checker.out_of_order()),
+        unexpected=checker.finding(lambda flag: not flag & MENTIONED),
+        wrong_key=checker.named(checker.with_wrong_key()),
+        unknown=sum(1 for flag in flags if flag & MENTIONED and not flag & ACCEPTED),
         torn=torn,
-        longest_stall_ms=ledger.longest_stall_ns(last_ns) / 1e6,
+        longest_stall_ms=checker.longest_stall_ns(last_ns) / 1e6,
         duration_s=(last_ns - records[0].at_ns) / 1e9 if records else 0.0,
         stall_ms_max=stall_ms_max,
     )
@@ -130,8 +130,8 @@ def judge(
 MENTIONED, ACCEPTED, ARRIVED, DOUBLED = 1, 2, 4, 8
 
 
-class _Ledger:
-    """The books of one pass: what was sent, what came, and how long nothing came.
+class _Checker:
+    """State of one pass: what was sent, what arrived, and the longest time without an arrival.
 
     An operation is a number, given at its first record, so that a record costs one look-up
     of a string and the rest is lists.
@@ -139,7 +139,7 @@ class _Ledger:
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        self.marks = bytearray()
+        self.flags = bytearray()
         self.turns: list[int] = []  # by number: the place in the order of sending
         self.keys: list[str | None] = []  # by number: the key it was sent with
         self.arrivals: list[tuple[int, Record]] = []  # first ones only
@@ -155,26 +155,26 @@ class _Ledger:
         if kind == "fault":
             self.faults[record.id] += 1
             return
-        number = self.numbers.setdefault(record.id, len(self.marks))
-        if number == len(self.marks):
-            self.marks.append(0)
+        number = self.numbers.setdefault(record.id, len(self.flags))
+        if number == len(self.flags):
+            self.flags.append(0)
             self.turns.append(-1)
             self.keys.append(None)
         if kind == "received":
             self._arrive(number, record)
             return
-        if not self.marks[number] & MENTIONED:
-            self.marks[number] |= MENTIONED
+        if not self.flags[number] & MENTIONED:
+            self.flags[number] |= MENTIONED
             self.turns[number] = self._turn
             self.keys[number] = record.key
             self._turn += 1
-        if kind == "sent" and not self.marks[number] & ACCEPTED:
+        if kind == "sent" and not self.flags[number] & ACCEPTED:
             self._accept(number, record.at_ns)
 
     def _accept(self, number: int, at_ns: int) -> None:
-        self.marks[number] |= ACCEPTED
+        self.flags[number] |= ACCEPTED
         # It may have arrived before its sender was told that it was accepted.
-        if not self.marks[number] & ARRIVED:
+        if not self.flags[number] & ARRIVED:
             if self._outstanding == 0:
                 self._waiting_since_ns = at_ns
             self._outstanding += 1
@@ -185,22 +185,23 @@ class _Ledger:
         if self._outstanding and at_ns - self._waiting_since_ns > self._stall_ns:
             self._stall_ns = at_ns - self._waiting_since_ns
         self._waiting_since_ns = at_ns
-        mark = self.marks[number]
-        if mark & ARRIVED:
-            self.marks[number] = mark | DOUBLED
+        flag = self.flags[number]
+        if flag & ARRIVED:
+            self.flags[number] = flag | DOUBLED
             return
-        self.marks[number] = mark | ARRIVED
+        self.flags[number] = flag | ARRIVED
         self.arrivals.append((number, record))
-        if mark & ACCEPTED:
+        if flag & ACCEPTED:
             self._outstanding -= 1
 
     def longest_stall_ns(self, end_ns: int) -> int:
-        """What is outstanding at the end has waited until the end."""
+        """Operations that are outstanding at the end have waited until the end."""
+
         tail_ns = end_ns - self._waiting_since_ns if self._outstanding else 0
         return max(self._stall_ns, tail_ns)
 
     def finding(self, wrong: Callable[[int], object]) -> Finding:
-        return self.named([number for number, mark in enumerate(self.marks) if wrong(mark)])
+        return self.named([number for number, flag in enumerate(self.flags) if wrong(flag)])
 
     def named(self, numbers: Sequence[int]) -> Finding:
         if not numbers:
@@ -208,8 +209,8 @@ class _Ledger:
         names = list(self.numbers)  # in the order of their numbers
         return Finding(len(numbers), tuple(names[number] for number in numbers[:NAMES_MAX]))
 
-    def strayed(self) -> list[int]:
-        """What was received under a key it was not sent with."""
+    def with_wrong_key(self) -> list[int]:
+        """Operations that arrived under another key than they were sent with."""
         return [
             number
             for number, record in self.arrivals
@@ -218,8 +219,8 @@ class _Ledger:
             and record.key != self.keys[number]
         ]
 
-    def overtaken(self) -> list[int]:
-        """What arrived after something of its key that was sent later."""
+    def out_of_order(self) -> list[int]:
+        """Operations that arrived after a later operation of the same key."""
         by_key: dict[str, list[tuple[int, Record]]] = {}
         for arrival in self.arrivals:
             key = self.keys[arrival[0]]

@@ -28,7 +28,7 @@ async def test_sleepers_wake_in_order_of_time_then_of_falling_asleep() -> None:
     assert woken[-1] == ("c", 3.0)
 
 
-async def test_one_who_sleeps_again_is_woken_again_in_the_same_advance() -> None:
+async def test_a_sleeper_that_sleeps_again_is_woken_again_in_the_same_advance() -> None:
     clock = FakeClock()
     ticks: list[float] = []
 

@@ -101,7 +101,7 @@ def test_an_attempt_of_unknown_outcome_may_arrive_or_not() -> None:
     assert (verdict.operations, verdict.unknown) == (1, 2)
 
 
-def test_an_arrival_before_its_acknowledgement_is_no_stall_and_no_stranger() -> None:
+def test_an_arrival_before_its_acknowledgement_is_neither_a_stall_nor_unexpected() -> None:
     verdict = history(("received", "1"), ("sent", "1"), ("fault", "kill")).check()
     assert verdict.ok
     assert verdict.longest_stall_ms == 0
@@ -124,7 +124,7 @@ def test_what_never_came_stalls_until_the_end() -> None:
     assert made.check().longest_stall_ms == 90
 
 
-def test_names_are_bounded_and_the_table_fits_a_glance() -> None:
+def test_the_number_of_named_operations_is_limited() -> None:
     verdict = history(*[("sent", f"id-{n}") for n in range(5_000)], ("fault", "kill")).check()
     assert verdict.lost.count == 5_000
     assert len(verdict.lost.names) == 10

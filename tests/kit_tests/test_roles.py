@@ -76,7 +76,7 @@ def test_a_role_that_ignores_sigterm_fails_the_test_and_is_still_cleaned_up() ->
     assert not is_running(pid)
 
 
-def test_a_role_that_dies_at_the_start_shows_its_last_words() -> None:
+def test_a_role_that_dies_at_the_start_shows_its_last_output() -> None:
     program = "import sys; print('no such setting: x', file=sys.stderr); sys.exit(2)"
     with pytest.raises(RoleFailed, match=r"(?s)ended with 2.*stderr ends:\nno such setting: x"):
         RoleProcess(["-c", program]).__enter__()

@@ -122,7 +122,7 @@ def test_a_replica_copies_follows_and_can_be_promoted() -> None:
             assert replica.client().set("x", "1") is True
 
 
-def test_a_taken_port_is_named_when_it_was_asked_for() -> None:
+def test_a_requested_port_that_is_taken_is_an_error() -> None:
     with ServerProcess() as first, pytest.raises(ServerFailed, match=f"port {first.port}"):
         ServerProcess(port=first.port).__enter__()
 
@@ -141,7 +141,7 @@ def test_a_wrong_setting_fails_with_the_server_s_own_words() -> None:
         ServerProcess(config={"no-such-setting": "1"}).__enter__()
 
 
-def test_kill_9_of_the_test_run_takes_its_servers_along() -> None:
+def test_kill_9_of_the_test_run_ends_its_servers() -> None:
     program = (
         "import os, signal\n"
         "from tests.kit.server import ServerProcess\n"

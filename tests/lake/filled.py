@@ -17,7 +17,7 @@ from angarium.lake.pipeline import Pipeline
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
 from angarium.runtime.runtime import Runtime
-from angarium.settings import Settings
+from angarium.runtime.settings import CommonSettings as Settings
 from tests.kit.clock import FakeClock
 from tests.kit.server import ServerProcess
 from tests.lake.traffic import traffic

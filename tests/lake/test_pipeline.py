@@ -23,7 +23,7 @@ from angarium.lake.schemas import EVENTS, INTERVALS_S, TABLES
 from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake, LakeMismatch, LakeTable
 from angarium.runtime import keys as runtime_keys
-from angarium.settings import Settings
+from angarium.runtime.settings import CommonSettings as Settings
 from angarium.transactions import keys as transactions_keys
 from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionFinished

@@ -16,7 +16,7 @@ from angarium.lake.tables import Lake, LakeTable
 from angarium.lake.user_jobs import jobs_of
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import SettingInvalid
-from angarium.settings import Settings
+from angarium.runtime.settings import CommonSettings as Settings
 from tests.kit.sample import sample_settings
 from tests.lake.filled import SLOW_START, STARTS_MAX
 from tests.lake.test_pipeline import client_of

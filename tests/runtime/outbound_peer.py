@@ -1,4 +1,4 @@
-"""A server for tests of requests to strangers: it does on each connection what the test says."""
+"""An HTTP server for the tests of outbound requests; each test scripts its connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Talk = Callable[["Peer", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 
 
 class Peer:
-    """A server that does on each connection what the test says, and writes down what it saw."""
+    """Runs the test's script on each connection and records the requests."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk

@@ -1,4 +1,4 @@
-"""A service that writes down what happens to it, for the tests of `runtime/service.py`."""
+"""A service that records its hook calls, for the tests of `runtime/service.py`."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from tests.kit.eventually import Signal
 
 
 class Recorder(Service):
-    """Writes down its hooks; a test may replace any of them."""
+    """Records its hook calls; a test may add code to three of them."""
 
     def __init__(self, name: str = "recorder", clock: FakeClock | None = None) -> None:
         super().__init__(name, clock=clock)
-        self.story: list[str] = []
+        self.hooks_called: list[str] = []
         self.starting: Callable[[], Awaitable[None]] | None = None
         self.stopping: Callable[[], Awaitable[None]] | None = None
         self.closing: Callable[[], Awaitable[None]] | None = None
 
     async def on_start(self) -> None:
-        self.story.append("start")
+        self.hooks_called.append("start")
         self.ports = {"http": 1}
         if self.starting is not None:
             await self.starting()
 
     async def on_quiet(self) -> None:
-        self.story.append("quiet")
+        self.hooks_called.append("quiet")
 
     async def on_stop(self) -> None:
-        self.story.append("stop")
+        self.hooks_called.append("stop")
         if self.stopping is not None:
             await self.stopping()
         await super().on_stop()
 
     async def on_close(self) -> None:
-        self.story.append("close")
+        self.hooks_called.append("close")
         if self.closing is not None:
             await self.closing()
 
 
 @dataclass
 class Block:
-    """Something that waits for ever, and can be watched doing it."""
+    """An async function that waits until `release`, and signals its start and cancellation."""
 
     entered: Signal = field(default_factory=Signal)
     cancelled: Signal = field(default_factory=Signal)

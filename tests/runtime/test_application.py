@@ -293,7 +293,7 @@ def test_an_error_inside_the_module_is_not_taken_for_a_missing_module(
 
 
 def test_the_package_offers_the_class_and_nothing_it_does_not_have() -> None:
-    # What users get is this class with the clients of all modules added, which the core can't know.
+    # The public class adds the clients of all modules, which the runtime does not import.
     assert issubclass(angarium.Angarium, Angarium)
     names: dict[str, object] = {}
     exec("from angarium import *", names)

@@ -79,7 +79,7 @@ async def test_a_longer_body_is_refused(chunks: tuple[bytes, ...]) -> None:
         await read_bytes(request_of(*chunks), 5)
 
 
-async def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:
+async def test_a_client_that_disconnects_in_its_body_gets_input_invalid() -> None:
     with pytest.raises(InputInvalid, match="the connection ended before the body did"):
         await read_bytes(request_of(b"12", None), 5)
 
@@ -109,7 +109,7 @@ def test_a_body_that_can_not_be_used_is_the_senders_fault(body: bytes) -> None:
     assert problem_of(caught.value).status_code == 400
 
 
-def test_an_error_does_not_give_a_long_body_back() -> None:
+def test_an_error_does_not_quote_a_long_body() -> None:
     body = b'{"name":"x","%s":1}' % (b"long" * 100_000)
     with pytest.raises(InputInvalid) as caught:
         decode(body, Colour)
@@ -314,7 +314,7 @@ def test_the_page_is_valid_and_holds_every_operation_with_its_shapes() -> None:
     assert list(sharing["responses"]["404"]["content"]) == [PROBLEM]
 
 
-def test_the_page_of_no_faces_is_valid() -> None:
+def test_the_page_without_apis_is_valid() -> None:
     page = page_of()
     check_page(page)
     assert page["paths"] == {}
@@ -430,7 +430,7 @@ async def test_operations_answer_and_their_errors_are_problems(redis_url: str) -
         assert json.loads(rest) == {"part": 7, "rest": "a/b"}
 
 
-async def test_a_method_a_path_does_not_know_is_told_all_that_it_knows(redis_url: str) -> None:
+async def test_a_wrong_method_gets_the_list_of_allowed_methods(redis_url: str) -> None:
     async with serving(redis_url) as port:
         status, top, _ = await ask(port, "PUT", "/v1/colours")
         (allow,) = [line for line in top.splitlines() if line.startswith("allow:")]

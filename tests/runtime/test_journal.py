@@ -81,7 +81,7 @@ async def test_past_the_size_limit_the_oldest_go_and_are_counted(redis_url: str)
         assert await size < 3 * 20_000 + 30_000
 
 
-async def test_a_loss_at_the_limit_is_told_once_and_shown(
+async def test_a_loss_at_the_limit_is_logged_once_and_counted(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with sample_runtime(redis_url, journal={"bytes_max": 5_000}) as runtime:
@@ -105,7 +105,7 @@ async def test_a_loss_at_the_limit_is_told_once_and_shown(
         assert (REGISTRY.get_sample_value("angarium_journal_reader_behind_ms", behind) or 0) > 0
 
 
-async def test_a_journal_that_is_off_costs_no_key(redis_url: str) -> None:
+async def test_a_disabled_journal_writes_no_key(redis_url: str) -> None:
     async with sample_runtime(redis_url, journal={"enabled": False}) as runtime:
         assert await SampleStore(runtime).accept("a") == "accepted"
         status = await Journal(runtime).status(0)
@@ -123,6 +123,6 @@ async def test_a_journal_that_is_off_costs_no_key(redis_url: str) -> None:
         [b"v", b"1", b"rows", b'{"e":"a"}', b"n", b"1", b"seq", b"1", b"room", b"x", b"at", b"1"],
     ],
 )
-def test_what_is_not_ours_is_named_as_such(fields: list[bytes]) -> None:
+def test_a_foreign_entry_is_refused_by_name(fields: list[bytes]) -> None:
     with pytest.raises(EntryUnreadable):
         decode_entry(b"1-1", fields)

@@ -72,7 +72,7 @@ def test_with_more_partitions_the_hash_tag_comes_first() -> None:
     assert space.name(keys.JOURNAL, 0) == "{p0}:app:journal"
 
 
-def test_what_exists_once_has_no_tag_and_what_all_share_has_no_prefix() -> None:
+def test_a_key_of_the_keyspace_has_no_tag_and_a_key_of_the_server_has_no_prefix() -> None:
     space = Keyspace("app:", 4)
     assert space.global_name(keys.LAYOUT) == "app:angarium:layout"
     assert space.global_name(keys.KEYSPACES) == "angarium:keyspaces"
@@ -191,7 +191,7 @@ def test_a_name_leads_back_to_its_key_partition_and_id(
     name = space.name(key, partition, *parts_of(key, identifier))
     found = space.explain(name)
     assert found is not None
-    # Ids stand right behind the prefix of the conversations, and may spell another's key.
+    # An id directly follows the conversations prefix, so its name may equal another key.
     assume(found.key is key or key in (*conversations_keys.KEYS, *routing_keys.KEYS))
     if found.key is key:
         assert found == (key, partition, *(parts_of(key, identifier) or (None,)))
@@ -231,7 +231,7 @@ def test_an_id_that_spells_another_key_is_found_out(key: Key, identifier: str) -
     assert found.key is not key
 
 
-def test_names_of_others_are_not_explained() -> None:
+def test_foreign_names_are_not_explained() -> None:
     space = Keyspace("app:", 4, keys=KEYS)
     for name in ["journal", "app:journal", "{p4}:app:journal", "{p1}:journal", "{px}:app:journal"]:
         assert space.explain(name) is None

@@ -19,7 +19,7 @@ def test_every_limit_is_described() -> None:
     assert [name for name, _, _ in described()] == [field.name for field in fields(Limits)]
 
 
-def test_the_limits_that_other_parts_were_built_for() -> None:
+def test_limits_have_the_defaults_that_other_code_relies_on() -> None:
     limits = Limits()
     assert limits.batch_items_max == 500
     assert limits.batch_bytes_max == 1024 * 1024

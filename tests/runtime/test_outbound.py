@@ -129,7 +129,7 @@ async def test_of_an_endless_body_the_beginning_is_kept_and_the_connection_close
 # Servers that fail
 
 
-async def test_nobody_listening_is_a_failure() -> None:
+async def test_a_closed_port_is_a_failure() -> None:
     async with patient() as client:
         with pytest.raises(OutboundFailed, match="ClientConnectorError") as caught:
             await client.send("GET", f"http://127.0.0.1:{free_port()}/")
@@ -160,7 +160,7 @@ async def test_a_name_nobody_knows_is_a_failure_and_no_refusal(
     ],
     ids=["hanging", "in its head", "in its body", "in its chunks", "only continues"],
 )
-async def test_a_server_that_stops_answering_is_given_up_after_the_time_allowed(
+async def test_a_server_that_stops_answering_fails_after_the_timeout(
     parts: tuple[bytes, ...],
 ) -> None:
     async with serving(answering(*parts)) as peer, impatient() as client:
@@ -169,7 +169,7 @@ async def test_a_server_that_stops_answering_is_given_up_after_the_time_allowed(
         await eventually(peer.all_left, PATIENCE_S)
 
 
-async def test_a_server_that_drips_for_ever_is_given_up_after_the_time_allowed() -> None:
+async def test_a_response_that_never_ends_fails_after_the_timeout() -> None:
     async def talk(peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await peer.take(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n")
@@ -252,7 +252,7 @@ def test_whatever_comes_back_is_an_answer_or_a_failure(sent: bytes) -> None:
     asyncio.run(exchange())
 
 
-async def test_a_certificate_nobody_vouches_for_is_a_failure() -> None:
+async def test_a_certificate_of_an_unknown_authority_is_a_failure() -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("localhost").configure_cert(tls)
     async with serving(answering(EMPTY), tls=tls) as peer, patient() as client:
@@ -289,7 +289,7 @@ async def test_a_cancelled_request_is_cancelled_and_its_connection_closed() -> N
         await eventually(peer.all_left, PATIENCE_S)
 
 
-async def test_a_server_that_hangs_does_not_hold_up_requests_to_others() -> None:
+async def test_a_server_that_hangs_does_not_delay_requests_to_others() -> None:
     async with serving(answering()) as hanging, serving(answering(EMPTY)) as peer:
         async with patient() as client:
             stuck = [

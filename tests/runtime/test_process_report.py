@@ -91,7 +91,7 @@ async def test_a_report_is_listed_up_to_its_time_to_live_and_not_longer(
         assert await listed(runtime) == []
 
 
-async def test_each_newcomer_clears_away_the_dead(any_redis_url: str) -> None:
+async def test_each_new_process_removes_expired_reports(any_redis_url: str) -> None:
     clock = FakeClock()
     async with sample_runtime(any_redis_url, clock=clock) as runtime:
         await report(runtime, "dead@1")
@@ -124,7 +124,7 @@ async def test_the_cost_of_a_report_does_not_grow_with_the_number_of_processes(
         assert looks() == before + 1
 
 
-async def test_time_is_that_of_redis_when_no_test_owns_it(redis_server: ServerProcess) -> None:
+async def test_the_time_is_that_of_redis_without_a_test_clock(redis_server: ServerProcess) -> None:
     async with sample_runtime(redis_server.url) as runtime:
         witness = redis_server.client()
 
@@ -198,7 +198,7 @@ def test_outside_of_a_loop_there_are_no_tasks() -> None:
     assert tasks_running() == 0
 
 
-async def test_figures_that_are_no_numbers_are_left_out(redis_url: str) -> None:
+async def test_values_that_are_not_finite_are_left_out(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
         odd = {"nan": float("nan"), "inf": float("inf"), "low": -float("inf")}
         await ProcessReporter(runtime, "relay").report(
@@ -238,7 +238,7 @@ async def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(redis_u
         assert (process.role, process.figures) == ("relay", {"n": 1.0})
 
 
-async def test_worlds_with_other_prefixes_do_not_see_each_other(redis_url: str) -> None:
+async def test_keyspaces_with_other_prefixes_do_not_see_each_other(redis_url: str) -> None:
     async with sample_runtime(redis_url) as one, sample_runtime(redis_url) as two:
         await ProcessReporter(one, "relay").report({})
         assert await read_processes(two) == []

@@ -38,7 +38,7 @@ async def test_another_layout_version_is_refused(redis_server: ServerProcess) ->
             pytest.fail("a future layout was let in")
 
 
-async def test_many_first_starters_agree(redis_url: str) -> None:
+async def test_many_processes_that_start_first_agree_on_the_layout(redis_url: str) -> None:
     prefix = sample_settings(redis_url).prefix
 
     async def start(partitions: int) -> int:
@@ -52,7 +52,7 @@ async def test_many_first_starters_agree(redis_url: str) -> None:
     assert len(winners) == 1
 
 
-async def test_prefixes_keep_worlds_apart_and_are_listed(redis_server: ServerProcess) -> None:
+async def test_prefixes_separate_keyspaces_and_are_listed(redis_server: ServerProcess) -> None:
     async with sample_runtime(redis_server.url) as one, sample_runtime(redis_server.url) as two:
         assert await SampleStore(one).accept("same id") == "accepted"
         assert await SampleStore(two).accept("same id") == "accepted"

@@ -71,7 +71,7 @@ def test_only_words_are_statuses() -> None:
             status_of(nonsense)
 
 
-async def test_a_flushed_script_cache_is_refilled_without_a_word(any_redis_url: str) -> None:
+async def test_a_flushed_script_cache_is_refilled_without_an_error(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url) as runtime:
         store = SampleStore(runtime)
         assert await store.accept("a") == "accepted"

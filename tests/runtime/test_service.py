@@ -31,7 +31,7 @@ async def test_a_service_goes_through_its_hooks_in_order_and_leaves_no_task() ->
     await service.stop(10)
     assert service.stopped
     assert service.ports == {}
-    assert service.story == ["start", "quiet", "stop", "close"]
+    assert service.hooks_called == ["start", "quiet", "stop", "close"]
     assert not others()
 
 
@@ -44,7 +44,7 @@ async def test_starting_twice_starts_once_and_both_wait_until_it_is_ready() -> N
         assert not any(task.done() for task in both)
         block.release.set()
     await service.start()
-    assert service.story == ["start"]
+    assert service.hooks_called == ["start"]
     await service.stop(10)
 
 
@@ -52,7 +52,7 @@ async def test_stopping_or_quieting_before_the_start_does_nothing() -> None:
     service = Recorder()
     await service.stop(10)
     await service.quiet()
-    assert service.story == []
+    assert service.hooks_called == []
 
 
 async def test_stopping_twice_stops_once_also_when_both_come_together() -> None:
@@ -62,10 +62,10 @@ async def test_stopping_twice_stops_once_also_when_both_come_together() -> None:
         group.create_task(service.stop(10))
         group.create_task(service.stop(10))
     await service.stop(10)
-    assert service.story == ["start", "quiet", "stop", "close"]
+    assert service.hooks_called == ["start", "quiet", "stop", "close"]
 
 
-async def test_a_stop_during_the_start_ends_it_and_the_starter_is_told() -> None:
+async def test_a_stop_during_the_start_ends_it_and_the_start_raises() -> None:
     service, block = Recorder(), Block()
     service.starting = block
     starter = asyncio.ensure_future(service.start())
@@ -74,7 +74,7 @@ async def test_a_stop_during_the_start_ends_it_and_the_starter_is_told() -> None
     assert service.stopped
     with pytest.raises(AngariumError, match="stopped while it started"):
         await starter
-    assert service.story == ["start", "close"]
+    assert service.hooks_called == ["start", "close"]
     assert not others()
 
 
@@ -87,13 +87,13 @@ async def test_a_stop_before_the_first_step_of_the_start_leaves_nothing_behind()
     with pytest.raises(AngariumError, match="stopped while it started"):
         await starter
     assert service.stopped
-    service.story.clear()
+    service.hooks_called.clear()
     await service.start()
     assert service.ready
     await service.stop(10)
 
 
-async def test_a_start_that_is_cancelled_gives_back_what_it_took() -> None:
+async def test_a_start_that_is_cancelled_releases_what_it_opened() -> None:
     service, block = Recorder(), Block()
     service.starting = block
     starter = asyncio.ensure_future(service.start())
@@ -102,11 +102,11 @@ async def test_a_start_that_is_cancelled_gives_back_what_it_took() -> None:
     with pytest.raises(asyncio.CancelledError):
         await starter
     assert service.stopped
-    assert service.story == ["start", "close"]
+    assert service.hooks_called == ["start", "close"]
     assert not others()
 
 
-async def test_a_start_that_fails_gives_back_what_it_took_and_raises_its_own_error() -> None:
+async def test_a_start_that_fails_releases_what_it_opened_and_raises_its_own_error() -> None:
     service, block = Recorder(), Block()
 
     async def fail() -> None:
@@ -119,7 +119,7 @@ async def test_a_start_that_fails_gives_back_what_it_took_and_raises_its_own_err
         await service.start()
     assert service.stopped
     assert block.cancelled.count == 1
-    assert service.story == ["start", "close"]
+    assert service.hooks_called == ["start", "close"]
     assert not others()
 
 
@@ -157,7 +157,7 @@ async def test_a_start_during_the_stop_of_another_start_begins_anew() -> None:
     with pytest.raises(AngariumError, match="stopped while it started"):
         await first
     await service.stop(10)
-    assert service.story == ["start", "close", "start", "quiet", "stop", "close"]
+    assert service.hooks_called == ["start", "close", "start", "quiet", "stop", "close"]
 
 
 async def test_a_start_that_swallows_its_cancellation_is_stopped_all_the_same() -> None:
@@ -173,7 +173,7 @@ async def test_a_start_that_swallows_its_cancellation_is_stopped_all_the_same() 
     await service.stop(10)
     with pytest.raises(AngariumError, match="stopped while it started"):
         await starter
-    assert service.story == ["start", "close"]
+    assert service.hooks_called == ["start", "close"]
 
 
 async def test_a_quiet_service_refuses_to_start_and_a_stopped_one_starts_again() -> None:
@@ -186,7 +186,7 @@ async def test_a_quiet_service_refuses_to_start_and_a_stopped_one_starts_again()
     await service.start()
     assert service.ready
     await service.stop(10)
-    assert service.story == ["start", "quiet", "stop", "close"] * 2
+    assert service.hooks_called == ["start", "quiet", "stop", "close"] * 2
 
 
 async def test_a_start_during_a_stop_waits_for_it_and_begins_anew() -> None:
@@ -202,7 +202,7 @@ async def test_a_start_during_a_stop_waits_for_it_and_begins_anew() -> None:
     await stopper
     await starter
     assert service.ready
-    assert service.story == ["start", "quiet", "stop", "close", "start"]
+    assert service.hooks_called == ["start", "quiet", "stop", "close", "start"]
     await service.stop(10)
 
 
@@ -218,7 +218,7 @@ async def test_quiet_during_the_start_takes_effect_once_it_has_started() -> None
     await quieting
     assert not service.ready
     await service.stop(10)
-    assert service.story == ["start", "quiet", "stop", "close"]
+    assert service.hooks_called == ["start", "quiet", "stop", "close"]
 
 
 async def test_nothing_is_supervised_by_a_service_that_does_not_run() -> None:
@@ -243,11 +243,11 @@ async def test_what_is_not_finished_by_the_deadline_is_cancelled_and_closed() ->
     await stopper
     assert block.cancelled.count == 1
     assert service.stopped
-    assert service.story[-1] == "close"
+    assert service.hooks_called[-1] == "close"
     assert not others()
 
 
-async def test_a_second_stop_with_less_patience_shortens_the_first() -> None:
+async def test_a_second_stop_with_a_shorter_deadline_shortens_the_first() -> None:
     clock, block = FakeClock(), Block()
     service = Recorder(clock=clock)
     service.stopping = block
@@ -258,10 +258,10 @@ async def test_a_second_stop_with_less_patience_shortens_the_first() -> None:
     await first
     assert clock.monotonic() == 0
     assert block.cancelled.count == 1
-    assert service.story[-1] == "close"
+    assert service.hooks_called[-1] == "close"
 
 
-async def test_a_stop_that_is_cancelled_cuts_the_work_short_and_still_closes() -> None:
+async def test_a_stop_that_is_cancelled_cancels_the_work_and_still_closes() -> None:
     block = Block()
     service = Recorder()
     service.stopping = block
@@ -272,7 +272,7 @@ async def test_a_stop_that_is_cancelled_cuts_the_work_short_and_still_closes() -
     with pytest.raises(asyncio.CancelledError):
         await stopper
     await eventually(lambda: service.stopped)
-    assert service.story[-1] == "close"
+    assert service.hooks_called[-1] == "close"
 
 
 async def test_a_task_that_ignores_its_cancellation_is_named_and_not_waited_for(
@@ -318,7 +318,7 @@ async def test_a_hook_that_fails_on_the_way_out_does_not_keep_the_rest_from_runn
     await service.start()
     await service.stop(10)
     assert service.stopped
-    assert service.story == ["start", "quiet", "stop", "close"]
+    assert service.hooks_called == ["start", "quiet", "stop", "close"]
     assert caplog.text.count("hook_failed") == 2
 
 

@@ -71,7 +71,7 @@ async def test_a_loop_runs_at_its_interval_and_again_at_once_when_a_pass_asks_fo
     await service.stop(10)
 
 
-async def test_a_loop_that_never_runs_dry_lets_others_run() -> None:
+async def test_a_loop_that_always_has_work_lets_other_tasks_run() -> None:
     service, passed, turns = Recorder(), Signal(), 0
 
     async def run_once() -> Result:
@@ -148,7 +148,7 @@ async def test_waking_a_loop_does_not_cut_its_back_off_short() -> None:
     await service.stop(10)
 
 
-async def test_quiet_lets_the_pass_in_hand_end_and_starts_no_other() -> None:
+async def test_quiet_lets_the_current_pass_end_and_starts_no_other() -> None:
     clock, block = FakeClock(), Block()
     service = Looping(clock, [block])
     await service.start()
@@ -175,7 +175,7 @@ async def test_quiet_ends_a_loop_that_waits_for_its_interval_or_its_back_off() -
         assert service.passed.count == 1
 
 
-async def test_a_loop_until_stop_runs_on_while_work_in_hand_is_finished() -> None:
+async def test_a_loop_until_stop_runs_while_current_work_is_finished() -> None:
     clock, block, renewed = FakeClock(), Block(), Signal()
     service = Recorder(clock=clock)
     service.stopping = block

@@ -220,7 +220,7 @@ def test_names_of_the_systems_we_replace_are_understood(
     assert getattr(getattr(load(), group), field) == value
 
 
-def test_the_relay_of_old_can_be_configured_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_former_variables_of_the_relay_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_SERVER_URL", "redis://h:1/0")
     monkeypatch.setenv("INBOUND_TRANSPORT_CONFIG", '[["ws", "0.0.0.0", "8023"]]')
     monkeypatch.setenv("STATUS_ENDPOINT_API_KEY", "test1234")
@@ -291,7 +291,7 @@ def test_a_group_is_not_set_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal_of().startswith("ANGARIUM_DISPATCH: there is no such setting; did you mean")
 
 
-def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_other_programs_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     before = load()
     monkeypatch.setenv("AURA_QUEUE_MANAGER_UNHEARD_OF", "1")
     monkeypatch.setenv("ANGARIUMS", "1")
@@ -391,7 +391,7 @@ def test_a_named_file_that_is_missing_is_refused(
     assert refusal_of().startswith(f"ANGARIUM_CONFIG: {folder} can't be read as text; ")
 
 
-def test_a_mistake_in_a_named_file_is_found_under_its_name(
+def test_an_error_in_a_named_file_contains_its_name(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     (folder / "prod.toml").write_text("partitions = 0")

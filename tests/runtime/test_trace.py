@@ -20,7 +20,7 @@ def test_a_payload_may_carry_the_trace() -> None:
 
 
 @pytest.mark.parametrize("payload", [None, [], "x", {"traceparent": 1}, {"traceparent": "00-x"}])
-def test_without_one_the_message_is_its_own_trace(payload: object) -> None:
+def test_without_a_traceparent_the_message_id_is_the_trace_id(payload: object) -> None:
     found = CurrentWork(MESSAGE, payload, is_message=True)
     assert found.trace.trace_id == "a1111111111141118111111111110000"
     assert found.trace is found.trace
@@ -33,7 +33,7 @@ def test_a_transaction_and_its_children_share_a_trace() -> None:
     assert CurrentWork(id).message_id is None
 
 
-def test_an_id_is_given_once_for_what_is_started() -> None:
+def test_the_message_id_is_given_once() -> None:
     found = CurrentWork(MESSAGE, is_message=True)
     assert found.message_id_once() == MESSAGE.decode()
     assert found.message_id_once() is None
@@ -43,7 +43,7 @@ def test_an_id_is_given_once_for_what_is_started() -> None:
     "text",
     ["", "ff" + CARRIED[2:], f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'1' * 32}-{'0' * 16}-01", None],
 )
-def test_what_is_no_trace_is_ignored(text: object) -> None:
+def test_an_invalid_traceparent_is_ignored(text: object) -> None:
     assert read_traceparent(text) is None
 
 

@@ -138,7 +138,7 @@ async def test_a_sampler_decides_once_for_a_trace_wherever_its_spans_are_made(
         assert sorted(span.name for span in collector.trace(found)) == ["accept", "work"]
 
 
-async def test_a_users_own_spans_hang_under_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_users_own_spans_are_children_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     from opentelemetry import trace as api
 
     async with Collector() as collector:
@@ -150,7 +150,7 @@ async def test_a_users_own_spans_hang_under_ours(monkeypatch: pytest.MonkeyPatch
         await tracing.close()
 
 
-async def test_a_collector_that_never_answers_holds_nobody_up(
+async def test_a_collector_that_never_answers_delays_nothing(
     monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
     monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
@@ -172,7 +172,7 @@ def test_an_id_without_128_bits_is_no_trace(id: str) -> None:
     assert trace_of_id(id) is None
 
 
-def test_a_line_of_the_log_leads_to_the_trace(capsys: pytest.CaptureFixture[Any]) -> None:
+def test_a_log_line_contains_the_trace_id(capsys: pytest.CaptureFixture[Any]) -> None:
     import json
     import logging
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.dashboard.browser import PATIENCE_MS, browser
+from tests.dashboard.browser import TIMEOUT_MS, browser
 from tests.kit.roles import RoleProcess
 from tests.pickup.harness import gateway, sqlite
 from tests.security.wire import api, handshake, request, said
@@ -163,7 +163,7 @@ def test_a_page_of_a_stranger_in_a_real_browser_gets_nothing_done(
 ) -> None:
     api_url = f"http://127.0.0.1:{served.ports['http']}"
     context = chrome.new_context()
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
     page.goto(stranger)
     gateway_url = f"ws://127.0.0.1:{served.ports['gateway']}/"

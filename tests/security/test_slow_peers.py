@@ -29,7 +29,7 @@ SHORT_S = 0.3
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The API's patience, so short that a test can outlast it."""
 
-    def limited(connections_max: int) -> type[connections.Connection]:
+    def limited(connections_max: int) -> type[connections.ApiConnection]:
         return connections.limited(connections_max, SHORT_S, SHORT_S)
 
     monkeypatch.setattr(http, "limited", limited)

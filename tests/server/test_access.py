@@ -1,72 +1,39 @@
-"""Who may call the API: no token, a wrong one, a wrong scope, a foreign tenant."""
+"""Access to the API: no token, an unknown one, a wrong scope, a foreign tenant."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
 from angarium.client.application import Angarium
 from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
-from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 from angarium.runtime.tokens import SCOPES, Token, TokenStore, digest, from_settings
-from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, note_path
-from angarium.server.http import build, check
+from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, file_path
+from angarium.server.http import check
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
+from tests.server.harness import running_api
 
 PATIENCE_S = 30.0
 TOKENS = ["read:reader", "write:writer", "admin:boss", "write@acme:acme-writer", "read@acme:acme"]
 PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
 
 
-class Caller:
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
-        self.url = url
-
-    async def __call__(
-        self, method: str, path: str, token: str | None = None, **named: Any
-    ) -> tuple[int, Any]:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        url = f"{self.url}{path}"
-        async with self._session.request(method, url, headers=headers, **named) as response:
-            text = await response.text()
-            self.headers = response.headers
-            return response.status, json.loads(text) if text.startswith(("{", "[")) else text
-
-
-@asynccontextmanager
-async def house(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Caller]]:
-    async with sample_runtime(redis_url, http={"port": 0, **http}) as runtime:
-        api = build(runtime, Angarium())
-        await api.start()
-        try:
-            async with aiohttp.ClientSession() as session:
-                yield runtime, Caller(session, f"http://127.0.0.1:{api.ports['http']}")
-        finally:
-            await api.stop(5)
-
-
 async def test_everything_is_open_on_loopback_without_tokens(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (_, call):
+    async with running_api(redis_url) as (_, call):
         assert (await call("GET", "/v1/processes"))[0] == 200
         assert (await call("GET", "/metrics"))[0] == 200
 
 
-async def test_nothing_but_probes_and_pages_is_open_elsewhere(
+async def test_only_probes_and_pages_are_open_on_other_addresses(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url, host="0.0.0.0") as (_, call):
+    async with running_api(redis_url, host="0.0.0.0") as (_, call):
         for path in ("/v1/processes", "/metrics", "/v1/dispatch", "/v1/live", "/v1/search?id=x"):
             status, problem = await call("GET", path)
             assert (status, problem["code"]) == (401, "unauthorized"), path
@@ -76,8 +43,10 @@ async def test_nothing_but_probes_and_pages_is_open_elsewhere(
             assert (await call("GET", path))[0] == 200, path
 
 
-async def test_a_token_opens_what_its_scope_allows(redis_url: str, no_settings: object) -> None:
-    async with house(redis_url, tokens=TOKENS) as (_, call):
+async def test_a_token_allows_the_operations_of_its_scope(
+    redis_url: str, no_settings: object
+) -> None:
+    async with running_api(redis_url, tokens=TOKENS) as (_, call):
         assert (await call("GET", "/v1/processes"))[0] == 401
         assert (await call("GET", "/v1/processes", "guess"))[0] == 401
         assert (await call("GET", "/v1/processes", "reader"))[0] == 200
@@ -93,7 +62,7 @@ async def test_a_token_opens_what_its_scope_allows(redis_url: str, no_settings: 
 async def test_a_token_of_a_tenant_reaches_that_tenant_only(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url, tokens=TOKENS) as (_, call):
+    async with running_api(redis_url, tokens=TOKENS) as (_, call):
         await call("PUT", "/v1/pipelines/p", "boss", json=PIPELINE)
         start = {"pipeline": "p"}
         _, other = await call("POST", "/v1/transactions", "boss", json=start)
@@ -121,10 +90,10 @@ async def test_a_token_of_a_tenant_reaches_that_tenant_only(
         assert (await call("GET", "/v1/processes", "acme"))[0] == 403
 
 
-async def test_a_token_that_is_made_counts_and_one_that_is_revoked_does_not(
+async def test_a_created_token_is_accepted_and_a_revoked_one_refused(
     any_redis_url: str, no_settings: object
 ) -> None:
-    async with house(any_redis_url) as (runtime, call):
+    async with running_api(any_redis_url) as (runtime, call):
         store = TokenStore(runtime)
         token = await store.create("somebody", "read")
         (listed,) = await store.listed()
@@ -157,7 +126,7 @@ async def test_the_first_token_is_remembered_once_by_each_script(any_redis_url: 
         assert sorted(found) == [b"api", b"gateway"]
 
 
-async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
+async def test_the_api_stays_closed_if_the_home_folder_can_not_be_written(
     redis_url: str, no_settings: Path
 ) -> None:
     (no_settings / "file").write_text("")
@@ -169,12 +138,12 @@ async def test_a_home_folder_that_can_not_be_written_is_no_reason_to_open(
         # Another process on the same Redis knows of it, and writes its own file.
         assert await TokensSeen(runtime, "api").look(has_tokens=False)
         assert not await TokensSeen(runtime, "gateway").look(has_tokens=False)
-        assert note_path(runtime.settings.home, prefix, "api").exists()
+        assert file_path(runtime.settings.home, prefix, "api").exists()
         # Other prefixes have other tokens.
-        assert not note_path(runtime.settings.home, "another:", "api").exists()
+        assert not file_path(runtime.settings.home, "another:", "api").exists()
 
 
-async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
+async def test_redis_stores_only_the_hash_of_a_token(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
         store = TokenStore(runtime)
         token = await store.create("a", "admin", "acme")
@@ -187,7 +156,7 @@ async def test_what_is_stored_is_not_the_token(redis_url: str) -> None:
     ("name", "scope", "tenant"),
     [("", "read", None), ("a", "root", None), ("a", "read", "a b"), ("a\n", "read", None)],
 )
-async def test_a_token_that_makes_no_sense_is_not_made(
+async def test_an_invalid_token_is_not_created(
     redis_url: str, name: str, scope: str, tenant: str | None
 ) -> None:
     async with sample_runtime(redis_url) as runtime:
@@ -203,7 +172,7 @@ def test_a_token_in_the_settings_may_be_hashed() -> None:
 
 
 @pytest.mark.parametrize("entry", ["root:secret", "read:", "read@a b:secret", "secret"])
-def test_an_entry_that_is_no_token_is_refused_without_being_shown(
+def test_an_invalid_token_in_the_settings_is_refused_without_being_shown(
     entry: str, no_settings: object
 ) -> None:
     settings = sample_settings("redis://127.0.0.1:1", http={"port": 0, "tokens": [entry]})

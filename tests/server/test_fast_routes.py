@@ -1,4 +1,4 @@
-"""Requests find their operation in a table; all others go to the application behind it."""
+"""Requests for operations go through the table, all others to the fallback."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from angarium.runtime.errors import AngariumError, InputInvalid
 from angarium.runtime.http_api import HttpApi, Operation, problem, problem_of, reply, routes
-from angarium.server.fast_routes import Direct
+from angarium.server.fast_routes import FastRoutes
 
 
-async def _told(request: Request) -> Response:
+async def _echo(request: Request) -> Response:
     return reply({"path": request.url.path, **request.path_params})
 
 
@@ -32,11 +32,11 @@ async def _broken(_: Request) -> Response:
     raise ZeroDivisionError
 
 
-def _operation(method: str, path: str, handle: Any = _told) -> Operation:
+def _operation(method: str, path: str, handle: Any = _echo) -> Operation:
     return Operation(method, path, f"{method} {path}", "", handle)
 
 
-FACE = HttpApi(
+HTTP_API = HttpApi(
     "things",
     [
         _operation("GET", "/things"),
@@ -56,12 +56,12 @@ ERRORS: dict[type[Exception], Any] = {
 }
 
 
-class _Behind:
+class _Fallback:
     """The application as it would answer everything, and how often it was asked."""
 
     def __init__(self) -> None:
         self.asked = 0
-        self._app = Starlette(routes=routes([FACE]), exception_handlers={**ERRORS})
+        self._app = Starlette(routes=routes([HTTP_API]), exception_handlers={**ERRORS})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked += 1
@@ -100,16 +100,16 @@ BEHIND = [
 
 
 @pytest.mark.parametrize(("method", "path"), [*DIRECT, ("GET", "/things/batch"), *BEHIND])
-async def test_the_answer_is_that_of_the_application(method: str, path: str) -> None:
-    behind = _Behind()
-    direct = Direct(behind, [FACE], lambda each: each.handle, ERRORS)
+async def test_the_response_equals_that_of_the_framework(method: str, path: str) -> None:
+    behind = _Fallback()
+    direct = FastRoutes(behind, [HTTP_API], lambda each: each.handle, ERRORS)
     answer = await _ask(direct, method, path)
     assert behind.asked == ((method, path) in BEHIND)
     assert answer == await _ask(behind, method, path)
 
 
-async def test_what_nobody_foresaw_is_answered_and_raised_for_the_log() -> None:
-    direct = Direct(_Behind(), [FACE], lambda each: each.handle, ERRORS)
+async def test_an_unexpected_error_is_answered_and_raised_for_the_log() -> None:
+    direct = FastRoutes(_Fallback(), [HTTP_API], lambda each: each.handle, ERRORS)
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""Services as a process: order, signals, deadlines, and addresses that can't be had."""
+"""The host: order of services, signals, deadlines, and addresses that can't be bound."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from angarium.server.host import Host
 from tests.kit.eventually import wait_until
 from tests.kit.leash import LeashedProcess
 from tests.kit.roles import ROOT, RoleProcess
-from tests.server.hosted import Told
+from tests.server.hosted_process import LoggedService
 
 SETTING = "ANGARIUM_TEST__PORT"
 
 
 def hosted(*services: str, ready_lines: int | None = None) -> RoleProcess:
     count = len(services) if ready_lines is None else ready_lines
-    return RoleProcess(["-m", "tests.server.hosted", *services], ready_lines=count)
+    return RoleProcess(["-m", "tests.server.hosted_process", *services], ready_lines=count)
 
 
-def story(role: RoleProcess) -> list[str]:
+def printed_lines(role: RoleProcess) -> list[str]:
     return [line for line in role.lines() if not line.startswith("{")]
 
 
-def test_services_start_in_order_and_each_says_so_with_its_ports_in_one_line() -> None:
+def test_services_start_in_order_and_each_prints_its_readiness_line() -> None:
     with hosted("a", "bb") as role:
         role.wait_line(lambda line: line == "all")
         lines = role.lines()
@@ -52,43 +52,43 @@ def test_the_first_signal_quiets_all_then_stops_them_in_reverse(number: signal.S
         role.wait_line(lambda line: line == "all")
         role.send(number)
         assert role.wait() == 0
-        after = story(role)[3:]
+        after = printed_lines(role)[3:]
         assert sorted(after[:2]) == ["quiet a", "quiet b"]
         assert after[2:] == ["stop b", "close b", "stop a", "close a"]
         assert all(json.loads(line)["event"] for line in role.stderr())
 
 
-def test_the_collector_leaves_what_was_loaded_alone_once_all_are_ready() -> None:
+def test_loaded_objects_are_excluded_from_garbage_collection() -> None:
     with hosted("a:collector") as role:
         role.wait_line(lambda line: line == "all")
         assert role.terminate() == 0
-        assert "True True a" in story(role)
+        assert "True True a" in printed_lines(role)
 
 
 def test_a_stop_that_takes_too_long_is_cut_and_leaves_time_for_the_others() -> None:
     with hosted("a", "b:slow-stop") as role:
         assert role.terminate() == 0
-        assert story(role)[-3:] == ["close b", "stop a", "close a"]
+        assert printed_lines(role)[-3:] == ["close b", "stop a", "close a"]
 
 
-def test_a_second_signal_stops_at_once_and_the_exit_code_tells() -> None:
+def test_a_second_signal_stops_at_once_with_the_signals_exit_code() -> None:
     # Two that never end: the deadline alone would let the second one be asked to stop, too.
     with hosted("a:slow-stop", "b:slow-stop") as role:
         role.send(signal.SIGTERM)
         role.wait_line(lambda line: line == "stop b")
         role.send(signal.SIGTERM)
         assert role.wait() == 128 + signal.SIGTERM
-        assert "close a" in story(role)
-        assert "close b" in story(role)
-        assert "stop a" not in story(role)
+        assert "close a" in printed_lines(role)
+        assert "close b" in printed_lines(role)
+        assert "stop a" not in printed_lines(role)
 
 
-def test_a_signal_during_the_start_ends_it_and_stops_what_had_started() -> None:
+def test_a_signal_during_the_start_stops_the_started_services() -> None:
     with hosted("a", "b:slow-start", ready_lines=1) as role:
         role.wait_line(lambda line: line == "start b")
         assert role.terminate() == 0
-        assert "all" not in story(role)
-        assert story(role)[2:] == ["close b", "quiet a", "stop a", "close a"]
+        assert "all" not in printed_lines(role)
+        assert printed_lines(role)[2:] == ["close b", "quiet a", "stop a", "close a"]
 
 
 def test_a_process_whose_loop_is_blocked_ends_itself_at_its_deadline() -> None:
@@ -97,13 +97,13 @@ def test_a_process_whose_loop_is_blocked_ends_itself_at_its_deadline() -> None:
         assert "ending the process" in role.stderr()[-1]
 
 
-def test_nobody_reading_the_readiness_line_changes_nothing(tmp_path: Path) -> None:
+def test_a_closed_stdout_does_not_stop_the_process(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log = tmp_path / "stderr"
     with log.open("wb") as stderr:
         process = LeashedProcess(
-            [sys.executable, "-m", "tests.server.hosted", "a"],
+            [sys.executable, "-m", "tests.server.hosted_process", "a"],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=writing,
             stderr=stderr,
@@ -119,7 +119,7 @@ def test_nobody_reading_the_readiness_line_changes_nothing(tmp_path: Path) -> No
 async def test_a_service_that_fails_to_start_is_named_and_the_started_ones_are_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    services = [Told("a", ""), Told("b", "no-start"), Told("c", "")]
+    services = [LoggedService("a", ""), LoggedService("b", "no-start"), LoggedService("c", "")]
     with pytest.raises(AngariumError, match="role 'b' did not start: ValueError: no luck"):
         await Host(contextlib.nullcontext(services)).run()
     assert all(service.stopped for service in services)

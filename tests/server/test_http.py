@@ -1,4 +1,4 @@
-"""The role `api` inside one process: requests in flight, and the modules' operations."""
+"""The role `api`: requests in flight, and the modules' operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from types import ModuleType
 
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -26,16 +25,13 @@ from tests.runtime.recorder import Recorder
 
 
 class SlowApi(Api):
-    """With one page more, which answers when the test lets it."""
+    """Has a page that waits for the test, and one that fails."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__(runtime)
         self.entered, self.cancelled = Signal(), Signal()
         self.release = asyncio.Event()
-        behind = self._app._behind
-        assert isinstance(behind, Starlette)
-        behind.router.routes.append(Route("/slow", self.slow))
-        behind.router.routes.append(Route("/broken", self.broken))
+        routes = [Route("/slow", self.slow), Route("/broken", self.broken)]
+        super().__init__(runtime, [HttpApi("slow", routes=routes)])
 
     async def slow(self, _: Request) -> Response:
         self.entered.fire()
@@ -47,7 +43,7 @@ class SlowApi(Api):
         return PlainTextResponse("done")
 
     async def broken(self, _: Request) -> Response:
-        raise ValueError("an inside story")
+        raise ValueError("an internal detail")
 
 
 async def ask(port: int, path: str) -> bytes:
@@ -65,7 +61,7 @@ def settings_for(redis_url: str) -> dict[str, object]:
     return {"redis_url": redis_url, "prefix": "http:", "http": {"port": 0}}
 
 
-async def test_a_request_under_way_is_answered_before_the_api_stops(redis_url: str) -> None:
+async def test_a_request_in_flight_is_answered_before_the_api_stops(redis_url: str) -> None:
     async with Runtime.open(load(**settings_for(redis_url))) as runtime:
         api = SlowApi(runtime)
         await api.start()
@@ -106,14 +102,14 @@ async def test_the_api_starts_again_after_it_was_stopped(redis_url: str) -> None
             await api.stop(10)
 
 
-async def test_an_error_nobody_expected_is_a_problem_that_tells_nothing(redis_url: str) -> None:
+async def test_an_unexpected_error_is_a_problem_without_details(redis_url: str) -> None:
     async with Runtime.open(load(**settings_for(redis_url))) as runtime:
         api = SlowApi(runtime)
         await api.start()
         answer = await ask(api.ports["http"], "/broken")
         assert answer.startswith(b"HTTP/1.1 500")
         assert b"application/problem+json" in answer
-        assert b"inside story" not in answer
+        assert b"internal detail" not in answer
         await api.stop(10)
 
 
@@ -132,22 +128,22 @@ def json_of(answer: bytes) -> object:
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-def face_of(service: Recorder) -> HttpApi:
+def http_api_of(service: Recorder) -> HttpApi:
     """One operation, which tells what has become of the http_api's service."""
 
     async def tell(_: Request) -> Response:
-        return reply(service.story)
+        return reply(service.hooks_called)
 
     path = f"/v1/{service.name}"
     return HttpApi(service.name, [Operation("GET", path, service.name, "", tell)], service)
 
 
-async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the_last(
+async def test_a_modules_service_runs_from_the_first_request_to_the_last(
     redis_url: str,
 ) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         one, two = Recorder("one"), Recorder("two")
-        api = Api(runtime, [face_of(one), HttpApi("bare"), face_of(two)])
+        api = Api(runtime, [http_api_of(one), HttpApi("bare"), http_api_of(two)])
         for _ in range(2):
             await api.start()
             port = api.ports["http"]
@@ -158,18 +154,18 @@ async def test_a_faces_service_is_up_before_the_first_request_and_gone_after_the
             await api.stop(30)
             for service in (one, two):
                 assert service.stopped
-                assert service.story == ["start", "quiet", "stop", "close"]
-                service.story.clear()
+                assert service.hooks_called == ["start", "quiet", "stop", "close"]
+                service.hooks_called.clear()
 
 
-async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: str) -> None:
+async def test_services_stop_after_the_requests_in_flight(redis_url: str) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         service, entered, release = Recorder("one"), Signal(), asyncio.Event()
 
         async def hold(_: Request) -> Response:
             entered.fire()
             await release.wait()
-            return reply(service.story)
+            return reply(service.hooks_called)
 
         operation = Operation("GET", "/v1/hold", "hold", "", hold)
         api = Api(runtime, [HttpApi("one", [operation], service)])
@@ -185,7 +181,7 @@ async def test_a_request_under_way_keeps_the_services_of_the_faces(redis_url: st
         assert service.stopped
 
 
-async def test_a_face_whose_service_does_not_start_takes_the_started_ones_along(
+async def test_a_service_that_fails_to_start_stops_the_started_ones(
     redis_url: str,
 ) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
@@ -195,17 +191,17 @@ async def test_a_face_whose_service_does_not_start_takes_the_started_ones_along(
             raise ValueError("no luck")
 
         second.starting = fail
-        api = Api(runtime, [face_of(each) for each in (first, second, third)])
+        api = Api(runtime, [http_api_of(each) for each in (first, second, third)])
         with pytest.raises(ValueError, match="no luck"):
             await api.start()
         assert api.stopped
-        assert first.story == ["start", "quiet", "stop", "close"]
-        assert second.story == ["start", "close"]
-        assert third.story == []
+        assert first.hooks_called == ["start", "quiet", "stop", "close"]
+        assert second.hooks_called == ["start", "close"]
+        assert third.hooks_called == []
         assert all(each.stopped for each in (first, second, third))
 
 
-async def test_without_faces_the_api_still_has_its_own_pages(
+async def test_without_operations_the_api_still_has_its_own_pages(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "HTTP_APIS", ())
@@ -221,19 +217,19 @@ async def test_without_faces_the_api_still_has_its_own_pages(
         await api.stop(30)
 
 
-async def test_a_module_in_the_list_of_faces_is_given_the_runtime_and_the_application(
+async def test_each_listed_file_gets_the_runtime_and_the_application(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[object] = []
-    module = ModuleType("sample_face")
+    module = ModuleType("sample_http_api")
 
     def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
         given.extend((runtime, app))
-        return face_of(Recorder("sample"))
+        return http_api_of(Recorder("sample"))
 
     module.http_api = http_api  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sample_face", module)
-    monkeypatch.setattr(http, "HTTP_APIS", ("sample_face",))
+    monkeypatch.setitem(sys.modules, "sample_http_api", module)
+    monkeypatch.setattr(http, "HTTP_APIS", ("sample_http_api",))
     async with sample_runtime(redis_url, http={"port": 0}) as runtime:
         app = Angarium()
         api = build(runtime, app)

@@ -1,4 +1,4 @@
-"""`/v1/live`: the building once a second, and what it says when Redis is away."""
+"""`/v1/live` sends the overview every second, and an error while Redis is unavailable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, d
             yield name, json.loads(text.removeprefix("data: "))
 
 
-async def test_a_stream_tells_again_and_again_and_survives_a_redis_that_was_away(
+async def test_a_stream_continues_after_redis_was_unavailable(
     no_settings: object,
 ) -> None:
     hasty = {"call_timeout_ms": 500, "unavailable_timeout_ms": 500}

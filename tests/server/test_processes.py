@@ -1,4 +1,4 @@
-"""All processes' figures: listed by the API, and as gauges for Prometheus."""
+"""Process reports: listed by the API, and as gauges for Prometheus."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def page(metrics: ProcessMetrics) -> Series:
 
 
 def scraped(metrics: ProcessMetrics) -> Series:
-    """The figures of roles, without what every process shows."""
+    """The metrics of roles, without those of every process."""
     return {key: value for key, value in page(metrics).items() if key[0] != UNMATCHED}
 
 
@@ -89,7 +89,7 @@ async def beside(runtime: Runtime, actor: str) -> AsyncIterator[Runtime]:
 # The collector
 
 
-async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url: str) -> None:
+async def test_each_number_is_a_gauge_with_role_and_process(any_redis_url: str) -> None:
     async with (
         sample_runtime(any_redis_url, clock=FakeClock(), actor="one") as one,
         beside(one, "two") as two,
@@ -107,7 +107,7 @@ async def test_each_number_is_a_gauge_of_its_role_with_whose_it_is(any_redis_url
         }
 
 
-async def test_replies_that_did_not_match_are_counted_for_each_process(redis_url: str) -> None:
+async def test_unmatched_replies_are_counted_for_each_process(redis_url: str) -> None:
     async with (
         sample_runtime(redis_url, clock=FakeClock(), actor="one") as one,
         beside(one, "two") as two,
@@ -124,7 +124,7 @@ async def test_replies_that_did_not_match_are_counted_for_each_process(redis_url
         assert page(metrics) == {(UNMATCHED, "one"): 0, (UNMATCHED, "two"): 1}
 
 
-async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
+async def test_a_dead_process_is_left_out(redis_url: str) -> None:
     clock = FakeClock()
     async with (
         sample_runtime(redis_url, clock=clock, actor="one") as one,
@@ -143,7 +143,7 @@ async def test_a_process_that_is_gone_is_dropped(redis_url: str) -> None:
         assert scraped(metrics) == {}
 
 
-async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> None:
+async def test_an_outdated_reading_is_left_out(redis_url: str) -> None:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
         metrics = ProcessMetrics(runtime)
@@ -155,7 +155,7 @@ async def test_an_old_reading_is_not_shown_as_if_it_were_new(redis_url: str) -> 
         assert scraped(metrics) == {}
 
 
-async def test_any_name_makes_a_page_that_prometheus_takes(redis_url: str) -> None:
+async def test_any_name_makes_a_valid_page_for_prometheus(redis_url: str) -> None:
     async with sample_runtime(redis_url, actor='o"n\\e\n') as runtime:
         odd = {"p99.latency ms": 1, "p99_latency-ms": 2, "ü": 3, "": 4, "accepted_total": 5}
         await ProcessReporter(runtime, "reply-sender").report(odd)
@@ -189,7 +189,7 @@ async def listed(port: int) -> list[dict[str, Any]]:
     return found
 
 
-async def test_the_api_lists_every_process_with_its_figures(any_redis_url: str) -> None:
+async def test_the_api_lists_every_process_with_its_metrics(any_redis_url: str) -> None:
     async with (
         sample_runtime(any_redis_url, actor="one", http={"port": 0}) as one,
         beside(one, "two") as two,
@@ -207,7 +207,7 @@ async def test_the_api_lists_every_process_with_its_figures(any_redis_url: str) 
         assert await listed(port) == []
 
 
-async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
+async def test_the_api_exports_the_metrics_of_other_processes_beside_its_own(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "INTERVAL_S", SHORT_S)
@@ -238,7 +238,7 @@ async def test_the_api_shows_the_figures_of_other_processes_beside_its_own(
             await eventually(gone, PATIENCE_S)
 
 
-async def test_the_operation_is_on_a_valid_page(redis_url: str) -> None:
+async def test_the_operation_is_in_a_valid_openapi_document(redis_url: str) -> None:
     async with sample_runtime(redis_url, http={"port": 0}) as runtime, serving(runtime) as port:
         assert processes.__name__ in HTTP_APIS
         page = json.loads(await get(port, "/openapi.json"))
@@ -252,12 +252,12 @@ async def test_the_operation_is_on_a_valid_page(redis_url: str) -> None:
         assert sorted(kinds) == ["number", "string"]
 
 
-async def test_the_figures_come_back_after_redis_was_gone(
+async def test_the_metrics_come_back_after_redis_was_unavailable(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading_failed() -> bool:
-        told: list[Any] = [record.msg for record in caplog.records]
-        return any(isinstance(each, dict) and each.get("task") == "processes" for each in told)
+        logged: list[Any] = [record.msg for record in caplog.records]
+        return any(isinstance(each, dict) and each.get("task") == "processes" for each in logged)
 
     monkeypatch.setattr(http, "INTERVAL_S", SHORT_S)
     quick = {"unavailable_timeout_ms": 200}
@@ -266,14 +266,14 @@ async def test_the_figures_come_back_after_redis_was_gone(
             sample_runtime(server.url, http={"port": 0}, redis=quick) as runtime,
             serving(runtime) as port,
         ):
-            figures = ProcessReporter(runtime, "relay")
-            await figures.report({"queued": 1})
+            reporter = ProcessReporter(runtime, "relay")
+            await reporter.report({"queued": 1})
 
             async def gauges() -> Series:
                 return shown(await get(port, "/metrics"))
 
             async def back() -> bool:
-                await figures.report({"queued": 2})
+                await reporter.report({"queued": 2})
                 return 2 in (await gauges()).values()
 
             await eventually(gauges, PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Where modules meet: replies go to pickup once, and their removal there is their ACK."""
+"""Replies are added to pickup once, and their removal there acknowledges them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from angarium.server.reply_to_pickup import (
     JoinedConversations,
     PickupSender,
     Removal,
-    reply_letter_id,
+    reply_message_id,
 )
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 
-PATIENCE_S = 30.0
-# So long that no reply is taken for delivered without its ACK while a test runs.
-PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
+DEADLINE_S = 30.0
+# So long that no reply counts as delivered without its ACK during a test.
+NO_ACK_TIMEOUT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
 
 
 async def events(runtime: Runtime, module: str) -> list[tuple[str, str, str | None]]:
@@ -46,17 +46,19 @@ async def events(runtime: Runtime, module: str) -> list[tuple[str, str, str | No
     return found
 
 
-async def chart(runtime: Runtime) -> None:
-    """What a gateway does as it starts: the database holds nothing, so queues can be served."""
+async def mark_archive_counted(runtime: Runtime) -> None:
+    """As a starting gateway does: record that the database has no messages."""
     store = PickupStore(runtime)
     for partition in store.partitions:
         await store.moves.write_counts(partition, [], last=True)
 
 
 @asynccontextmanager
-async def house(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Runtime, Client]]:
-    async with sample_runtime(redis_url, **{**PATIENT, **overrides}) as runtime:
-        await chart(runtime)
+async def conversations_role(
+    redis_url: str, **overrides: Any
+) -> AsyncIterator[tuple[Runtime, Client]]:
+    async with sample_runtime(redis_url, **{**NO_ACK_TIMEOUT, **overrides}) as runtime:
+        await mark_archive_counted(runtime)
         instance = JoinedConversations(runtime, Angarium())
         await instance.start()
         client = Client(runtime=runtime)
@@ -70,7 +72,7 @@ async def house(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[Runtime
 async def test_a_reply_waits_in_pickup_and_its_removal_lets_the_next_one_go(
     any_redis_url: str, no_settings: object
 ) -> None:
-    async with house(any_redis_url) as (runtime, client):
+    async with conversations_role(any_redis_url) as (runtime, client):
         await client.conversations.request("anna", "q")
         for number in ("1", "2"):
             status = await client.conversations.reply("anna", "q", number, {"text": number})
@@ -79,20 +81,20 @@ async def test_a_reply_waits_in_pickup_and_its_removal_lets_the_next_one_go(
         async def arrived() -> list[Any]:
             return await client.pickup.take("anna")
 
-        (first,) = await eventually(arrived, PATIENCE_S)
+        (first,) = await eventually(arrived, DEADLINE_S)
         assert first.payload == b'{"text":"1"}'
-        assert first.id == reply_letter_id(runtime.settings.prefix, "anna", "1")
+        assert first.id == reply_message_id(runtime.settings.prefix, "anna", "1")
         assert await client.pickup.count("anna") == 0  # the second waits for the ACK
         assert await client.pickup.remove("anna", [first.id]) == 1
-        (second,) = await eventually(arrived, PATIENCE_S)
+        (second,) = await eventually(arrived, DEADLINE_S)
         assert second.payload == b'{"text":"2"}'
         assert ("delivered", "1", "acknowledged") in await events(runtime, "conversations")
 
 
-async def test_a_reply_that_is_sent_twice_is_there_once(any_redis_url: str) -> None:
-    """Its process died, or lost the answer, between putting it there and reporting it."""
+async def test_a_reply_that_is_sent_twice_is_queued_once(any_redis_url: str) -> None:
+    """Its process died, or lost the response, between adding the reply and recording it."""
     async with sample_runtime(any_redis_url) as runtime:
-        await chart(runtime)
+        await mark_archive_counted(runtime)
         send, client = PickupSender(runtime), Client(runtime=runtime)
         reply = OutgoingReply("anna", "q", "r", "pickup", TaskItem(MessageOptions({"n": 1})), 0, 0)
         ack_id = await send(reply)
@@ -109,12 +111,10 @@ async def test_a_reply_that_is_sent_twice_is_there_once(any_redis_url: str) -> N
         await client.close()
 
 
-async def test_an_ack_survives_the_process_that_was_to_hear_it(
-    any_redis_url: str, no_settings: object
-) -> None:
+async def test_an_ack_survives_a_killed_process(any_redis_url: str, no_settings: object) -> None:
     """Removed while nobody followed the journal: whoever follows next acknowledges."""
-    async with sample_runtime(any_redis_url, **PATIENT) as runtime:
-        await chart(runtime)
+    async with sample_runtime(any_redis_url, **NO_ACK_TIMEOUT) as runtime:
+        await mark_archive_counted(runtime)
         client, send = Client(runtime=runtime), PickupSender(runtime)
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r", "hello")
@@ -134,14 +134,14 @@ async def test_an_ack_survives_the_process_that_was_to_hear_it(
         async def heard() -> bool:
             return await store.find_ack(ack_id, None) is None
 
-        await eventually(heard, PATIENCE_S)
+        await eventually(heard, DEADLINE_S)
         found = await events(runtime, "conversations")
         assert found.count(("delivered", "r", "acknowledged")) == 1
         await instance.stop(5)
         await client.close()
 
 
-async def test_a_recipient_may_be_faster_than_the_report_that_its_reply_was_sent(
+async def test_a_removal_before_the_reply_is_recorded_as_sent_acknowledges_it(
     redis_url: str,
 ) -> None:
     clock = FakeClock()
@@ -153,7 +153,7 @@ async def test_a_recipient_may_be_faster_than_the_report_that_its_reply_was_sent
         return known
 
     async with sample_runtime(redis_url) as runtime:
-        await chart(runtime)
+        await mark_archive_counted(runtime)
         client = Client(runtime=runtime)
         message_id = await client.pickup.add("anna", {"n": 1}, key="k")
         await client.pickup.remove("anna", [message_id])
@@ -171,7 +171,7 @@ async def test_a_recipient_may_be_faster_than_the_report_that_its_reply_was_sent
         await client.close()
 
 
-async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -> None:
+async def test_an_unknown_ack_is_tried_a_few_times_only(redis_url: str) -> None:
     clock = FakeClock()
     heard: list[str] = []
 
@@ -180,7 +180,7 @@ async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -
         return False
 
     async with sample_runtime(redis_url) as runtime:
-        await chart(runtime)
+        await mark_archive_counted(runtime)
         client = Client(runtime=runtime)
         message_id = await client.pickup.add("anna", {"n": 1}, key="k")
         await client.pickup.remove("anna", [message_id])
@@ -193,7 +193,7 @@ async def test_an_ack_of_nobody_is_looked_for_a_few_times_only(redis_url: str) -
         await client.close()
 
 
-async def test_one_process_follows_at_a_time_and_another_when_it_leaves(redis_url: str) -> None:
+async def test_one_process_follows_at_a_time_and_another_after_its_release(redis_url: str) -> None:
     async def hear(_: Removal) -> bool:
         return True
 
@@ -211,14 +211,14 @@ async def test_one_process_follows_at_a_time_and_another_when_it_leaves(redis_ur
 
 
 @pytest.mark.parametrize("address", [{"recipients": "x"}, "nowhere", {"connectionId": "a b"}])
-async def test_a_reply_that_can_never_arrive_cancels_its_group(
+async def test_a_reply_that_can_never_be_delivered_cancels_its_group(
     redis_url: str, no_settings: object, address: Any
 ) -> None:
-    async with house(redis_url) as (runtime, client):
+    async with conversations_role(redis_url) as (runtime, client):
         await client.conversations.request("anna", "q")
         await client.conversations.reply("anna", "q", "r", "x", address=address)
 
         async def cancelled() -> bool:
             return "cancelled" in [each[0] for each in await events(runtime, "conversations")]
 
-        await eventually(cancelled, PATIENCE_S)
+        await eventually(cancelled, DEADLINE_S)

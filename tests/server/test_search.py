@@ -1,4 +1,4 @@
-"""Any id, in every module: what a search finds, and what it says where there is nothing."""
+"""The search finds any id in modules, journal and lake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from angarium.lake.lookup import LakeEvent
 from angarium.runtime.errors import InputInvalid, NotFound
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import CURRENT_WORK, CurrentWork
-from angarium.server.reply_to_pickup import JoinedConversations, reply_letter_id
+from angarium.server.reply_to_pickup import JoinedConversations, reply_message_id
 from angarium.server.search import Search, SearchAnswer
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
@@ -25,7 +25,7 @@ PATIENT: dict[str, Any] = {"conversations": {"sent_message_ttl": 600_000}}
 
 
 async def play(runtime: Runtime, client: Client) -> str:
-    """A message's story up to pickup; the transaction's id."""
+    """Send a message through all modules to pickup. Returns the transaction's id."""
     await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})
     started = await client.transactions.start("p", {}, external_id=MESSAGE)
     await client.conversations.request("anna", MESSAGE)
@@ -36,7 +36,7 @@ async def play(runtime: Runtime, client: Client) -> str:
     async def sent() -> bool:
         return (
             await client.conversations._store.find_ack(
-                reply_letter_id(runtime.settings.prefix, "anna", "r1"), None
+                reply_message_id(runtime.settings.prefix, "anna", "r1"), None
             )
             is not None
         )
@@ -54,13 +54,13 @@ def events(answer: SearchAnswer) -> set[tuple[str, str]]:
     return {(each.module, each.event) for each in answer.history}
 
 
-async def test_one_story_is_found_by_any_of_its_ids(
+async def test_a_message_is_found_by_any_of_its_related_ids(
     any_redis_url: str, no_settings: object
 ) -> None:
     async with sample_runtime(any_redis_url, **PATIENT) as runtime:
         client, search = Client(runtime=runtime), Search(runtime)
         transaction_id = await play(runtime, client)
-        letter = reply_letter_id(runtime.settings.prefix, "anna", "r1")
+        pickup_id = reply_message_id(runtime.settings.prefix, "anna", "r1")
         by_message = await search.search(MESSAGE)
         assert ("transactions", "transaction of this externalId") in kinds(by_message)
         assert ("conversations", "request") in kinds(by_message)
@@ -72,7 +72,7 @@ async def test_one_story_is_found_by_any_of_its_ids(
             ("pickup", "accepted"),
         }
         assert whole <= events(by_message)
-        assert {transaction_id, "r1", letter} <= {each.id for each in by_message.related}
+        assert {transaction_id, "r1", pickup_id} <= {each.id for each in by_message.related}
         assert by_message.complete
         assert [each.at_ms for each in by_message.history] == sorted(
             each.at_ms for each in by_message.history
@@ -83,8 +83,8 @@ async def test_one_story_is_found_by_any_of_its_ids(
         by_reply = await search.search("r1")
         assert ("conversations", "reply") in kinds(by_reply)
         assert ("pickup", "accepted") in events(by_reply)
-        by_letter = await search.search(letter)
-        assert ("conversations", "sent") in events(by_letter)
+        by_pickup_id = await search.search(pickup_id)
+        assert ("conversations", "sent") in events(by_pickup_id)
         by_conversation = await search.search("anna")
         assert {("conversations", "conversation"), ("pickup", "connection")} <= kinds(
             by_conversation
@@ -106,7 +106,7 @@ async def test_a_recipient_key_and_a_dead_letter_are_found(
         await search.close()
 
 
-async def test_what_the_journal_no_longer_has_comes_from_the_lake(
+async def test_events_that_the_journal_no_longer_has_come_from_the_lake(
     redis_url: str, no_settings: object
 ) -> None:
     asked: list[str] = []
@@ -124,7 +124,7 @@ async def test_what_the_journal_no_longer_has_comes_from_the_lake(
         await search.close()
 
 
-async def test_an_id_that_nobody_knows_is_not_found(redis_url: str, no_settings: object) -> None:
+async def test_an_unknown_id_is_not_found(redis_url: str, no_settings: object) -> None:
     async def never_ran(_: str) -> None:
         return None
 
@@ -141,7 +141,9 @@ async def test_an_id_that_nobody_knows_is_not_found(redis_url: str, no_settings:
         await search.close()
 
 
-async def test_a_search_looks_so_far_back_and_says_so(redis_url: str, no_settings: object) -> None:
+async def test_a_search_reads_a_limited_number_of_entries_and_says_so(
+    redis_url: str, no_settings: object
+) -> None:
     async with sample_runtime(redis_url, limits={"search_entries_max": 1}) as runtime:
         client, search = Client(runtime=runtime), Search(runtime)
         await client.conversations.request("anna", "q")
@@ -167,9 +169,7 @@ async def test_events_of_one_millisecond_are_in_the_order_in_which_they_happened
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
-    redis_url: str, no_settings: object
-) -> None:
+async def test_the_trace_is_found_by_any_related_id(redis_url: str, no_settings: object) -> None:
     async with sample_runtime(redis_url, **PATIENT) as runtime:
         client, search = Client(runtime=runtime), Search(runtime)
         carried = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
@@ -178,8 +178,8 @@ async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
             transaction_id = await play(runtime, client)
         finally:
             CURRENT_WORK.reset(token)
-        letter = reply_letter_id(runtime.settings.prefix, "anna", "r1")
-        for id in (MESSAGE, transaction_id, "r1", letter):
+        pickup_id = reply_message_id(runtime.settings.prefix, "anna", "r1")
+        for id in (MESSAGE, transaction_id, "r1", pickup_id):
             assert (await search.search(id)).trace_id == TRACE, id
         # A conversation is more than one message.
         await client.conversations.request("anna", MESSAGE.replace("1", "2"))
@@ -188,7 +188,7 @@ async def test_the_trace_of_a_story_is_told_by_any_of_its_ids(
         await search.close()
 
 
-async def test_what_carries_no_trace_is_its_own(redis_url: str, no_settings: object) -> None:
+async def test_an_id_without_a_trace_is_its_own_trace(redis_url: str, no_settings: object) -> None:
     async with sample_runtime(redis_url) as runtime:
         client, search = Client(runtime=runtime), Search(runtime)
         await client.transactions.load({"name": "p", "steps": [{"type": "s"}]})

@@ -1,4 +1,4 @@
-"""A token that is bound to a tenant: what it reaches, and everything else that it must not."""
+"""A tenant's token reaches the tenant's data and nothing else."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
 from tests.server.test_openapi import ENDLESS, environment, operations_at
 
-# Whatever another tenant has, this is in it.
+# Part of all data of other tenants.
 SECRET = f"secret{secrets.token_hex(6)}"
 PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
-# What a tenant's token may ask for at all; each has a way to tell whose it is.
+# The operations that a tenant's token may call; each names the tenant of its data.
 OF_TENANTS = {
     "pickup_connection", "pickup_drain", "listTransactions", "getTransaction",
     "cancelTransaction", "setSwitch", "followTransaction", "startTransaction",
@@ -32,8 +32,8 @@ OF_TENANTS = {
 
 
 @dataclass(frozen=True)
-class House:
-    """An API with a gateway in which «other» and nobody in particular have data."""
+class ApiWithTenants:
+    """An API and a gateway with data of the tenant `other` and of the default tenant."""
 
     url: str
     foreign_id: str
@@ -53,19 +53,19 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(redis_server: ServerProcess) -> Iterator[House]:
+def api(redis_server: ServerProcess) -> Iterator[ApiWithTenants]:
     env = environment(redis_server.url)
     env["ANGARIUM_HTTP__TOKENS"] = json.dumps(["admin:boss", "admin@acme:acme"])
     env["ANGARIUM_PICKUP__TOKENS"] = json.dumps(["other:other-gate"])
     args = ["serve", "api", "gateway"]
     with RoleProcess(args, env, ready_lines=2, deadline_s=90) as role:
-        empty = House(f"http://127.0.0.1:{role.ports['http']}", "", "", "")
+        empty = ApiWithTenants(f"http://127.0.0.1:{role.ports['http']}", "", "", "")
         yield _furnished(empty, role.ports["gateway"])
 
 
-def _furnished(house: House, gateway: int) -> House:
+def _furnished(api: ApiWithTenants, gateway: int) -> ApiWithTenants:
     def made(method: str, path: str, body: Any) -> Any:
-        status, text = house.ask(method, path, "boss", body)
+        status, text = api.ask(method, path, "boss", body)
         assert status < 300, text
         return json.loads(text)
 
@@ -79,31 +79,31 @@ def _furnished(house: House, gateway: int) -> House:
     connection = f"phone-{SECRET}"
     with SyncPickupClient(f"ws://127.0.0.1:{gateway}/", token="other-gate") as client:
         client.add_message(connection, [f"did:example:{SECRET}"], {"x": SECRET})
-    return House(house.url, foreign, plain, connection)
+    return ApiWithTenants(api.url, foreign, plain, connection)
 
 
-def test_what_is_not_of_one_tenant_is_refused_to_its_token(house: House) -> None:
+def test_a_tenants_token_is_refused_operations_on_all_tenants(api: ApiWithTenants) -> None:
     asked = 0
-    for operation in operations_at(house.url):
+    for operation in operations_at(api.url):
         if operation.definition.raw["operationId"] in OF_TENANTS:
             continue
         path = operation.path.replace("{", "").replace("}", "")
-        status, text = house.ask(operation.method.upper(), path, body={})
+        status, text = api.ask(operation.method.upper(), path, body={})
         assert (status, json.loads(text)["code"]) == (403, "tenant_foreign"), operation.label
         asked += 1
     assert asked > 20
-    status, text = house.ask("GET", "/metrics")
+    status, text = api.ask("GET", "/metrics")
     assert (status, json.loads(text)["code"]) == (403, "tenant_foreign")
 
 
-def test_every_operation_of_tenants_is_still_there(house: House) -> None:
-    found = {each.definition.raw["operationId"] for each in operations_at(house.url)}
+def test_every_operation_for_tenants_exists(api: ApiWithTenants) -> None:
+    found = {each.definition.raw["operationId"] for each in operations_at(api.url)}
     assert found >= OF_TENANTS
 
 
-def test_no_way_of_asking_leads_to_what_another_has(house: House) -> None:
-    connection = urllib.parse.quote(house.connection)
-    ids = house.foreign_id, house.foreign_plain_id
+def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
+    connection = urllib.parse.quote(api.connection)
+    ids = api.foreign_id, api.foreign_plain_id
     batch = [{"pipeline": "p", "owner": "acme"}, {"pipeline": "p", "owner": "other"}]
     for method, path, body in (
         *(("GET", f"/v1/transactions/{id}", None) for id in ids),
@@ -123,7 +123,7 @@ def test_no_way_of_asking_leads_to_what_another_has(house: House) -> None:
         ("GET", f"/v1/pickup/connections/..%2Fother:{connection}?tenant=acme", None),
         ("DELETE", f"/v1/pickup/connections/{connection}?tenant=other", None),
         ("DELETE", f"/v1/pickup/connections/{connection}?tenant=other&tenant=acme", None),
-        ("GET", f"/datp/1.0/tx/status/{house.foreign_id}", None),
+        ("GET", f"/datp/1.0/tx/status/{api.foreign_id}", None),
         ("GET", f"/datp/1.0/tx/statusByExternalId/{SECRET}?owner=acme", None),
         ("GET", f"/v1/search?id={SECRET}", None),
         ("GET", f"/v1/conversations/{SECRET}", None),
@@ -132,21 +132,21 @@ def test_no_way_of_asking_leads_to_what_another_has(house: House) -> None:
         ("POST", "/v1/transactions/batch", {"transactions": batch}),
         ("POST", "/v1/transactions//batch", {"transactions": batch}),
     ):
-        status, text = house.ask(method, path, body=body)
+        status, text = api.ask(method, path, body=body)
         # An id in the path is the caller's own word; what stands beside it is not.
-        assert SECRET not in text.replace(house.connection, ""), (method, path, text)
+        assert SECRET not in text.replace(api.connection, ""), (method, path, text)
         if status < 300:
             assert json.loads(text) in ({"transactions": []}, {"removed": 0}), (path, text)
         else:
             assert status in (400, 403, 404, 405), (method, path, status, text)
-    _check_untouched(house)
+    _check_untouched(api)
 
 
-def test_a_repeated_member_of_a_body_is_no_way_round(house: House) -> None:
+def test_a_repeated_member_of_a_body_does_not_bypass_the_check(api: ApiWithTenants) -> None:
     for text in ('{"pipeline":"p","owner":"acme","owner":"other"}',
                  '{"pipeline":"p","owner":"acme","ow\\u006eer":"other"}'):  # fmt: skip
         headers = {"authorization": "Bearer acme"}
-        url = f"{house.url}/v1/transactions"
+        url = f"{api.url}/v1/transactions"
         request = urllib.request.Request(url, text.encode(), headers, method="POST")
         with pytest.raises(urllib.error.HTTPError) as raised:
             urllib.request.urlopen(request)
@@ -155,8 +155,8 @@ def test_a_repeated_member_of_a_body_is_no_way_round(house: House) -> None:
 
 
 @pytest.mark.timeout(rounds(240, 3_600))
-def test_whatever_the_page_allows_tells_a_tenant_nothing_of_others(house: House) -> None:
-    for operation in operations_at(house.url):
+def test_no_documented_request_reveals_data_of_another_tenant(api: ApiWithTenants) -> None:
+    for operation in operations_at(api.url):
         if operation.definition.raw["operationId"] == ENDLESS:
             continue
 
@@ -168,14 +168,14 @@ def test_whatever_the_page_allows_tells_a_tenant_nothing_of_others(house: House)
             assert SECRET not in answer.text, case
 
         hold()
-    _check_untouched(house)
+    _check_untouched(api)
 
 
-def _check_untouched(house: House) -> None:
+def _check_untouched(api: ApiWithTenants) -> None:
     """Others still have what they had."""
-    for id in (house.foreign_id, house.foreign_plain_id):
-        status, text = house.ask("GET", f"/v1/transactions/{id}", "boss")
+    for id in (api.foreign_id, api.foreign_plain_id):
+        status, text = api.ask("GET", f"/v1/transactions/{id}", "boss")
         assert (status, json.loads(text)["status"]) == (200, "queued"), text
-    path = f"/v1/pickup/connections/{urllib.parse.quote(house.connection)}?tenant=other"
-    status, text = house.ask("GET", path, "boss")
+    path = f"/v1/pickup/connections/{urllib.parse.quote(api.connection)}?tenant=other"
+    status, text = api.ask("GET", path, "boss")
     assert (status, json.loads(text)["pending"]) == (200, 1), text

@@ -1,7 +1,7 @@
-"""`angarium bench`: the benchmarks of the source tree, where they are at hand.
+"""`angarium bench`: runs the benchmarks of the source tree.
 
-They compare with other products and bring their own environments, so they are no part of the
-package: outside of a checkout the command says where they are.
+The benchmarks install other products in their own environments, so they are not part of the
+package. Outside a checkout the command says where they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import typer
 
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; all if none is named.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Benchmarks to run; all by default."),
     ] = None,
 ) -> int:
     """Run the benchmarks of the source tree, all or by name."""

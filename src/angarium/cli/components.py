@@ -1,8 +1,8 @@
-"""The parts Angarium runs on, each looked at without changing anything.
+"""Checks the components that Angarium needs, without changing anything.
 
-A check answers with what it found, or with what is missing and the one command that mends it. It
-starts no server, makes no folder and imports no part it only asks about. Required is what `up`
-with the present settings can't do without; the rest is for the lake and for browser tests.
+A check reports what it found, or what is missing and the command that fixes it. It starts no
+server, creates no folder and imports no optional package. A component is required if `up` with the
+current settings needs it; the others are for the lake and for browser tests.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from angarium.redis.server_info import ServerInfo
     from angarium.settings import Settings
 
-REDIS_MS_MAX = 2_000  # a server that needs longer for INFO is not fit for use
-PROGRAM_S_MAX = 5.0  # for a program to tell its version; Java is not quick on a busy machine
-HTTP_S_MAX = 1.0  # for our own front page, on this machine
+REDIS_MS_MAX = 2_000  # a server that needs longer for INFO is too slow
+PROGRAM_S_MAX = 5.0  # for printing a version; Java is slow on a busy machine
+HTTP_S_MAX = 1.0  # for the API's root page, on this machine
 JAVA_MAJORS = (17, 21)
 JAVA_REFUSED = "25.0.2"  # its G1 collector corrupts data
 LAKE_PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake", "duckdb")
@@ -48,7 +48,7 @@ class Component:
 
 
 def examine() -> Iterator[Component]:
-    """Every component, in the order a person would mend them."""
+    """Every component, in the order to fix them."""
     yield _python()
     settings, component = _settings()
     yield component
@@ -116,7 +116,7 @@ def _redis(settings: Settings) -> Component:
 
 
 def _embedded_redis(settings: Settings) -> Component:
-    """Asked only if it runs already: a look must not start a server."""
+    """Connects only if the server runs: a check must not start it."""
     from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 
     folder = Folder(settings.home.absolute() / "redis")
@@ -126,20 +126,20 @@ def _embedded_redis(settings: Settings) -> Component:
         try:
             info = asyncio.run(_info(settings.model_copy(update={"redis_url": url})))
         except AngariumError:
-            pass  # the record of a server that was killed, or one that is on its way
+            pass  # the server was killed, or is starting
         else:
             detail = f"embedded, running on port {record.port}, {_durability(info)}"
             return Component("redis", True, True, detail, _version(info))
-    return Component("redis", True, True, f"embedded, not running; will live in {folder.path}")
+    return Component("redis", True, True, f"embedded, not running; its data goes to {folder.path}")
 
 
 async def _info(settings: Settings) -> ServerInfo:
     from angarium.redis.client import Redis
 
-    hasty = settings.redis.model_copy(
+    short_timeouts = settings.redis.model_copy(
         update={"call_timeout_ms": REDIS_MS_MAX, "unavailable_timeout_ms": REDIS_MS_MAX}
     )
-    options = settings.model_copy(update={"redis": hasty}).redis_options()
+    options = settings.model_copy(update={"redis": short_timeouts}).redis_options()
     async with await Redis.connect(options) as redis:
         return redis.info
 
@@ -283,7 +283,7 @@ def _package(name: str) -> str | None:
 
 
 def _output(pattern: str, *command: str) -> str | None:
-    """What a program says about itself, on either stream; None if it does not run."""
+    """The first match in a program's output; None if it does not run."""
     try:
         run = subprocess.run(
             command,

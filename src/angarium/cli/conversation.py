@@ -1,4 +1,4 @@
-"""`angarium conversation`: who waits for whom in a conversation and why, and who sends replies."""
+"""`angarium conversation`: a conversation's queue with reasons, and the senders of replies."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def senders(
 
 
 async def _look_at_senders() -> SendersView:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.conversations.queries import ConversationQueries
     from angarium.conversations.views import view_senders
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         return await view_senders(ConversationQueries(runtime))
 
 
@@ -76,11 +76,11 @@ def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
 
 
 async def _look(conversation_id: str) -> ConversationView:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.conversations.queries import ConversationQueries
     from angarium.conversations.views import view_conversation
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         return await view_conversation(ConversationQueries(runtime), conversation_id)
 
 

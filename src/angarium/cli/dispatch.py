@@ -1,4 +1,4 @@
-"""`angarium dispatch …`: the module for operators, its status and its dead letters."""
+"""`angarium dispatch …`: status and dead letters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from angarium.dispatch.store import DispatchDeadLetter, DispatchStore, PartitionStatus
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
-# Of a payload or a reason in a list: a line for people, not the whole of it.
+# Payloads and reasons are cut in lists.
 SHOWN_CHARS_MAX = 60
 
 
 def dispatch_commands() -> typer.Typer:
     commands = typer.Typer(help="Look at the dispatch module.", rich_markup_mode=None)
     commands.command()(status)
-    dead = typer.Typer(help="Messages that were given up.", rich_markup_mode=None)
+    dead = typer.Typer(
+        help="Dead letters: messages that failed all their deliveries.", rich_markup_mode=None
+    )
     dead.command("list")(list_dead)
     dead.command("retry")(retry)
     dead.command("drop")(drop)
@@ -31,7 +33,7 @@ def dispatch_commands() -> typer.Typer:
 
 
 def status(as_json: Json = False) -> int:
-    """Who leads each partition, what waits there, and who is there to work."""
+    """Print the leader and the queues of each partition, and the workers."""
     return run(_status(as_json))
 
 
@@ -63,11 +65,11 @@ def _partition_row(each: PartitionStatus) -> tuple[str, ...]:
 def list_dead(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
     after: Annotated[
-        str | None, typer.Option("--after", help="Go on behind this mark of a list before.")
+        str | None, typer.Option("--after", help="Continue after this cursor of an earlier list.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """List dead letters, oldest first, with what went wrong."""
+    """List dead letters with their reasons, oldest first."""
     return run(_list_dead(limit, after, as_json))
 
 
@@ -75,22 +77,22 @@ async def _list_dead(limit: int, after: str | None, as_json: bool) -> int:
     from angarium.dispatch.dead_letters import DispatchDeadLetters, dead_letter_view, page_cursor
 
     letters: list[DispatchDeadLetter] = []
-    mark = None
+    cursor = None
     async with _store() as store:
         async for letter in DispatchDeadLetters(store).walk(after):
             if len(letters) == limit:
-                mark = page_cursor(letters[-1])
+                cursor = page_cursor(letters[-1])
                 break
             letters.append(letter)
     if as_json:
-        print_json({"letters": [dead_letter_view(each) for each in letters], "next": mark})
+        print_json({"letters": [dead_letter_view(each) for each in letters], "next": cursor})
         return 0
     print_table(
         ("message", "died", "deliveries", "last reason", "payload"),
         [_letter_row(each) for each in letters],
     )
-    if mark is not None:
-        warn(f"there are more; go on with --after {mark}")
+    if cursor is not None:
+        warn(f"there are more; continue with --after {cursor}")
     return 0
 
 
@@ -99,7 +101,7 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Make dead messages pending again, with all their deliveries before them."""
+    """Make dead messages pending again, with all their deliveries."""
 
     async def one(letters: DispatchDeadLetters, message_id: str) -> str:
         await letters.retry(message_id)
@@ -116,7 +118,7 @@ def drop(
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Give up dead messages for good."""
+    """Remove dead messages permanently."""
 
     async def one(letters: DispatchDeadLetters, message_id: str) -> str:
         await letters.drop(message_id)
@@ -135,7 +137,7 @@ def _act(
     one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
     all_of_them: Callable[[DispatchDeadLetters], Awaitable[dict[str, int]]],
 ) -> int:
-    """0 when it was done to all that were named; else 1, with a line for each that it was not."""
+    """Returns 0, or 1 with a line for each message that failed."""
     from angarium.runtime.errors import InputInvalid
 
     if bool(ids) == everything:
@@ -189,10 +191,10 @@ def _print_counts(counts: dict[str, int], as_json: bool) -> int:
 
 @asynccontextmanager
 async def _store() -> AsyncIterator[DispatchStore]:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.dispatch.store import DispatchStore
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         yield DispatchStore(runtime)
 
 
@@ -206,6 +208,6 @@ def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    # What strangers published may hold what a terminal would obey.
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    # Published text may contain control characters of the terminal.
+    line = "".join(each if each.isprintable() else " " for each in text)
     return line if len(line) <= SHOWN_CHARS_MAX else f"{line[: SHOWN_CHARS_MAX - 1]}…"

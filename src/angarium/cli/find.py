@@ -1,4 +1,4 @@
-"""`angarium find ID`: where any id is in each module, and its whole history."""
+"""`angarium find ID`: the current state and the history of any id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def find(
     id: Annotated[
-        str, typer.Argument(help="Of a message, transaction, conversation, reply, connection, key.")
+        str,
+        typer.Argument(
+            help="Id of a message, transaction, conversation, reply or connection, or a key."
+        ),
     ],
     as_json: Json = False,
 ) -> int:
@@ -31,7 +34,7 @@ def find(
     if answer.trace_id is not None:
         print(f"trace: {answer.trace_id}")
     for related in answer.related:
-        print(f"belongs to it: {related.kind} {related.id}")
+        print(f"related: {related.kind} {related.id}")
     for event in answer.history:
         print(_line(event))
     if not answer.complete:
@@ -40,10 +43,10 @@ def find(
 
 
 async def _find(id: str) -> SearchAnswer:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.server.search import Search, lake_of
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         search = Search(runtime, lake_of(runtime))
         try:
             return await search.search(id)

@@ -1,4 +1,4 @@
-"""`angarium journal …`: how full each partition's journal is, and who reads it."""
+"""`angarium journal …`: the size and the readers of each partition's journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def journal_commands() -> typer.Typer:
 def show(
     as_json: Json = False,
 ) -> int:
-    """Print each partition's journal: what it holds, what was dropped, who reads it."""
+    """Print the entries, dropped events and readers of each partition's journal."""
     partitions = run(_look())
     if as_json:
         print_json(partitions)
@@ -38,7 +38,7 @@ def forget(
     reader: Annotated[str, typer.Argument(help="Name of the reader, as `show` prints it.")],
     as_json: Json = False,
 ) -> int:
-    """Let the journal be trimmed past a reader that is gone for good."""
+    """Remove a reader, so that the journal no longer keeps entries for it."""
     run(_forget(reader))
     if as_json:
         print_json({"forgotten": reader})
@@ -48,20 +48,20 @@ def forget(
 
 
 async def _look() -> list[JournalStatus]:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.runtime.journal import Journal
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         journal = Journal(runtime)
         return [await journal.status(number) for number in range(runtime.settings.partitions)]
 
 
 async def _forget(reader: str) -> None:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.runtime.errors import NotFound
     from angarium.runtime.journal import Journal
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         journal = Journal(runtime)
         partitions = range(runtime.settings.partitions)
         known = {name for number in partitions for name in (await journal.status(number)).readers}

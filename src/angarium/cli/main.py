@@ -1,8 +1,8 @@
-"""The command line's entry: global options, and one way out for every error.
+"""The entry point of the command line: global options and error handling.
 
-A command returns its exit code or raises. An AngariumError becomes one line on stderr and exit
-code 2 when a setting is to blame, 1 otherwise; a traceback is shown with `--debug` only. Each
-command imports what it needs when it runs, so that `--help` and completion stay fast.
+A command returns its exit code or raises. An AngariumError becomes one line on stderr and exit code
+2 for an invalid setting, 1 otherwise; `--debug` shows the traceback. Each command imports its
+dependencies when it runs, so that `--help` and completion stay fast.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def _options(
 
 
 def _misread(error: typer.TyperException) -> int:
-    """What is wrong with the words themselves, and where their help is."""
+    """Print the mistake in the command line, and where to find help."""
     context = getattr(error, "ctx", None)
     path = "angarium" if context is None else context.command_path
     problem = error.format_message()
     if context is not None and ("Missing command" in problem or problem.startswith("Usage:")):
-        print(context.get_help())  # a group's name alone: the answer is what there is
+        print(context.get_help())  # a group without a command: list its commands
         return 2
     return _refuse(f"{problem.rstrip('.')}; see {path} --help", 2)
 

@@ -1,4 +1,4 @@
-"""How commands run and print: JSON for programs, a table on a terminal, columns into a pipe."""
+"""Runs commands and prints results: JSON, a table on a terminal, columns into a pipe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _print_columns(rows: Sequence[Sequence[object]]) -> None:
 
 
 def _word(cell: object) -> str:
-    """Ids and payloads are other people's text: control characters are spelled out."""
+    """Ids and payloads are untrusted text: control characters are escaped."""
     return printable("" if cell is None else str(cell))
 
 

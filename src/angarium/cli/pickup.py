@@ -1,4 +1,4 @@
-"""`angarium pickup`: a connection's queue and live session, and emptying it."""
+"""`angarium pickup`: show or empty a connection's queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from angarium.cli.output import Json, print_json, print_table, run
 if TYPE_CHECKING:
     from angarium.pickup.inspection import ConnectionQueue, Inspection, PickupOverview
 
-Tenant = Annotated[str, typer.Option("--tenant", help="Whose connection it is.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the connection.")]
 T = TypeVar("T")
 
 
@@ -32,7 +32,7 @@ def show(
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> int:
-    """Show what waits for a connection, or the state of the module."""
+    """Show a connection's queue, or the state of the module."""
     if connection is None:
         overview: PickupOverview = _run(lambda inspection: inspection.overview())
         print_json(overview) if as_json else _print_overview(overview)
@@ -61,10 +61,10 @@ def drain(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Remove every message that a connection has, in Redis and in the database, for good."""
+    """Remove every message of a connection permanently, in Redis and in the database."""
     if not yes:
         whose = f" for {recipient}" if recipient else ""
-        typer.confirm(f"Remove all messages of {connection}{whose} for good?", abort=True)
+        typer.confirm(f"Remove all messages of {connection}{whose} permanently?", abort=True)
     removed: int = _run(lambda inspection: inspection.drain(tenant, connection, recipient))
     if as_json:
         print_json({"removed": removed})
@@ -78,10 +78,10 @@ def _run(ask: Callable[[Inspection], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[Inspection], Awaitable[T]]) -> T:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.pickup.inspection import inspection
 
-    async with opened() as runtime, inspection(runtime) as module:
+    async with open_runtime() as runtime, inspection(runtime) as module:
         return await ask(module)
 
 
@@ -91,4 +91,4 @@ def _print_overview(overview: PickupOverview) -> None:
     ]
     print_table(("gateway", "sessions", "live"), rows)
     print(f"{overview.queues} queues with messages in Redis, {overview.archived} archived messages")
-    print(f"{overview.moving} on their way to the database, {overview.pushes} pushes to send")
+    print(f"{overview.moving} moving to the database, {overview.pushes} pushes to send")

@@ -1,4 +1,4 @@
-"""`angarium publish`: messages for the workers, from arguments, files or lines on stdin."""
+"""`angarium publish`: send messages to workers, from arguments, files or stdin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from angarium.dispatch.store import DispatchStore, Enqueued
     from angarium.runtime.runtime import Runtime
 
-# What goes to Redis at once, in messages and bytes: enough to spread the way there and back.
+# Messages and bytes per call to Redis: enough to amortise the round trip.
 CHUNK_MESSAGES = 500
 CHUNK_BYTES = 1024 * 1024
 
@@ -31,20 +31,24 @@ def publish(
     ],
     durable: Annotated[
         bool,
-        typer.Option("--durable", help="Into the durable intake, where it waits for a dispatcher."),
+        typer.Option(
+            "--durable", help="Add to the durable intake, where it waits for a dispatcher."
+        ),
     ] = False,
     key: Annotated[
         str | None,
         typer.Option("--key", help="Idempotency key of a single durable message."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Each message so often.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", min=1, help="Publish each message this many times.")
+    ] = 1,
     as_json: Json = False,
 ) -> int:
     """Publish messages on the channel, or put them into the durable intake."""
     from angarium.runtime.errors import InputInvalid
 
     if key is not None and not (durable and key):
-        raise InputInvalid("--key stands for a message of the durable intake: add --durable")
+        raise InputInvalid("--key is for messages of the durable intake: add --durable")
     if key is not None and (len(messages) > 1 or count > 1 or messages == ["-"]):
         raise InputInvalid("--key is for one message, given as an argument or @FILE")
     if durable:
@@ -102,17 +106,17 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
 
 
 def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
-    """What comes from stdin may go on for long, with Redis away in the middle of it."""
-    from angarium.cli.runtime import opened
+    """Reading stdin may take long, so a failover of Redis is waited for."""
+    from angarium.cli.runtime import open_runtime
     from angarium.runtime.runtime import Runtime
     from angarium.settings import load
 
-    return Runtime.open(load()) if "-" in arguments else opened()
+    return Runtime.open(load()) if "-" in arguments else open_runtime()
 
 
 def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:
-    """Checked payloads in the order given. Arguments are checked before the first one goes; of
-    stdin, what is there goes at once."""
+    """Checked payloads in order. All arguments are checked before the first message is sent; lines
+    of stdin are sent as they arrive."""
     for payloads in _runs(arguments, store):
         chunk: list[bytes] = []
         size = 0
@@ -141,7 +145,7 @@ def _runs(arguments: Sequence[str], store: DispatchStore) -> Iterator[list[bytes
 
 
 def _lines() -> Iterator[list[bytes]]:
-    """Lines of stdin as they come, those of one reading together."""
+    """Lines of stdin as they arrive, grouped by read."""
     import os
 
     rest: list[bytes] = []
@@ -171,7 +175,7 @@ def _read(argument: str, store: DispatchStore) -> bytes:
 
 
 def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
-    """A typing error is found here and not among the dead letters."""
+    """Refuse invalid JSON before it becomes a dead letter."""
     import msgspec
 
     from angarium.runtime.errors import InputInvalid

@@ -29,7 +29,7 @@ def show(
     recip_key: Annotated[str, typer.Argument(metavar="KEY", help="Recipient key.")],
     as_json: Json = False,
 ) -> int:
-    """Show the owner of a recipient key and how much waits for it."""
+    """Show the owner of a recipient key and its pending messages."""
     found: KeyState = _run(lambda store: store.show(recip_key))
     if as_json:
         print_json(found)
@@ -64,7 +64,7 @@ def instances(as_json: Json = False) -> int:
         )
         for each in listed
     ]
-    print_table(("instance", "state", "keys", "mail waits", "last heartbeat"), rows)
+    print_table(("instance", "state", "keys", "has mail", "last heartbeat"), rows)
     if unowned:
         print(f"{unowned} keys with mail have no owner yet")
     return 0
@@ -85,10 +85,10 @@ def _run(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
-    from angarium.cli.runtime import opened
+    from angarium.cli.runtime import open_runtime
     from angarium.routing.role_settings import routing_rules
     from angarium.routing.store import RoutingStore
 
-    async with opened() as runtime:
+    async with open_runtime() as runtime:
         settings = runtime.settings
         return await ask(RoutingStore(runtime, routing_rules(settings), settings.limits))

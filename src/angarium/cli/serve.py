@@ -1,4 +1,4 @@
-"""`angarium serve ROLE…`: some roles as one process, until a signal ends it."""
+"""`angarium serve ROLE…`: run roles in one process until a signal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def serve(
         str | None, typer.Option("--app", help="The functions to run, as module:app.")
     ] = None,
     groups: Annotated[
-        list[str] | None, typer.Option("--group", help="Node group that the role node serves.")
+        list[str] | None, typer.Option("--group", help="Node group of the role node.")
     ] = None,
 ) -> int:
     """Run roles in this process; each prints one JSON line when it is ready."""

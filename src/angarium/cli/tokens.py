@@ -1,4 +1,4 @@
-"""`angarium token create|list|revoke`: who may use the API, and for what."""
+"""`angarium token create|list|revoke`: bearer tokens of the API."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ def token_commands() -> typer.Typer:
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Whom it is for.")],
+    name: Annotated[str, typer.Argument(help="Name of its owner.")],
     scope: Annotated[str, typer.Option("--scope", help="read, write or admin.")] = "read",
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Only for what is this tenant's.")
-    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Limit it to this tenant.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Make a token. It is shown this once; only its hash is kept."""
+    """Create a token. It is shown once; only its hash is stored."""
     token = _run(lambda store: store.create(name, scope, tenant), remember=True)
     if as_json:
         print_json({"name": name, "scope": scope, "tenant": tenant, "token": token})
@@ -41,7 +39,7 @@ def create(
 
 
 def list_tokens(as_json: Json = False) -> int:
-    """All tokens that were made, without the tokens themselves."""
+    """List all tokens, without their secrets."""
     found = _run(lambda store: store.listed())
     if as_json:
         print_json([{"id": each.id, "token": each.token} for each in found])
@@ -57,7 +55,7 @@ def list_tokens(as_json: Json = False) -> int:
 def revoke(
     id: Annotated[str, typer.Argument(help="As `token list` shows it.")], as_json: Json = False
 ) -> int:
-    """Take a token back; every API process knows within seconds."""
+    """Revoke a token; every API process refuses it within seconds."""
     _run(lambda store: store.revoke(id))
     if as_json:
         print_json({"revoked": id})
@@ -68,14 +66,14 @@ def revoke(
 
 def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -> T:
     async def used() -> T:
-        from angarium.cli.runtime import opened
+        from angarium.cli.runtime import open_runtime
         from angarium.runtime.tokens import TokenStore
         from angarium.runtime.tokens_seen import TokensSeen
 
-        async with opened() as runtime:
+        async with open_runtime() as runtime:
             answer = await ask(TokenStore(runtime))
             if remember:
-                TokensSeen(runtime, "api").write_note()
+                TokensSeen(runtime, "api").write_file()
             return answer
 
     return run(used())

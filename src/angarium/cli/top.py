@@ -1,7 +1,7 @@
-"""`angarium top`: the whole system in the terminal, with the same metrics as the dashboard.
+"""`angarium top`: the dashboard's metrics in the terminal.
 
-Asks Redis itself, so it needs no API process. On a terminal it stays and redraws; into a pipe, or
-with `--once`, it prints once and ends, after the few seconds that a rate takes to be seen.
+It reads Redis directly and needs no API process. On a terminal it stays and redraws. Into a pipe,
+or with `--once`, it prints once, after the few seconds that a rate needs.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ INTERVAL_S_MIN = 0.2
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print once and end.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON line for each look, for programs.")
+        bool, typer.Option("--json", help="One JSON line for each sample, for programs.")
     ] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=INTERVAL_S_MIN, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=INTERVAL_S_MIN, help="Seconds between two samples.")
     ] = 1.0,
 ) -> int:
-    """Watch what waits in each module, how fast it moves, and what needs attention."""
+    """Show waiting work, rates and notices of all modules."""
     stays = not once and (as_json or sys.stdout.isatty())
     try:
         run(_watch(as_json=as_json, interval_s=interval_s if stays else None))
     except BrokenPipeError:
-        return 0  # whoever read us has seen enough
+        return 0  # the reader closed the pipe
     return 0
 
 
 async def _watch(*, as_json: bool, interval_s: float | None) -> None:
     import asyncio
 
-    from angarium.cli.runtime import opened
-    from angarium.server.dashboard.overview import Sampler
+    from angarium.cli.runtime import open_runtime
+    from angarium.server.dashboard.overview import OverviewSampler
 
-    async with opened() as runtime:
-        sampler = Sampler(runtime)
+    async with open_runtime() as runtime:
+        sampler = OverviewSampler(runtime)
         if interval_s is None:
             await sampler.sample()
             await asyncio.sleep(BETWEEN_S)
@@ -75,7 +75,7 @@ async def _stay(sampler: Any, interval_s: float) -> None:
             try:
                 live.update(_screen(await sampler.sample()), refresh=True)
             except (RedisUnavailable, OutcomeUnknown) as error:
-                # It comes back by itself, and so does this.
+                # The next sample succeeds when Redis is back.
                 live.update(Text(f"Redis is away: {error}", "red"), refresh=True)
             await asyncio.sleep(interval_s)
 
@@ -143,7 +143,7 @@ def _rates(sample: Overview, module: ModuleMetrics) -> str:
 
 
 def _shown(name: str) -> list[tuple[str, str]]:
-    """The rates that say most of a module, with a word for each."""
+    """Names and labels of the module's rates."""
     from angarium.modules import MODULES
 
     return [(rate.name, rate.label) for each in MODULES if each.name == name for rate in each.rates]

@@ -19,7 +19,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
 
 
 def transaction_commands() -> typer.Typer:
-    app = typer.Typer(rich_markup_mode=None, help="Start, see and steer transactions.")
+    app = typer.Typer(rich_markup_mode=None, help="Start, show and control transactions.")
     for command in (start, show, list_, cancel, switch, watch, statistics):
         app.command(command.__name__.rstrip("_"))(command)
     return app
@@ -37,16 +37,19 @@ def start(
     pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of the pipeline.")],
     given: Annotated[str | None, typer.Argument(metavar="[JSON]", help="The data.")] = None,
     data: Annotated[str | None, typer.Option(help="The data, as an option.")] = None,
-    owner: Annotated[str, typer.Option(help="Whose transaction it is.")] = "default",
+    owner: Annotated[str, typer.Option(help="Owner of the transaction.")] = "default",
     external_id: Annotated[
-        str | None, typer.Option(help="Your own id for it; a repeat finds the first one.")
+        str | None,
+        typer.Option(help="Your id for it; a repeated id returns the first transaction."),
     ] = None,
     webhook: Annotated[str | None, typer.Option(help="URL that is called when it ends.")] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="Before all others of its group.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Run before all others of its group.")
+    ] = False,
     wait_s: Annotated[float, typer.Option(help="Seconds to wait for its end.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Start a transaction, and wait for its end if asked to."""
+    """Start a transaction; with --wait-s, wait for its end."""
     text = _data(given, data)
 
     async def use(transactions: Transactions) -> int:
@@ -69,7 +72,7 @@ def start(
 
 
 def show(id: Id, as_json: Json = False) -> int:
-    """What is known of a transaction, from Redis or the archive."""
+    """Show a transaction, from Redis or the archive."""
 
     async def use(transactions: Transactions) -> int:
         return _show(await transactions.get(id), as_json)
@@ -122,7 +125,7 @@ def list_(
 
 
 def cancel(id: Id, as_json: Json = False) -> int:
-    """Cancel a transaction; one that runs is stopped by its node."""
+    """Cancel a transaction; its node stops a running one."""
 
     async def use(transactions: Transactions) -> int:
         return _print_status(await transactions.cancel(id), as_json)
@@ -264,7 +267,7 @@ def pipeline_load(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Store definitions; transactions that run keep the version they started with."""
+    """Store definitions; running transactions keep their version."""
 
     async def use(transactions: Transactions) -> int:
         from angarium.transactions.definitions import read_definitions
@@ -293,14 +296,14 @@ def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None 
 
 @asynccontextmanager
 async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
-    from angarium.cli.runtime import impatient
+    from angarium.cli.runtime import with_short_timeout
     from angarium.lake.filed import transactions_of
     from angarium.runtime.application import load_application
     from angarium.runtime.runtime import Runtime
     from angarium.settings import load
     from angarium.transactions.client import Transactions
 
-    settings = impatient(load())
+    settings = with_short_timeout(load())
     named = application or settings.app
     app = load_application(named) if named else None
     async with Runtime.open(settings) as runtime:
@@ -312,7 +315,7 @@ async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
 
 
 async def _ended(transactions: Transactions, id: str, wait_s: float) -> Transaction:
-    """A command waits by looking: it is gone too soon to be worth a subscription."""
+    """Polls: a short command needs no subscription."""
     import asyncio
 
     loop = asyncio.get_running_loop()

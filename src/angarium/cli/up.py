@@ -1,4 +1,4 @@
-"""`angarium up`: every role of this version in one process, and what to do with it."""
+"""`angarium up`: run every role in one process, and print its addresses and hints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def up(
     from angarium.server import app, host
     from angarium.settings import load
 
-    # At a terminal the address and the hints stay in sight: only what needs an eye comes after.
+    # On a terminal only warnings follow the address and the hints, so that they stay visible.
     level = logging.WARNING if sys.stderr.isatty() else logging.INFO
     log.configure(level=logging.DEBUG if context.obj.debug else level)
     settings = load() if application is None else load(app=application)
@@ -43,11 +43,11 @@ def up(
             _say([f"Left out, there are no functions for: {', '.join(left_out)}{hint}"])
         _say([f"Starting {', '.join(names)} on {_redis(settings)} …"])
 
-    def tell(services: Sequence[Service]) -> None:
+    def print_summary(services: Sequence[Service]) -> None:
         if not as_json:
             _say(summary(settings, services))
 
-    return host.run(app.compose(names, settings, functions), on_ready=tell)
+    return host.run(app.compose(names, settings, functions), on_ready=print_summary)
 
 
 def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
@@ -69,9 +69,9 @@ def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
         f"  ports      {', '.join(ports) or 'none besides the API'}",
         f"  Redis      {_redis(settings)}",
         f"  data       {settings.home.absolute()}",
-        f"Try:  {command} demo       the whole story, with four processes killed on the way",
+        f"Try:  {command} demo       a support chat through all modules, with four kills",
         f"      {command} publish --durable '{{\"hello\": 1}}' --json",
-        f"      {command} find ID    where any id is, and its history",
+        f"      {command} find ID    the state and the history of any id",
         "Stop it with Ctrl-C.",
         "",
     ]
@@ -93,7 +93,7 @@ def _redis(settings: Settings) -> str:
 
 
 def _command() -> str:
-    """Ourselves, as the reader can type it: the name alone only where PATH leads to it."""
+    """The command to type: the bare name only if PATH has it."""
     return "angarium" if shutil.which("angarium") else os.path.relpath(sys.argv[0])
 
 

@@ -1,8 +1,8 @@
-"""The application object with its clients: what `from angarium import Angarium` gives.
+"""The application object with its clients: `from angarium import Angarium`.
 
-`runtime.application` collects the functions and knows no module; this adds the modules' clients.
-In a role's process the clients stand on the runtime of that process and are open. Anywhere else
-they are entered first: `async with app.client as client`, or `with app.sync_client as client`.
+`runtime.application` collects the functions and knows no module; this class adds the modules'
+clients. In a role's process the clients are open and use its runtime. Elsewhere, enter them first:
+`async with app.client as client`, or `with app.sync_client as client`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Angarium(application.Angarium):
-    """One for each application: `app = Angarium()`, then decorate."""
+    """Create one per application, `app = Angarium()`, and decorate functions with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Angarium(application.Angarium):
 
     @property
     def sync_client(self) -> SyncClient:
-        """The same for plain functions and scripts: `with app.sync_client as client`."""
+        """For synchronous functions and scripts: `with app.sync_client as client`."""
         if self._sync_client is None:
             from angarium.client.sync import SyncClient
 
@@ -47,13 +47,13 @@ class Angarium(application.Angarium):
 
     @property
     def message_id(self) -> str | None:
-        """The id of the message that the worker's function has in hand."""
+        """The id of the message that the worker's function processes."""
         handling = CURRENT_WORK.get()
         return None if handling is None else handling.message_id
 
     @property
     def traceparent(self) -> str | None:
-        """The trace of what is in hand, to be passed on to others."""
+        """The trace of the current work, to pass to other services."""
         handling = CURRENT_WORK.get()
         return None if handling is None else handling.trace.header
 

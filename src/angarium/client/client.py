@@ -1,9 +1,8 @@
 """One object with a client for each module, on one connection to Redis.
 
-Inside a role's process it stands on the runtime of that process; anywhere else it is entered as a
-context and opens its own. A module's part is imported when it is first used. Nothing is decided
-here: each part checks what it is given as its module's HTTP API does, and calls the module's
-store.
+In a role's process it uses the process's runtime; elsewhere it is entered as a context and opens
+its own. A module's client is imported at its first use. It checks its input as the module's HTTP
+API does, and calls the module's store.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from angarium.runtime.runtime import Runtime
 if TYPE_CHECKING:
     from angarium.client.conversations import ConversationsClient
     from angarium.client.dispatch import DispatchClient
-    from angarium.client.pickup import PickupClients
+    from angarium.client.pickup import PickupQueuesClient
     from angarium.client.routing import RoutingClient
     from angarium.client.transactions import TransactionsClient
     from angarium.settings import Settings
@@ -29,15 +28,15 @@ MODULES = ("dispatch", "routing", "transactions", "conversations", "pickup")
 
 
 class NotOpened(AngariumError):
-    """The client has no connection: no role runs here, and nobody opened it."""
+    """The client was used outside a role's process without being opened."""
 
     code = "not_opened"
 
 
 class Client:
-    """`async with Client() as client: …`, with the settings of the environment or those given.
+    """`async with Client() as client: …`; without `settings` it uses those of the environment.
 
-    That of a role's process (`app.client`) is open already; entering it changes nothing.
+    In a role's process `app.client` is already open; entering it changes nothing.
     """
 
     def __init__(self, settings: Settings | None = None, *, runtime: Runtime | None = None) -> None:
@@ -71,7 +70,7 @@ class Client:
         return found
 
     async def publish(self, message: Any, *, traceparent: str | None = None) -> int:
-        """On the channel, for the dispatchers that listen now; how many did."""
+        """Publish on the channel. Returns the number of listening dispatchers."""
         if traceparent is not None:
             message = _traced(message, traceparent)
         return await self.dispatch.publish(message)
@@ -101,13 +100,13 @@ class Client:
         return ConversationsClient(self.runtime)
 
     @cached_property
-    def pickup(self) -> PickupClients:
-        from angarium.client.pickup import PickupClients
+    def pickup(self) -> PickupQueuesClient:
+        from angarium.client.pickup import PickupQueuesClient
 
-        return PickupClients(self.runtime)
+        return PickupQueuesClient(self.runtime)
 
     async def close(self) -> None:
-        """Give back what its parts had opened for themselves, which is the database."""
+        """Close the database connections of the modules' clients."""
         for name in MODULES:
             part = self.__dict__.pop(name, None)
             if part is not None and hasattr(part, "close"):

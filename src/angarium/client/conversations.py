@@ -1,8 +1,8 @@
-"""Conversations: open a request, reply to it, acknowledge, look.
+"""Conversations: open requests, reply, acknowledge, show.
 
-A reply is taken once for each response id, for as long as its request lives; a step that runs
-twice gives `step.key` and replies once. It leaves when it is its turn, by a process of the role
-`conversations`. The trace of what is in hand is the correlator unless another is given.
+A response id is accepted once while its request lives; a step that passes `step.key` and runs twice
+replies once. The role `conversations` sends the reply when it is its turn. The correlator defaults
+to the trace of the current work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConversationsClient:
     async def request(
         self, conversation_id: str, request_id: str, origin: str = "pickup", *, corr: str = ""
     ) -> str:
-        """Open a request, once: 'created' | 'duplicate'. Its replies leave by `origin`."""
+        """Open a request: 'created' or 'duplicate'. `origin` names the sender of its replies."""
 
         async def open_under(corr: str) -> str:
             opened = await self._operations.open_request(
@@ -57,7 +57,7 @@ class ConversationsClient:
         address: Any = None,
         corr: str = "",
     ) -> str:
-        """'accepted' | 'duplicate'. `address` is for the sender: see `PickupAddress`."""
+        """Returns 'accepted' or 'duplicate'. `address` is for the sender: see `PickupAddress`."""
         if callback_url is not None:
             check_url(callback_url, allow_private=self._settings.allow_private_addresses)
         options = MessageOptions(payload, sender, callback_url, address)
@@ -71,17 +71,17 @@ class ConversationsClient:
         return await self._traced("conversations reply", conversation_id, corr, reply_under)
 
     async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
-        """'delivered' | 'gone'; raises `AckUnknown`."""
+        """Returns 'delivered' or 'gone'. Raises `AckUnknown`."""
         return await self._operations.acknowledge(ack_id, conversation_id)
 
     async def show(self, conversation_id: str) -> ConversationView:
-        """Who waits for whom, and why."""
+        """The conversation's queue, with the reason each reply waits."""
         return await view_conversation(self._store, conversation_id)
 
     async def _traced(
         self, name: str, conversation_id: str, corr: str, call: Callable[[str], Awaitable[str]]
     ) -> str:
-        """Under the correlator given, else under the trace of what is in hand."""
+        """Call with the given correlator, or else with the trace of the current work."""
         trace = None if corr else current_trace()
         if trace is None or self._tracing is None:
             return await call(corr if trace is None else trace.header)

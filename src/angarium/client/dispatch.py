@@ -1,4 +1,4 @@
-"""Messages for the workers: on the channel, or into the durable intake."""
+"""Sends messages to workers: on the channel, or to the durable intake."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class DispatchClient:
         self._store = DispatchStore(runtime)
 
     async def publish(self, message: Any) -> int:
-        """For whoever listens now; how many did. Lost if nobody does."""
+        """Returns the number of listening dispatchers. With none, the message is lost."""
         return await self._store.publish(self._encoded(message))
 
     async def publish_all(self, messages: Sequence[Any]) -> list[int]:
         return await self._store.publish_all([self._encoded(each) for each in messages])
 
     async def enqueue(self, message: Any, *, idempotency_key: str | None = None) -> Enqueued:
-        """Into the durable intake, where it waits for a dispatcher; a used key adds nothing."""
+        """Add to the durable intake, where it waits for a dispatcher. A used key adds nothing."""
         if idempotency_key is not None:
             check_text(idempotency_key, "idempotency_key")
         return await self._store.enqueue(self._encoded(message), idempotency_key)
@@ -41,8 +41,8 @@ class DispatchClient:
 
 
 def encoded(value: Any) -> bytes:
-    """A value as JSON; `msgspec.Raw` stays as it is."""
+    """Encode as JSON; `msgspec.Raw` is unchanged."""
     try:
         return msgspec.json.encode(value)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise InputInvalid(f"it can't be written as JSON: {error}") from None
+        raise InputInvalid(f"the value can't be written as JSON: {error}") from None

@@ -1,7 +1,7 @@
-"""Messages for recipients who may be away: put in, counted, taken, removed.
+"""Adds, takes, counts and removes messages in pickup queues.
 
-For programs beside the gateways, such as a mediator's own process; recipients connect to a gateway
-with `angarium.pickup.client.PickupClient`. The database is opened when it is first needed.
+For server programs such as a mediator's process; recipients connect to a gateway with
+`angarium.pickup.client.PickupClient`. The database is opened at its first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
 
 
-class PickupClients:
+class PickupQueuesClient:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
         repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
@@ -42,7 +42,7 @@ class PickupClients:
         tenant: str = DEFAULT_TENANT,
         push_token: str | None = None,
     ) -> str:
-        """Queue a message; its id. The same `key` for the same connection adds nothing."""
+        """Add a message and return its id. A repeated `key` of the connection adds nothing."""
         _queue(tenant, connection_id)
         for name, text in [
             ("key", key), ("push_token", push_token), *(("recipient", each) for each in recipients)
@@ -67,7 +67,7 @@ class PickupClients:
         limit: int = 100,
         tenant: str = DEFAULT_TENANT,
     ) -> list[StoredMessage]:
-        """Oldest first; they come again unless they are removed in time."""
+        """Take messages, oldest first. They are delivered again unless removed in time."""
         limits = self._settings.limits
         messages_max = min(limit, limits.pickup_take_messages_max)
         queue = _queue(tenant, connection_id)
@@ -79,7 +79,7 @@ class PickupClients:
     async def remove(
         self, connection_id: str, message_ids: Sequence[str], *, tenant: str = DEFAULT_TENANT
     ) -> int:
-        """Gone for good, which acknowledges them; how many there were."""
+        """Remove messages permanently, which acknowledges them. Returns how many existed."""
         queue = _queue(tenant, connection_id)
         for message_id in message_ids:
             check_text(message_id, "message_id")

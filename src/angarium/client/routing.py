@@ -1,4 +1,4 @@
-"""Messages for the owner of a recipient key, and who that is."""
+"""Sends messages to the owner of a recipient key, and shows the owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RoutingClient:
         self._key_bytes_max = settings.limits.id_bytes_max
 
     async def send(self, recip_key: str, payload: bytes) -> str:
-        """'queued' for the instance that owns the key, or 'kept' until there is one."""
+        """Returns 'queued' if an instance owns the key, or 'kept' until one does."""
         if not 0 < len(check_text(recip_key, "recip_key").encode()) <= self._key_bytes_max:
             raise InputInvalid(f"a recipient key has 1 to {self._key_bytes_max} bytes")
         if len(payload) > self._bytes_max:
@@ -26,5 +26,5 @@ class RoutingClient:
         return status_of(await self._store.process_payload_recip_key(recip_key, payload, None))
 
     async def show(self, recip_key: str) -> KeyState:
-        """Who owns the key, and what waits for it."""
+        """The key's owner and number of pending messages."""
         return await self._store.show(check_text(recip_key, "recip_key"))

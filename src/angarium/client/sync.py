@@ -1,7 +1,7 @@
-"""The client for code without a loop: the same calls, which return when they are done.
+"""The synchronous client: the calls of `Client`, which block until they are done.
 
-Entered as a context it runs a loop in a thread of its own. In a role's process, a plain function,
-which runs in a thread, has one that hands its calls to the loop of the process: `app.sync_client`.
+Entered as a context, it runs an event loop in its own thread. In a role's process, synchronous
+functions run in threads, and `app.sync_client` passes their calls to the loop of the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class SyncClient:
     """`with SyncClient() as client: client.transactions.start("order", {…})`
 
-    That of a role's process (`app.sync_client`) is open already.
+    In a role's process `app.sync_client` is already open.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class SyncClient:
         return self._call(self._client.publish, message, traceparent=traceparent)
 
     @property
-    def dispatch(self) -> _Part:
-        return _Part(self, "dispatch")
+    def dispatch(self) -> _SyncModuleClient:
+        return _SyncModuleClient(self, "dispatch")
 
     @property
-    def routing(self) -> _Part:
-        return _Part(self, "routing")
+    def routing(self) -> _SyncModuleClient:
+        return _SyncModuleClient(self, "routing")
 
     @property
-    def transactions(self) -> _Part:
-        return _Part(self, "transactions")
+    def transactions(self) -> _SyncModuleClient:
+        return _SyncModuleClient(self, "transactions")
 
     @property
-    def conversations(self) -> _Part:
-        return _Part(self, "conversations")
+    def conversations(self) -> _SyncModuleClient:
+        return _SyncModuleClient(self, "conversations")
 
     @property
-    def pickup(self) -> _Part:
-        return _Part(self, "pickup")
+    def pickup(self) -> _SyncModuleClient:
+        return _SyncModuleClient(self, "pickup")
 
-    def part(self, name: str) -> Any:
-        """A module's client, made in the loop: it takes part in the batches of that loop."""
+    def module_client(self, name: str) -> Any:
+        """The module's client, created in the loop so that it shares the loop's batches."""
 
         loop = self._loop()
 
@@ -98,19 +98,19 @@ class SyncClient:
         return found
 
     def _call(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
-        loop = self._loop()  # first: without one there is nothing to call
+        loop = self._loop()  # raises before the coroutine is created
         return _wait(method(*args, **named), loop)
 
 
-class _Part:
-    """A module's client: each of its methods, to be waited for."""
+class _SyncModuleClient:
+    """Makes each coroutine method of a module's client a blocking call."""
 
     def __init__(self, client: SyncClient, name: str) -> None:
         self._client = client
         self._name = name
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._client.part(self._name), name)
+        method = getattr(self._client.module_client(self._name), name)
         if not inspect.iscoroutinefunction(method):
             raise AttributeError(f"{self._name} has no method {name!r}")
 
@@ -121,10 +121,10 @@ class _Part:
 
 
 def _wait(run: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    """The context of the caller goes along: what is in hand is known on the other side."""
+    """Runs with the caller's context, so that the loop knows the current work."""
     if loop is _running_loop():
         run.close()
-        raise RuntimeError("this function runs in the loop itself; use app.client and await")
+        raise RuntimeError("this function runs in the event loop; use app.client and await")
     return asyncio.run_coroutine_threadsafe(run, loop).result()
 
 

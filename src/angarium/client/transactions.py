@@ -1,7 +1,7 @@
-"""Transactions: started once, looked at, waited for, woken, cancelled.
+"""Starts, shows, awaits, wakes and cancels transactions.
 
 A worker's function that runs twice starts its transaction once: within it, the message's id is
-the externalId unless another is given. The trace of what is in hand goes along as metadata.
+the externalId unless another is given. The metadata carries the trace of the current work.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TransactionsClient:
         version: int | None = None,
         webhook: str | None = None,
     ) -> TransactionStarted:
-        """Started, or the first one of its externalId (`duplicate`)."""
+        """Start a transaction, or return the first one of its externalId (`duplicate`)."""
         start = TransactionStart(
             pipeline,
             encoded({} if data is None else data),
@@ -54,7 +54,7 @@ class TransactionsClient:
         return await self._traced(start, current_trace())
 
     async def _traced(self, start: TransactionStart, trace: Trace | None) -> TransactionStarted:
-        """With the trace of what is in hand, or else with the one that follows from its id."""
+        """Start with the trace of the current work, or else with the trace derived from its id."""
         tracing, values = self._tracing, {"angarium.pipeline": start.pipeline}
         if tracing is None:
             return await self._transactions.start(_carrying(start, trace))
@@ -75,7 +75,7 @@ class TransactionsClient:
         return await self._transactions.get_by_external_id(owner, external_id)
 
     async def wait(self, transaction_id: str, timeout_s: float = 30.0) -> Transaction:
-        """Its end, or what there is when the time is over."""
+        """Wait for its end. After the timeout, return its current state."""
         until_s = self._clock.monotonic() + timeout_s
         pause = Backoff(base_s=0.02, ceiling_s=0.5)
         while True:
@@ -86,15 +86,15 @@ class TransactionsClient:
             await self._clock.sleep(min(left_s, pause.next_delay_s()))
 
     async def switch(self, transaction_id: str, name: str, value: str = "") -> str:
-        """'woken', or 'set' for when it goes to sleep for it."""
+        """Returns 'woken', or 'set' if it does not sleep for the switch yet."""
         return await self._transactions.set_switch(transaction_id, name, value)
 
     async def cancel(self, transaction_id: str) -> str:
-        """'cancelled', or 'cancelling' when a node has to be told first."""
+        """Returns 'cancelled', or 'cancelling' if its node must stop it first."""
         return await self._transactions.cancel(transaction_id)
 
     async def load(self, *pipelines: PipelineDefinition | dict[str, Any]) -> dict[str, int]:
-        """Store definitions; name → version."""
+        """Store definitions. Returns the version of each name."""
         return await self._transactions.load([pipeline_of(each) for each in pipelines])
 
     async def close(self) -> None:
@@ -107,7 +107,7 @@ def _external_id() -> str | None:
         return None
     message_id = handling.message_id_once()
     if message_id is None:
-        # Under the same id the second start would silently be the first one again.
+        # With the same id, the second start would silently return the first transaction.
         raise InputInvalid(
             "this message has started a transaction already; give each its own external_id"
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from angarium.runtime.journal import Entry, Event
+from angarium.runtime.journal import Event, JournalEntry
 
 EXAMPLES_MAX = 5  # ids named in a result
 COMPARED_REPLIES = 200  # each reply is compared with this many before it
@@ -82,7 +82,7 @@ class JournalAudit:
         self._ended_at: dict[str, int] = {}
         self._doubled: list[str] = []  # subjects of events that may happen only once
 
-    def read(self, entry: Entry) -> None:
+    def read(self, entry: JournalEntry) -> None:
         for event in entry.events:
             self._number += 1
             self.counts[entry.module, event.event] += 1

@@ -19,14 +19,14 @@ import msgspec
 from angarium.demo.audit import JournalAudit
 from angarium.redis.embedded.supervisor import HOST, Folder, read_record
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.journal import Entry, Event
+from angarium.runtime.journal import Event, JournalEntry
 from angarium.settings import Settings
 
 COMMAND_S_MAX = 300.0
 PROBLEM_CHARS_MAX = 300
 
 
-class LakeAudit(msgspec.Struct, frozen=True):
+class LakeAuditOutput(msgspec.Struct, frozen=True):
     """The output of `lake audit --json`."""
 
     events: int
@@ -51,12 +51,12 @@ def why_unavailable(settings: Settings) -> str | None:
     return None
 
 
-async def audit_in_lake(env: Mapping[str, str], home: Path) -> LakeAudit:
+async def audit_in_lake(env: Mapping[str, str], home: Path) -> LakeAuditOutput:
     """Copy the journal to the lake, and audit and report it there."""
     env = {**env, "ANGARIUM_REDIS_URL": _redis_url(home)}
     await _angarium(env, "lake", "run", "--once", "--json")
     _, text = await _angarium(env, "lake", "audit", "--json", codes=(0, 1))
-    found = msgspec.json.decode(text, type=LakeAudit)
+    found = msgspec.json.decode(text, type=LakeAuditOutput)
     await _angarium(env, "lake", "report", "--output", str(home / "report.html"))
     return found
 
@@ -85,7 +85,7 @@ def _audit_events(settings: Settings) -> JournalAudit:
     with connect(Lake.of(settings), ("events",)) as connection:
         for at_ms, module, actor, event, subject, key, detail in run(connection, sql).rows:
             one = Event(event, subject, key=key, detail=detail)
-            journal_audit.read(Entry("", module, at_ms, actor, 0, [one]))
+            journal_audit.read(JournalEntry("", module, at_ms, actor, 0, [one]))
     return journal_audit
 
 

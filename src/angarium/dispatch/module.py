@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from angarium.dispatch import keys
-from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, notes
+from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, other_events
 
 DISPATCH = Module(
     "dispatch",
@@ -37,7 +37,7 @@ DISPATCH = Module(
             retried="redelivered rejected returned",
             archived="discarded",
         ),
-        *notes("refused"),
+        *other_events("refused"),
     ),
     ids_once=("message",),
     roles=(

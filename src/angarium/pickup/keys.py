@@ -70,7 +70,7 @@ PICKUP_MOVING = Key(
 PICKUP_CHARTED = Key(
     "pickup:charted",
     "string",
-    meaning="Set when every queue's `archived` agrees with the database; none if Redis lost data",
+    meaning="Set when every queue's `archived` agrees with the database; absent if Redis lost data",
 )
 PICKUP_GATEWAYS = Key(
     "pickup:gateways",

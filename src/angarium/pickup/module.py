@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from angarium.pickup import keys
-from angarium.runtime.module import Module, Rate, Role, life_cycle, notes
+from angarium.runtime.module import Module, Rate, Role, life_cycle, other_events
 
 PICKUP = Module(
     "pickup",
@@ -19,7 +19,9 @@ PICKUP = Module(
             retried="returned",
             archived="archived",
         ),
-        *notes("session_opened session_replaced session_closed push_scheduled pushed push_failed"),
+        *other_events(
+            "session_opened session_replaced session_closed push_scheduled pushed push_failed"
+        ),
     ),
     ids_once=("message",),
     roles=(Role("gateway", "angarium.pickup.gateway"),),

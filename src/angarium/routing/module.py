@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from angarium.routing import keys
-from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, notes
+from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, other_events
 
 ROUTING = Module(
     "routing",
@@ -24,7 +24,7 @@ ROUTING = Module(
             paused="outbound_retried",
             retried="outbound_retried",
         ),
-        *notes("assigned reassigned registered retired removed"),
+        *other_events("assigned reassigned registered retired removed"),
     ),
     roles=(
         Role("relay", "angarium.routing.relay"),

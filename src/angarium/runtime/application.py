@@ -1,7 +1,7 @@
-"""The application object: a user's functions, and what each of them is for.
+"""The application object: registers a user's functions by kind.
 
-`Angarium` only collects; the roles that run the functions find them here by kind. It opens
-nothing and needs no server, so a module with handlers can be imported by any script or test.
+`Angarium` only registers functions; the roles that run them look them up by kind. It opens no
+connection, so any script or test can import a module with handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Handler:
-    """One function of the user's, under the name it was registered with."""
+    """A user's function and the name it is registered with."""
 
     kind: Kind
     name: str
@@ -39,10 +39,10 @@ class Handler:
 
 
 class Angarium:
-    """One for each application: `app = Angarium()`, then decorate.
+    """One for each application: `app = Angarium()`, then decorate functions.
 
-    The same function may serve several purposes; the same name twice for one purpose is
-    refused, because one of the two would silently never run.
+    A function may be registered for several kinds. A second function with the same kind and name
+    is refused, because one of the two would never run.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Angarium:
     def worker(
         self, *, concurrency: int | None = None, window: int | None = None
     ) -> Callable[[Function], Function]:
-        """Process messages of the dispatch module: message in, result (a dict, or None) out."""
+        """Process messages of the dispatch module. The function returns a dict or None."""
         return self._adder("worker", "worker", concurrency=concurrency, window=window)
 
     def step(
@@ -65,7 +65,7 @@ class Angarium:
         return self._adder("reply_sender", name)
 
     def inbox(self) -> Callable[[Function], Function]:
-        """Take messages that the routing module delivers to this instance."""
+        """Handle messages that the routing module delivers to this instance."""
         return self._adder("inbox", "inbox")
 
     def table(self, name: str, *, of: str) -> Callable[[Function], Function]:
@@ -85,15 +85,15 @@ class Angarium:
         return {name: each for (other, name), each in self._handlers.items() if other == kind}
 
     def wrapped(self, wrap: Callable[[Handler], Callable[..., Any]]) -> Angarium:
-        """The same functions, each behind what `wrap` makes of it."""
+        """A copy of the application with each function replaced by `wrap` of its handler."""
         found = Angarium()
         found._handlers = {
-            whose: replace(each, function=wrap(each)) for whose, each in self._handlers.items()
+            key: replace(each, function=wrap(each)) for key, each in self._handlers.items()
         }
         return found
 
     def handler(self, kind: Kind, role: str) -> Handler:
-        """The only one of its kind; a role that can't run without it is refused by name."""
+        """The only handler of a kind. Raises SettingInvalid if there is none or more than one."""
         found = self.handlers(kind)
         if not found:
             problem = f"the application has no @app.{kind}, which role {role!r} needs"
@@ -105,7 +105,7 @@ class Angarium:
 
     def _adder(self, kind: Kind, name: str, **options: Any) -> Callable[[Function], Function]:
         if not isinstance(name, str):
-            # `@app.step` alone would swallow the function, which then silently never runs.
+            # `@app.step` without parentheses would replace the function, which would never run.
             raise TypeError(f"@app.{kind} needs parentheses: @app.{kind}(…)")
 
         def add(function: Function) -> Function:
@@ -121,10 +121,10 @@ class Angarium:
 
 
 class Caller:
-    """Calls handlers from the event loop; plain functions run in threads of its own.
+    """Calls handlers from the event loop; plain functions run in threads of their own pool.
 
-    A thread can't be interrupted: a caller that is cancelled goes on, the function runs to its
-    end and its result is dropped.
+    A thread can't be interrupted: if a call is cancelled, its function runs to the end and the
+    result is dropped.
     """
 
     def __init__(self, threads_max: int) -> None:
@@ -134,7 +134,7 @@ class Caller:
         if handler.is_async:
             return await handler.function(*args)
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()  # the log of a function names its message either way
+        context = contextvars.copy_context()  # logs of the function contain its trace id
         result = await loop.run_in_executor(
             self._threads, context.run, _call, handler.function, args
         )
@@ -148,13 +148,14 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
     except (StopIteration, GeneratorExit) as error:
-        # No future takes the one, and whoever awaits would wait for ever; the other would end the
-        # task that awaits, and with it all that stand beside it.
+        # A future refuses StopIteration, so its caller would wait for ever. GeneratorExit would end
+        # the task that awaits, and with it its task group.
         raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
 
 def load_application(path: str) -> Angarium:
-    """The object that `module:name` leads to, with the current folder importable."""
+    """The application at `module:name`; modules in the current folder can be imported."""
+
     module_name, _, name = path.partition(":")
     if not module_name or not name or module_name.startswith("."):
         raise SettingInvalid("ANGARIUM_APP", f"{path!r} is no application", "use module:app")

@@ -1,7 +1,7 @@
-"""The two clocks of a process: durations, and (for tests only) the time scripts see.
+"""The clock of a process: durations, and (for tests only) the time that scripts use.
 
-Redis `TIME` inside a script is the only clock for anything stored, so `now_ms` is None in
-production and the script asks Redis. A test's clock answers a number instead and owns time.
+All stored times come from Redis `TIME` inside a script, so `now_ms` is None in production. A test's
+clock returns a number, and scripts use that instead.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Protocol
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds, for durations inside this process."""
+        """Seconds, for durations within this process."""
 
     def now_ms(self) -> int | None:
-        """None: the script asks Redis. A number: a test owns time."""
+        """None: scripts use the time of Redis. A number: scripts use this time (in tests)."""
 
     async def sleep(self, seconds: float) -> None: ...
 

@@ -46,5 +46,4 @@ class JournalSettings(Group):
         256 * MIB,
         description="Bytes of the journal of a partition. Beyond this size the oldest entries are "
         "dropped and counted, even if a reader has not read them.",
-
     )

@@ -1,11 +1,11 @@
-"""The SQL database under pickup's offline queue and the transactions' archive.
+"""The SQL database of pickup's offline queue and of the transactions' archive.
 
-One `Database` stands for an SQLite file or a PostgreSQL database and hides the difference: a
-write transaction is committed to disk when its block has ended (`begin`), a read can't write
-(`connect`), a batch may be sent twice (`insert_once`), and each module's tables are brought up to
-date under a lock (`migrate`). What the database could not do is DatabaseUnavailable, never a
-success; only a COMMIT whose answer was lost is OutcomeUnknown. Nothing here knows a module's
-tables. SQLAlchemy and Alembic are imported when a database is opened, not with this module.
+A `Database` is an SQLite file or a PostgreSQL database with the same methods. `begin` is a write
+transaction, which is on disk when its block has ended. `connect` is for reading and refuses writes.
+`insert_once` may be called twice with the same rows. `migrate` updates a module's tables under a
+lock. A failed operation raises DatabaseUnavailable; a COMMIT whose answer was lost raises
+OutcomeUnknown. This file uses no module's tables. SQLAlchemy and Alembic are imported when a
+database is opened.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-# How long one statement, a wait for SQLite's write lock, or a wait for a free connection may
-# take: longer than any healthy batch, short enough that a caller's retry still helps.
+# Limit for one statement, for a wait for SQLite's write lock and for a wait for a free connection.
+# Longer than a batch usually takes, and short enough that a caller's retry still helps.
 CALL_TIMEOUT_MS = 30_000
 # PostgreSQL allows 100 by default and several processes of ours share it.
 CONNECTIONS_MAX = 8
@@ -44,15 +44,15 @@ POLL_S = 0.01
 
 _MODULE_NAME = re.compile(r"[a-z][a-z_]{0,39}")
 
-# Alembic keeps the migration that is running in a module of its own (`alembic.op`), so one
-# process can run one at a time, whatever loop or database it is for.
+# Alembic stores the current migration in a global (`alembic.op`), so a process runs one migration
+# at a time, for all its loops and databases.
 _ALEMBIC = threading.Lock()
 
 
 class Database:
-    """An open database, for the event loop that opened it. Close it when all its users are done.
+    """An open database, for the event loop that opened it.
 
-    Handles on one SQLite file share its connections, and the last one to be closed closes them.
+    Handles of one SQLite file share its connections; closing the last handle closes them.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -67,32 +67,32 @@ class Database:
         call_timeout_ms: int = CALL_TIMEOUT_MS,
         connections_max: int = CONNECTIONS_MAX,
     ) -> Database:
-        """Connect once. SettingInvalid if the URL can't be right, DatabaseUnavailable otherwise."""
+        """Connect. Raises SettingInvalid if the URL is wrong, else DatabaseUnavailable."""
         scheme, separator, _ = url.partition("://")
         if separator and scheme == "sqlite":
             return cls(await open_sqlite(url, call_timeout_ms, connections_max))
         if separator and scheme in ("postgresql", "postgres"):
             return cls(await open_postgres(url, call_timeout_ms, connections_max))
-        # The URL may hold a password, so it is never repeated.
+        # The error does not quote the URL, which may contain a password.
         raise SettingInvalid(SETTING, "is neither an sqlite nor a postgresql URL", FORMS)
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A write transaction: on disk when the block has ended, undone by any error in it."""
+        """A write transaction: on disk when the block has ended, rolled back by any error."""
         async with self._transaction(self._backend.engines.writer) as connection:
             yield connection
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """For reading. A write is refused: without a commit it would look like a success."""
+        """For reading. A write is refused, because nothing commits it."""
         async with self._checked_out(self._backend.engines.reader) as connection:
             yield connection
 
     async def migrate(self, module: str, versions: Path) -> None:
-        """Bring the module's tables up to the newest revision in its folder: all of it or nothing.
+        """Migrate the module's tables to the newest revision in its folder, in one transaction.
 
-        Tables that are up to date are only read: nobody waits for a writer to open a database.
-        SQLite checks foreign keys once at the end, so that a table may be rebuilt.
+        If the tables are up to date, this only reads, so it does not wait for a writer. SQLite
+        checks foreign keys at the end, so that a revision may rebuild a table.
         """
         if not _MODULE_NAME.fullmatch(module):
             raise ValueError(f"{module!r} can't be part of a table's name")
@@ -132,7 +132,7 @@ class Database:
                     yield connection
                     committing = True
             except DatabaseUnavailable as error:
-                # A refused COMMIT left nothing behind; one that was cut off may have arrived.
+                # A refused COMMIT changes nothing. If the connection broke, it may have succeeded.
                 if committing and connection.invalidated:
                     raise OutcomeUnknown(f"the commit was not answered: {error}") from error
                 raise
@@ -150,7 +150,7 @@ class Database:
 
 @asynccontextmanager
 async def _alembic_turn() -> AsyncIterator[None]:
-    """Polls, because the next in line may live in another loop or thread."""
+    """Polls, because another loop or thread may have the lock."""
     while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     try:
@@ -166,7 +166,7 @@ def _upgrade(connection: Connection, module: str, versions: Path) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     newer = set(context.get_current_heads()) - known
     if newer:
-        problem = f"the tables of {module} are at {', '.join(newer)}, which this version can't know"
+        problem = f"the tables of {module} are at {', '.join(newer)}, unknown to this version"
         raise SettingInvalid(SETTING, problem, "run the newer version that migrated them")
     with Operations.context(context):
         context.run_migrations()
@@ -191,7 +191,7 @@ def _migration(
         connection,
         opts={
             "version_table": f"angarium_{module}_version",
-            # Alembic has no public name for "the steps up to here"; its own command uses this.
+            # Alembic has no public function for this; its own command uses the same one.
             "fn": lambda current, _: scripts._upgrade_revs(head, current),
         },
     )
@@ -204,10 +204,9 @@ def _migration(
 async def insert_once(
     connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> int:
-    """Store the rows whose primary key is not there yet, and return how many those were.
+    """Insert the rows whose primary key does not exist yet; returns their number.
 
-    Only the primary key makes a row "the same": any other broken constraint is an error, since
-    the row would otherwise be dropped in silence.
+    Any other violated constraint is an error, because the row would be lost silently.
     """
     if not rows:
         return 0
@@ -215,10 +214,10 @@ async def insert_once(
     names = rows[0].keys()
     if not key or not names >= set(key):
         raise ValueError(f"rows for {table.name} need their primary key to be safe to send twice")
-    # SQLAlchemy takes the columns from the first row and drops what others have beyond them.
+    # SQLAlchemy uses the columns of the first row and ignores further columns of other rows.
     if any(row.keys() != names for row in rows):
         raise ValueError(f"rows for {table.name} differ in their columns")
-    # In the order of the key: two processes that store the same rows then can't deadlock, and
+    # Sorted by key, so that two processes that insert the same rows can't deadlock, and so that
     # neighbours share a page of the index.
     ordered = sorted(rows, key=itemgetter(*key))
     if connection.dialect.name == "sqlite":
@@ -230,7 +229,8 @@ async def insert_once(
     from sqlalchemy import Integer, literal_column
     from sqlalchemy.dialects import postgresql
 
-    # The driver counts no rows in executemany; many VALUES with RETURNING do, and are faster.
+    # The driver does not count rows in executemany. RETURNING does, and is faster.
+
     counted = postgresql.insert(table).on_conflict_do_nothing(index_elements=key)
     result = await connection.execute(counted.returning(literal_column("1", Integer)), ordered)
     return len(result.all())

@@ -1,10 +1,9 @@
-"""The open connections to one SQL database, and what the drivers' errors mean.
+"""The open connections to one SQL database, and the translation of the drivers' errors.
 
 A `Backend` holds the connection pools of an SQLite file or a PostgreSQL database. Several
 `Database` handles of one event loop may share it; the last handle that closes ends it. An error
 after which a connection may be unusable marks the backend as failed. The next call then closes
-every connection and opens new ones, so a failure never outlasts its cause. Nothing here knows a
-module's tables, a file or a server.
+every connection and opens new ones, so the backend works again once the cause is gone.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ if TYPE_CHECKING:
 
 SETTING = "ANGARIUM_DATABASE_URL"
 FORMS = "write sqlite:///path/to/file.db or postgresql://user:password@host:5432/database"
-# How long a process waits for another one that migrates, which may be rewriting a big table.
+# How long a process waits for another process's migration, which may rewrite a big table.
 MIGRATION_WAIT_S = 600
-# How long a call waits for the others to end before it opens the database anew beside them.
+# How long a call waits for other calls to end before it opens new connections beside them.
 RENEWAL_WAIT_S = 1.0
 
-# Primary result codes of SQLite that say "not now"; the connection itself is still good.
+# SQLite's primary result codes for a busy database; the connection itself still works.
 _SQLITE_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-# A full disk refuses a write and leaves nothing of it, but what the connection caches is suspect.
+# A write on a full disk is refused and undone, but the connection's cache may be wrong.
 _SQLITE_FULL = frozenset({sqlite3.SQLITE_FULL})
-# After these nobody knows what the connection, or the memory it shares with others, is worth. A
-# connection that was opened while the file could only be read stays read-only for its lifetime.
+# After these errors the connection and its shared memory can't be trusted. A connection that was
+# opened while the file was read-only stays read-only.
 _SQLITE_BROKEN = frozenset(
     {
         sqlite3.SQLITE_PERM,
@@ -52,7 +51,7 @@ _SQLITE_UNAVAILABLE = _SQLITE_BUSY | _SQLITE_FULL | _SQLITE_BROKEN
 # The same for PostgreSQL, as beginnings of SQLSTATEs: connection, authorisation, rolled back by
 # the server, read-only, out of resources, lock not available, operator, system, corruption.
 _POSTGRES_UNAVAILABLE = ("08", "28", "40", "25006", "53", "55P03", "57", "58", "XX001", "XX002")
-# The session is over, or it belongs to a server that has become read-only after a failover.
+# The session has ended, or its server became read-only after a failover.
 _POSTGRES_BROKEN = ("08", "25006", "57P", "XX001", "XX002")
 
 
@@ -64,7 +63,7 @@ class Engines:
     reader: AsyncEngine
     migrator: Callable[[], AsyncEngine]
     before_migration: tuple[str, ...] = ()
-    # Returns a row for each thing that is wrong.
+    # A statement that returns one row per violation.
     after_migration: str | None = None
     # Runs when all connections are closed and new ones are about to be opened.
     before_renewal: Callable[[], None] | None = None
@@ -79,7 +78,7 @@ class Backend:
         self.handles = 0
         self._in_use = 0
         self._unused = asyncio.Event()
-        # None while nothing has failed, else until when the next call waits for the others.
+        # None, or after a failure the time until which the next call waits for other calls.
         self._renew_by_s: float | None = None
         self._renewing = asyncio.Lock()
 
@@ -108,10 +107,10 @@ class Backend:
         await self.engines.reader.dispose()
 
     async def _renew(self) -> None:
-        """Close all connections after a failure: SQLite keeps state for as long as one is open.
+        """Close all connections after a failure: SQLite keeps state while one is open.
 
-        Calls under way may end first. If one takes too long, new connections are opened beside
-        it, and all are closed by the first call that finds no other.
+        Waits for the calls in progress. If one takes too long, this call opens new connections
+        beside it, and the first call that is alone closes all of them.
         """
         if self._renew_by_s is None:
             return
@@ -133,13 +132,13 @@ class Backend:
         """Our error in place of the driver's, or None to let the driver's through."""
         error = context.original_exception
         if context.is_pre_ping:
-            # Whatever a ping runs into, the pool replaces that connection and nobody notices.
+            # After any error of a ping the pool replaces the connection.
             context.is_disconnect = True
             return None
         sqlite_code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         sqlstate = getattr(error, "sqlstate", None) or ""
         if (
-            # The network or a time-out: nothing is known about this connection any more.
+            # After a network error or a time-out the state of the connection is unknown.
             isinstance(error, OSError)
             or sqlite_code in _SQLITE_BROKEN
             or sqlstate.startswith(_POSTGRES_BROKEN)
@@ -160,7 +159,6 @@ class Backend:
 
 
 def unavailable(error: BaseException) -> DatabaseUnavailable:
-    """A driver's words alone do not tell whose connection it was."""
     return DatabaseUnavailable(f"the database: {first_line(error)}")
 
 
@@ -169,7 +167,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _drop_details(error: Any) -> None:
-    """PostgreSQL's further lines repeat the row that failed, and rows are payloads."""
+    """Removes PostgreSQL's detail lines, which quote the row and so the payload."""
+
     while error is not None:
         if getattr(error, "detail", None):
             error.detail = None

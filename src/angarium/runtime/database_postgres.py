@@ -24,11 +24,11 @@ from angarium.runtime.errors import DatabaseUnavailable, SettingInvalid
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-# A server that does not even greet us within this time is down for our purposes.
+# A server that does not complete a connection within this time counts as down.
 CONNECT_TIMEOUT_S = 10.0
 # The advisory lock of all our migrations in one PostgreSQL database ("angarium" in ASCII).
 MIGRATION_LOCK = 0x616E67617269756D
-# When opening: the URL itself is at fault, and trying again won't help.
+# SQLSTATEs that mean that the URL is wrong, so that a retry would not help.
 _MISCONFIGURED = ("28", "3D", "42704", "22023")
 
 
@@ -51,7 +51,7 @@ async def open_postgres(url: str, call_timeout_ms: int, connections_max: int) ->
         pool_size=connections_max,
         max_overflow=0,
         pool_timeout=call_timeout_s,
-        # Connections of a server that was restarted meanwhile are replaced before they are used.
+        # Replaces the connections to a restarted server before they are used.
         pool_pre_ping=True,
     )
     backend.engines = Engines(
@@ -69,7 +69,7 @@ async def open_postgres(url: str, call_timeout_ms: int, connections_max: int) ->
 
 
 async def _probe(driver: Any, url: str) -> None:
-    """Connect by hand once, because only the driver's own errors tell what is wrong."""
+    """Connect without SQLAlchemy once: only the driver's own errors tell what is wrong."""
     try:
         place = urlsplit(url)
         shown = f"{place.hostname or 'localhost'}:{place.port or 5432}{place.path}"
@@ -83,7 +83,7 @@ async def _probe(driver: Any, url: str) -> None:
     except OSError as error:
         raise DatabaseUnavailable(f"{shown} can't be reached: {first_line(error)}") from error
     except (ValueError, driver.InterfaceError) as error:
-        # Its text may repeat parts of the URL, so it is left to the traceback.
+        # The driver's text may quote the URL, so it is only in the traceback.
         raise SettingInvalid(SETTING, "is not a URL that PostgreSQL understands", FORMS) from error
     await connection.close()
 
@@ -96,11 +96,12 @@ def _engine(
 
     async def connect() -> Any:
         try:
-            # The driver reads the URL itself, so sslmode and the rest mean what libpq says.
+            # The driver parses the URL, so sslmode and other options mean the same as in libpq.
+
             connection = await driver.connect(
                 url, timeout=CONNECT_TIMEOUT_S, command_timeout=call_timeout_s
             )
-            # Where the server's default is not to wait for the disk, ours is.
+            # A commit must wait for the disk, also if the server's default is not to wait.
             await connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
                 " WHERE current_setting('synchronous_commit') = 'off'"

@@ -62,7 +62,7 @@ class _Connection(sqlite3.Connection):
 
 @dataclass(frozen=True)
 class _Place:
-    """What two handles must have in common to share a backend."""
+    """Two handles with the same values share a backend."""
 
     loop: asyncio.AbstractEventLoop
     device: int
@@ -73,7 +73,7 @@ class _Place:
 
 # The open files of this process. A key is used by the thread of its loop only.
 _OPEN: dict[_Place, Backend] = {}
-# Between the creation of a file and the closing of that descriptor no thread may open the file.
+# No thread may open the file between its creation and the closing of that descriptor.
 _CREATING = threading.Lock()
 
 
@@ -90,7 +90,7 @@ async def open_sqlite(url: str, call_timeout_ms: int, connections_max: int) -> B
 
 
 def forget(backend: Backend) -> None:
-    """Its last handle was closed: the next one to open the file makes a new backend."""
+    """Remove a backend without handles; the next `open_sqlite` creates a new one."""
     for place in [place for place, each in _OPEN.items() if each is backend]:
         del _OPEN[place]
 
@@ -99,7 +99,7 @@ def _make_backend(path: Path, call_timeout_ms: int, connections_max: int) -> Bac
     from sqlalchemy.pool import NullPool
 
     backend = Backend()
-    # FULL: a commit returns after fsync. NORMAL would lose the last commits with the power.
+    # FULL: a commit returns after fsync. With NORMAL a power failure loses the last commits.
     pragmas: dict[str, str | int] = {
         "busy_timeout": call_timeout_ms,
         "synchronous": "FULL",
@@ -113,9 +113,9 @@ def _make_backend(path: Path, call_timeout_ms: int, connections_max: int) -> Bac
         return _engine(backend, path, pragmas, begin, **pool)
 
     backend.engines = Engines(
-        # SQLite has one writer at a time. With one connection the writers of this process wait
-        # in the pool's fair queue; only other processes are met at the file's lock. Taking that
-        # lock at once (IMMEDIATE) spares a transaction that reads first from failing later.
+        # SQLite has one writer at a time. With one connection the writers of this process wait in
+        # the pool's fair queue, and only other processes compete for the file's lock. IMMEDIATE
+        # takes that lock first, so a transaction that reads before it writes can't fail later.
         writer=engine(pragmas, "BEGIN IMMEDIATE", pool_size=1, **pool),
         reader=engine(reading, "BEGIN", pool_size=connections_max, **pool),
         migrator=lambda: engine(migrating, "BEGIN IMMEDIATE", poolclass=NullPool),
@@ -132,13 +132,13 @@ def _engine(
     from sqlalchemy.ext.asyncio import create_async_engine
 
     url = URL.create("sqlite+aiosqlite", database=str(path))
-    # Parameters are payloads, and must not end up in a log with an error's text.
+    # Parameters are payloads, and an error's text must not write them to a log.
     engine = create_async_engine(
         url, hide_parameters=True, connect_args={"factory": _Connection}, **pool
     )
 
     def prepare(connection: Any, _: object) -> None:
-        # The driver would begin transactions by itself, and not before DDL or SELECT.
+        # The driver's own transactions do not begin before DDL or SELECT.
         connection.isolation_level = None
         cursor = connection.cursor()
         for name, value in pragmas.items():
@@ -158,7 +158,7 @@ def _engine(
 
 
 def _path_of(url: str) -> Path:
-    """Without links: two names of one file are one file, and so are their `-wal` files."""
+    """The path without links, so that two names of one file give one path."""
     rest = url.removeprefix("sqlite://")
     name = rest.removeprefix("/")
     if rest == name or not name or name.startswith(":") or name.endswith("/"):
@@ -169,7 +169,7 @@ def _path_of(url: str) -> Path:
 
 
 def _prepare_file(path: Path, busy_ms: int) -> os.stat_result:
-    """The file exists, may be written and is in WAL mode when this returns."""
+    """When this returns, the file exists, is writable and is in WAL mode."""
     try:
         _create_file(path)
         status = path.stat()
@@ -177,7 +177,7 @@ def _prepare_file(path: Path, busy_ms: int) -> os.stat_result:
         raise SettingInvalid(SETTING, f"{path} can't be opened: {error.strerror}", _FIX) from error
     effective = os.access in os.supports_effective_ids
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=effective):
-        # SQLite would open it read-only, and nothing could be stored later.
+        # SQLite would open it read-only, and later writes would fail.
         raise SettingInvalid(SETTING, f"{path} can't be opened: permission denied", _FIX)
     _match_permissions(path)
     try:
@@ -195,8 +195,8 @@ def _prepare_file(path: Path, busy_ms: int) -> os.stat_result:
 def _create_file(path: Path) -> None:
     """Readable by its owner only; SQLite gives `-wal` and `-shm` the same permissions.
 
-    A file that exists is not opened. The descriptor of a new one is closed before any thread of
-    this process can have a lock on the file that this would drop.
+    An existing file is not opened. The descriptor of a new file is closed before any thread of
+    this process can have a lock on it, which closing would drop.
     """
     with _CREATING:
         if path.exists():
@@ -210,9 +210,9 @@ def _create_file(path: Path) -> None:
 def _match_permissions(path: Path) -> None:
     """`-wal` and `-shm` keep the permissions that the file had when SQLite made them.
 
-    If these were too few, mending the file is not enough. Nothing is opened here.
+    If these were too few, correcting those of the file is not enough. This opens no file.
     """
-    with contextlib.suppress(OSError):  # SQLite says what can't be used
+    with contextlib.suppress(OSError):  # SQLite reports files that it can't use
         mode = stat.S_IMODE(path.stat().st_mode)
         for suffix in ("-wal", "-shm"):
             beside = path.with_name(path.name + suffix)
@@ -230,7 +230,8 @@ def _opening_error(path: Path, error: sqlite3.Error) -> SettingInvalid | Databas
 
 
 def _switch_to_wal(connection: sqlite3.Connection, busy_ms: int) -> str:
-    """The mode stays with the file. SQLite itself won't wait for another who switches too."""
+    """Retries, because SQLite does not wait for another process that switches the mode."""
+
     deadline = time.monotonic() + busy_ms / 1000
     while True:
         try:

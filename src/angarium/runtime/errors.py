@@ -1,4 +1,4 @@
-"""Every error Angarium raises on purpose, named by what happened.
+"""All errors that Angarium raises itself, named by what happened.
 
     AngariumError
     ├── SettingInvalid            a setting is unknown or its value can't be used   (exit 2)
@@ -13,16 +13,17 @@
     ├── Overloaded                a named limit is full
     ├── LimitExceeded             one input is larger than its limit
     ├── LeaseLost                 a newer term exists: the old holder may write nothing
-    ├── InputInvalid              what came in can't be read or breaks a rule: nothing was done
-    │   └── CommandInvalid        an argument has no form that Redis takes: nothing was sent
-    ├── NotFound                  there is nothing under that id
-    └── Conflict                  it is not in a state in which this can be done
+    ├── InputInvalid              an input can't be decoded or breaks a rule: nothing was changed
+    │   └── CommandInvalid        an argument can't be encoded for Redis: nothing was sent
+    ├── NotFound                  there is nothing with that id
+    └── Conflict                  its state does not allow the operation
 
-Those of the Redis client are declared in `redis/errors.py`. A module's own errors stand in its
-`errors.py`, under one of these.
+`redis/errors.py` declares the errors of the Redis client. A module's own errors are in its
+`errors.py`, as subclasses of these.
 
-Each class carries the code that goes over the wire; the tables of the protocols are built
-from these codes, so an error has one name everywhere.
+Each class has the code that is sent to clients. The protocols' tables are built from these codes,
+so an error has one name everywhere.
+
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Checks the headers that users give for requests to receivers. Pure.
+"""Checks the headers that users give for requests to receivers. No I/O.
 
-Connections to a receiver are shared by all deliveries to it. A header that changes where a request
-ends, or what a connection does next, would let one user's request hide another one in its body,
-and the answers behind it would go to the wrong delivery. So the HTTP client alone writes such
-headers, and a user's are refused: where they come in, and again before they are sent. None is
-dropped in silence, and no header can name a further one as hop-by-hop, because `Connection` itself
-is refused.
+All deliveries to a receiver share connections. A header that changes the framing of a request or
+the state of the connection would allow request smuggling: one user's request could contain another,
+and later responses would go to the wrong delivery. So only the HTTP client writes such headers. A
+user's are refused when they are given and again before they are sent; none is dropped silently.
+`Connection` itself is refused, so no header can declare another one as hop-by-hop.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from angarium.runtime.errors import InputInvalid
 # Common servers take 100 headers of 8 KiB in all; the client adds a few of its own.
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 6 * 1024
-# Of a refused name or value, inside an error.
+# Characters of a refused name that an error quotes.
 SHOWN_CHARS_MAX = 60
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# RFC 9110: visible characters, blanks and tabs. Latin-1 beyond ASCII is allowed, controls are not.
+# RFC 9110: visible characters, spaces and tabs. Latin-1 is allowed, control characters are not.
 _VALUE = re.compile(r"[\t -~\xa0-\xff]*")
-# RFC 9110, 7.6.1 and RFC 9112: framing, and what concerns one connection only.
+# RFC 9110, 7.6.1 and RFC 9112: framing, and headers that concern one connection only.
 _OF_THE_CONNECTION = frozenset(
     {
         "connection",
@@ -60,7 +59,7 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     for name, value in headers.items():
         text = _checked_value(name, value)
         checked[name] = text
-        # As on the wire: the client sends UTF-8, a colon, a blank and a line end.
+        # The size as sent: UTF-8, a colon, a space and a line end.
         size_bytes += len(name) + len(text.encode()) + 4
     if size_bytes > HEADERS_BYTES_MAX:
         problem = f"the headers have {size_bytes} bytes, more than the {HEADERS_BYTES_MAX} allowed"
@@ -71,7 +70,8 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
 def _checked_value(name: str, value: object) -> str:
     if not _NAME.fullmatch(name):
         raise HeaderRefused(f"{_shown(name)} is not the name of a header")
-    # Some servers read an underscore as a dash.
+    # Some servers treat an underscore as a dash.
+
     plain = name.lower().replace("_", "-")
     if plain in _OF_THE_CONNECTION or plain.startswith("proxy-"):
         raise HeaderRefused(f"{_shown(name)}: this header is written by the HTTP client only")

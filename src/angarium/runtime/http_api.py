@@ -1,7 +1,7 @@
-"""What the modules' HTTP http_apis share: bodies in, JSON and problems out, and the OpenAPI page.
+"""What the modules' HTTP APIs share: request bodies, JSON responses, problems, the OpenAPI page.
 
-A module declares its operations as values; the route and the page come from the same declaration,
-so neither can forget the other. Only files that offer `http_api` import this: it brings Starlette.
+A module declares its operations as values. Routes and the OpenAPI page are made from the same
+declarations. Only files with a function `http_api` import this file, because it imports Starlette.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Body = TypeVar("Body")
 Handle = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
 PROBLEM = "application/problem+json"
-# A parameter in a path as Starlette writes it; the page takes the name alone.
+# A path parameter in Starlette's syntax; the OpenAPI page contains only its name.
 TEMPLATE = re.compile(r"{(\w+)(?::(\w+))?}")
 CONVERTED: Mapping[str, Mapping[str, Any]] = {
     "int": {"type": "integer", "minimum": 0},
     "float": {"type": "number", "minimum": 0},
     "uuid": {"type": "string", "format": "uuid"},
 }
-# What was wrong may quote what came in, which may be long.
+# An error may quote the input, which may be long.
 DETAIL_CHARS_MAX = 300
 
 
@@ -47,7 +47,7 @@ class Parameter:
     required: bool = False
 
 
-# Beside what an operation declares: for those that bring a message in.
+# The header parameter of operations that accept a message.
 TRACE = Parameter(
     TRACEPARENT,
     "header",
@@ -57,7 +57,7 @@ TRACE = Parameter(
 
 @dataclass(frozen=True)
 class Operation:
-    """One method on one path, its handler and everything the OpenAPI page says of it."""
+    """One method on one path: its handler, and its description for the OpenAPI page."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ class Operation:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """RFC 9457, with the error's own code beside the standard members."""
+    """A problem of RFC 9457; `code` is the error's own code."""
 
     title: str
     status: int
@@ -83,12 +83,12 @@ class Problem(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class HttpApi:
-    """What one module adds to the API role. `service` lives and dies with the role."""
+    """What one module adds to the API role, which starts and stops `service`."""
 
     tag: str
     operations: Sequence[Operation] = ()
     service: Service | None = None
-    routes: Sequence[BaseRoute] = ()  # what is no operation, such as a page
+    routes: Sequence[BaseRoute] = ()  # routes that are not operations, such as pages
 
 
 def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -107,7 +107,7 @@ def problem_of(error: AngariumError) -> Response:
 
 
 async def read_bytes(request: Request, bytes_max: int) -> bytes:
-    """The body, given up as soon as it is longer than allowed: it may have no end."""
+    """The body. A body that is too long is refused before it has ended."""
     chunks, size = [], 0
     try:
         async for chunk in request.stream():
@@ -121,7 +121,7 @@ async def read_bytes(request: Request, bytes_max: int) -> bytes:
 
 
 def traceparent_of(request: Request) -> str:
-    """The trace that the caller is in (W3C Trace Context), or nothing: never a reason to refuse."""
+    """The caller's trace (W3C Trace Context); empty if the header is missing or invalid."""
     trace = read_traceparent(request.headers.get(TRACEPARENT))
     return "" if trace is None else trace.header
 
@@ -137,9 +137,9 @@ def decode(body: bytes, kind: type[Body]) -> Body:
 def routes(
     http_apis: Sequence[HttpApi], guarded: Callable[[Operation], Handle] = lambda each: each.handle
 ) -> list[BaseRoute]:
-    """One route for each path, so that a refused method is told all that are allowed.
+    """One route for each path, so that the response to a wrong method lists all allowed ones.
 
-    `guarded` gives each operation's handler, which may refuse a caller first.
+    `guarded` returns the handler of an operation; it may wrap it in an access check.
     """
     by_path: dict[str, dict[str, Handle]] = {}
     for http_api in http_apis:
@@ -156,7 +156,7 @@ def routes(
 
 def _by_method(handles: Mapping[str, Handle]) -> Handle:
     async def handle(request: Request) -> Response:
-        # Starlette lets HEAD in wherever there is GET.
+        # Starlette also accepts HEAD on routes with GET.
         chosen = handles.get(request.method) or handles["GET"]
         return await chosen(request)
 
@@ -164,7 +164,7 @@ def _by_method(handles: Mapping[str, Handle]) -> Handle:
 
 
 def openapi(http_apis: Sequence[HttpApi], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 page of all APIs; declarations that contradict one another are refused."""
+    """The OpenAPI 3.1 page of all APIs. Raises ValueError if two declarations conflict."""
     kinds: list[Any] = [Problem]
     for http_api in http_apis:
         for each in http_api.operations:
@@ -239,7 +239,8 @@ def _described(
 
 
 def _parameters(operation: Operation) -> list[Parameter]:
-    """Those declared, and those of the path that need no more words than their name."""
+    """The declared parameters, and the path parameters without a declaration."""
+
     in_path = dict(TEMPLATE.findall(operation.path))
     declared = {each.name for each in operation.parameters if each.place == "path"}
     if not declared <= in_path.keys():

@@ -1,7 +1,7 @@
-"""Ids that grow: for rows, whose indexes take ordered keys at their end, and for anything sorted.
+"""Time-ordered ids (UUID version 7), for rows of tables and for anything that is sorted.
 
-Unique everywhere, ordered inside a process. Stored order never rests on them alone: this
-machine's clock is in them.
+They are unique everywhere and ordered within a process. They contain this machine's clock, so no
+stored order depends on them alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from uuid import UUID
 class TimeOrderedIds:
     """UUIDs of version 7, each greater than the one before, even if the clock is set back.
 
-    48 bits of milliseconds, a counter of 42 bits that starts anew at random with every
-    millisecond, 32 random bits. They are for order and uniqueness; what they tell about time
-    comes from this machine's clock and is nothing to rely on.
+    An id has 48 bits of milliseconds, a counter of 42 bits that starts at a random value in each
+    millisecond, and 32 random bits.
     """
 
     def __init__(self, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -33,11 +32,11 @@ class TimeOrderedIds:
         return UUID(int=self._value())
 
     def next_hex(self) -> str:
-        """`next().hex`, without the detour."""
+        """`next().hex`, without making a UUID."""
         return f"{self._value():032x}"
 
     def forget(self) -> None:
-        """In a process that was just forked: what is left here, its parent has too."""
+        """Call this in a forked process: its parent has the same counter and random numbers."""
         self._lock = threading.Lock()
         self._last_ms += 1
         self._counter = _start()
@@ -57,25 +56,26 @@ class TimeOrderedIds:
         return last_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low << 32 | tail
 
 
-# Random numbers are asked for in bulk: a call into the kernel costs as much as all the rest.
+# Random numbers are read in bulk: a system call costs as much as the rest of an id.
 _TAILS = struct.Struct("1024I")
 
 
 def _start() -> int:
-    """41 of 42 bits: half of the counter's range stays free above it."""
+    """41 of 42 bits, so that at least half of the counter's range is left."""
     return int.from_bytes(os.urandom(6), "big") >> 7
 
 
-# The order must hold across all callers in the process, so this one instance is shared.
+# All callers in the process share this instance, so that their ids are in one order.
 _IDS = TimeOrderedIds()
 os.register_at_fork(after_in_child=_IDS.forget)
 
 
 def time_ordered_id() -> UUID:
-    """A key for rows: an index takes ordered keys at its end, and random ones all over."""
+    """A primary key for rows: an index appends ordered keys, and inserts random keys anywhere."""
     return _IDS.next()
 
 
 def time_ordered_hex() -> str:
-    """The same as 32 digits."""
+    """The same as 32 hexadecimal digits."""
+
     return _IDS.next_hex()

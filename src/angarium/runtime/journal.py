@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     id: str
     module: str
     at_ms: int
@@ -80,7 +80,7 @@ class JournalStatus:
 _decode_event = msgspec.json.Decoder(Event).decode
 
 
-def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> Entry:
+def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> JournalEntry:
     """Decodes one entry as XRANGE returns it. Raises `EntryUnreadable`."""
     named = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
@@ -89,7 +89,7 @@ def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> Entry:
         events = [_decode_event(line) for line in named[b"rows"].split(b"\n")]
         if len(events) != int(named[b"n"]):
             raise EntryUnreadable(f"entry {entry_id!r} has only {len(events)} of its events")
-        return Entry(
+        return JournalEntry(
             id=entry_id.decode(),
             module=named[b"room"].decode(),
             at_ms=int(named[b"at"]),

@@ -82,7 +82,7 @@ def life_cycle(
     yield from events(beside, Part.BESIDE, "notified")
 
 
-def notes(names: str) -> Iterator[EventType]:
+def other_events(names: str) -> Iterator[EventType]:
     """Events that belong to no account."""
     for name in names.split():
         yield EventType(name, Part.NONE)

@@ -1,8 +1,8 @@
-"""What a browser tells of the page behind a request, where no token guards a door on loopback.
+"""Checks the Host and Origin headers of requests when the API runs without tokens on loopback.
 
-A page of the web reaches this machine's doors as any program on it does: by a name of its own that
-leads here, or by a request that its own server never sees. A browser names both in Host and Origin,
-and no script of a page can change them. Programs send no Origin. Pure.
+A web page in a local browser can send requests to loopback ports: through a DNS name that resolves
+to 127.0.0.1, or as a cross-origin request. The browser states both in Host and Origin, and scripts
+in a page cannot change these headers. Other programs send no Origin. No I/O.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from angarium.runtime.sockets import is_loopback
 
 
 def origin_problem(host: str | None, origin: str | None) -> str | None:
-    """Why a request that needs no token is refused all the same, or None."""
+    """The reason to refuse a request without a token, or None."""
     if host is not None and not _is_local(f"//{host}"):
-        return "without tokens only localhost is answered, not another name that leads here"
+        return "without tokens only requests to localhost are allowed, not to another host name"
     if origin is not None and not _is_local(origin):
-        return "without tokens no page of another host is answered"
+        return "without tokens requests from pages of other hosts are refused"
+
     return None
 
 

@@ -1,9 +1,9 @@
-"""What every module runs on: the Redis client, the keyspace, the scripts, the durability asked for.
+"""What every module runs on: the Redis client, the keyspace, the scripts and the durability.
 
-A module's store gets a `Runtime` and calls `run` or makes `batched` transitions; it never sees a
-connection, a hash or a retry. Every transition gets the same first arguments (time, actor,
-journal), so no script and no store can forget them. A process that can't have our settings (an
-ACA-Py agent) starts a `Runtime` from `RuntimeOptions`; this module imports no pydantic.
+A module's store gets a `Runtime` and calls transitions, alone or in batches; it never uses a
+connection, a script's hash or a retry. Every transition gets the same first arguments (time, actor,
+journal). A process that can't read our settings (an ACA-Py agent) starts a `Runtime` from
+`RuntimeOptions`; this file imports no pydantic.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from angarium.runtime.settings import CommonSettings
 
 CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
-# The server tells how far the write came when this is over; the connection's own time-out
-# must be longer, or we would learn nothing.
+# The server reports the state of the write when this time is over. The connection's own time-out
+# must be longer, or the report would be lost.
 DURABILITY_TIMEOUT_MS = 5_000
 
 
@@ -88,7 +88,7 @@ class Runtime:
         self.clock = clock
         self.actor = actor
         self.tracing = tracing
-        """None unless a collector is named: to be asked before anything is done for a span."""
+        """None without a collector; callers check this before they prepare a span."""
         self.keyspace = options.keyspace
         self._journal_keys = [
             (self.keyspace.name(keys.JOURNAL, p), self.keyspace.name(keys.JOURNAL_META, p))
@@ -111,14 +111,14 @@ class Runtime:
         clock: Clock | None = None,
         actor: str | None = None,
     ) -> AsyncIterator[Self]:
-        """Connect, agree with what Redis holds already, and give all back at the end."""
+        """Connect, check the layout that Redis records, and close everything at the end."""
         if isinstance(settings, RuntimeOptions):
             options, given = settings, None
         else:
             options, given = settings.runtime_options(), settings
         async with await Redis.connect(options.redis) as redis:
             actor = actor or new_actor()
-            # Spans are made by our own processes only.
+            # Only processes with our settings make spans.
             tracing = None if given is None else open_tracing(actor)
             runtime = cls(options, redis, clock or SystemClock(), actor, tracing, given)
             await runtime._claim_layout()
@@ -149,7 +149,7 @@ class Runtime:
         *,
         durable: bool = True,
     ) -> Any:
-        """One call of one transition: done, at the durability asked for, or it raises."""
+        """One call of one transition. Returns when the write has the configured durability."""
         now_ms = self.clock.now_ms()
         return await self._call(
             script,
@@ -243,15 +243,15 @@ class Runtime:
     def _durability_commands(self, partition: int) -> list[Command]:
         if self.options.redis.durability is Durability.MEMORY:
             return []
-        # A call that found its work done already (a repeat, a duplicate) writes nothing, and
-        # WAIT would be satisfied at once though the first write is not safe yet. The barrier
-        # is a write of our own behind everything that this reply may have relied on.
+        # A call whose work is done already (a repeat, a duplicate) writes nothing, and WAIT would
+        # return at once although the first write may not be safe yet. The barrier is a write after
+        # everything that this reply may depend on.
         barrier: Command = ("SET", self.keyspace.name(keys.BARRIER, partition), 1)
         if self.options.redis.durability is Durability.REPLICA:
             return [barrier, ("WAIT", 1, DURABILITY_TIMEOUT_MS)]
         if self.redis.info.waitaof:
             return [barrier, ("WAITAOF", 1, 0, DURABILITY_TIMEOUT_MS)]
-        return []  # It syncs before each reply; ServerInfo.check has seen to that.
+        return []  # The server syncs before each reply; ServerInfo.check has verified that.
 
     def _check_durable(self, reply: Any) -> None:
         if isinstance(reply, ReplyError):
@@ -287,5 +287,6 @@ class Runtime:
 
 
 def new_actor() -> str:
-    """Who acts, in leases and in the journal: readable, and never the same twice."""
+    """A unique, readable name of this process for leases and the journal."""
+
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -1,8 +1,8 @@
-"""Lua scripts as files, loaded with their includes.
+"""Loads Lua scripts from files, with their includes.
 
-A header says what the script promises; the loader reads from it whether a call may be repeated
-and whether it writes. `#!lua` on the first line makes Redis refuse the whole script, not its
-second half, when memory is full or keys span slots.
+A header states what the script guarantees. The loader reads from it whether a call may be repeated
+and whether it writes. With `#!lua` on the first line Redis refuses the whole script when memory is
+full or keys span slots; without it, Redis would stop the script half-way.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from angarium.redis.scripts import Script
 
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 HEADINGS = ("Guarantee", "Events", "Repeats")
-# A script that a `Transition` declares has no need of these: its first lines are written for it.
+# A script that a `Transition` declares does not need these: its first lines are generated.
 POSITIONS = ("KEYS", "ARGV", "Returns")
-# Where a script's own lines begin: behind its comments.
+# The script's own lines begin after its comments.
 BODY = re.compile(r"^(?!--)", re.MULTILINE)
 STATUS = re.compile(rb"^[a-z_]+$")
 
@@ -28,7 +28,7 @@ STATUS = re.compile(rb"^[a-z_]+$")
 def load_script(package: str, name: str, prelude: str = "") -> Script:
     """`load_script("angarium.dispatch", "accept_messages")` reads that module's lua folder.
 
-    `prelude` is Lua that stands in front of the includes.
+    `prelude` is Lua code that is inserted before the includes.
     """
     path = files(package) / "lua" / f"{name}.lua"
     assert isinstance(path, Path)  # the package is a folder, not an archive
@@ -44,7 +44,7 @@ def read_script(path: Path, name: str, prelude: str = "") -> Script:
     if not text.startswith("#!lua"):
         raise ScriptFailed(f"{name}.lua must begin with #!lua")
     shebang, _, body = text.partition("\n")
-    # Comments stay in: they cost Redis one parse, and an error's line number stays true.
+    # Comments are kept: Redis parses them once, and an error's line number is correct.
     if prelude:
         first = INCLUDE.search(body) or BODY.search(body)
         at = first.start() if first else 0
@@ -69,7 +69,8 @@ def _included(include: str, name: str, beside: Path) -> str:
 
 
 def status_of(reply: object) -> str:
-    """The word a script answered with, from a bare reply or the head of a list."""
+    """The status word of a reply, which is the reply itself or the first element of a list."""
+
     word = reply[0] if isinstance(reply, list) and reply else reply
     if not isinstance(word, bytes):
         raise ScriptFailed(f"a script answered {reply!r} where a status was due")

@@ -12,7 +12,8 @@ from angarium.runtime.setting_values import check, key_name
 from angarium.runtime.urls import redacted
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-# Scripts count in doubles, which are exact up to here.
+# Scripts use doubles, which are exact up to this number.
+
 Positive = Annotated[int, Field(ge=1, le=2**53)]
 Factor = Annotated[float, Field(gt=0, le=1_000, allow_inf_nan=False)]
 Name = Annotated[str, AfterValidator(key_name)]

@@ -1,8 +1,8 @@
-"""Where settings come from, and how to name one as its user wrote it.
+"""Reads settings from the environment and `angarium.toml`; errors name a setting as its user did.
 
-`Sources` reads the environment and `angarium.toml`, refuses names that no setting has, and
-turns the first thing pydantic found wrong into one `SettingInvalid`. It knows no setting by
-name: it walks the model it is given. Secrets and passwords in URLs stay out of every message.
+`Sources` refuses unknown names and converts pydantic's first error into one `SettingInvalid`. It
+contains no setting's name: it reads the model that it is given. No message contains a secret or a
+password of a URL.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CONFIG_NAME = "angarium.toml"
 LIST_OF_NAMES = "docs/settings.md lists the names"
 VALUE_SHOWN_MAX = 60
 
-# Kubernetes describes each service in the environment of every container. A service called
-# `angarium-…` must not keep its own pods from starting.
+# Kubernetes sets variables for each service in the environment of every container. A service called
+# `angarium-…` must not prevent its own pods from starting.
 _SERVICE_LINK = re.compile(
     r"ANGARIUM(_[A-Z0-9]+)*?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
 )
@@ -42,14 +42,14 @@ Tree = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FormerName:
-    """The name under which an older system knows a setting; goes into `Annotated`."""
+    """The name of a setting in a system that Angarium replaces; used in `Annotated`."""
 
     variable: str
 
 
 @dataclass(frozen=True)
 class SettingField:
-    """One setting, as the checks and the reference page see it."""
+    """One setting, for the checks and the reference page."""
 
     path: Location
     default: Any
@@ -64,7 +64,7 @@ class SettingField:
 
 
 def setting_fields(model: type[BaseModel], above: Location = ()) -> Iterator[SettingField]:
-    """Every setting of a model, groups walked in order."""
+    """All settings of a model, including those of its groups, in order."""
     for name, field in model.model_fields.items():
         path = (*above, name)
         kind = field.annotation
@@ -94,7 +94,7 @@ class Sources:
 
     @classmethod
     def read(cls, model: type[BaseModel], overrides: Tree) -> Sources:
-        # An empty variable counts as not set: that is how compose files leave one out.
+        # An empty variable counts as not set, because compose files omit a variable that way.
         environment = {name: value for name, value in os.environ.items() if value}
         name, config = _read_config(environment.get(CONFIG_VARIABLE))
         return cls(tuple(setting_fields(model)), overrides, environment, config, name)
@@ -114,7 +114,7 @@ class Sources:
             raise _unknown(".".join(path), ".".join(path), dotted)
 
     def from_environment(self) -> dict[str, Any]:
-        """The variables that are set, as a tree; two that disagree are refused."""
+        """The variables that are set, as a tree. Two names with different values are refused."""
         tree: dict[str, Any] = {}
         for field in self.fields:
             given = [
@@ -134,7 +134,7 @@ class Sources:
         return tree
 
     def name_in_source(self, path: Location) -> str:
-        """The setting's name where its value came from."""
+        """The name of the setting in the source of its value."""
         if _contains(self.overrides, path):
             return ".".join(path)
         field = self._field(path)
@@ -146,7 +146,7 @@ class Sources:
         return field.variable if field else PREFIX + "__".join(path).upper()
 
     def invalid(self, error: ValidationError) -> SettingInvalid:
-        """The first thing wrong, in one line."""
+        """The first error, in one line."""
         details = error.errors(include_url=False)[0]
         at = details.get("ctx", {}).get("at") or details["loc"]
         path = self._setting_path(at)
@@ -157,7 +157,7 @@ class Sources:
         return next((field for field in self.fields if field.path == path), None)
 
     def _setting_path(self, location: Iterable[int | str]) -> Location:
-        """Without what pydantic adds below a setting: positions in a list, arms of a union."""
+        """The path without pydantic's additions: positions in a list, members of a union."""
         path = tuple(str(part) for part in location)
         while len(path) > 1 and not any(e.path[: len(path)] == path for e in self.fields):
             path = path[:-1]
@@ -192,7 +192,7 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _unknown(setting: str, name: str, names: list[str]) -> SettingInvalid:
-    # What all names have in common would make any two of them look alike.
+    # The common prefix would make all names similar.
     endings = {known.removeprefix(PREFIX): known for known in names}
     close = difflib.get_close_matches(name.removeprefix(PREFIX), endings, n=1, cutoff=0.5)
     fix = f"did you mean {endings[close[0]]}?" if close else LIST_OF_NAMES
@@ -214,7 +214,7 @@ def _unknown_paths(
 def _contains(tree: Any, path: Location) -> bool:
     for part in path:
         if not isinstance(tree, Mapping):
-            # A whole group was given as an object.
+            # The group was given as one object.
             return True
         if part not in tree:
             return False
@@ -223,7 +223,7 @@ def _contains(tree: Any, path: Location) -> bool:
 
 
 def _explain(details: ErrorDetails, field: SettingField | None) -> tuple[str, str]:
-    """What is wrong and what to do about it, for each kind of error a setting can cause."""
+    """The problem and what to do about it, for each of pydantic's error types."""
     context = {name: _plain(value) for name, value in details.get("ctx", {}).items()}
     value = _shown(details["input"], field)
     such_as = f" such as {field.default}" if field and field.default is not None else ""
@@ -264,5 +264,6 @@ def _plain(value: Any) -> Any:
 
 
 def _one_line(text: str) -> str:
-    """Line ends and other invisible characters as their codes: an error is one line."""
+    """The text with line ends and other invisible characters escaped."""
+
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,8 +1,8 @@
-"""What a setting's value may look like: the readers and checks behind `runtime/settings.py`.
+"""Parsers and checks for the values of settings.
 
-A reader turns what a user may write into the value; a check refuses it. Both say what is
-wrong and what to do in words that fit behind the setting's name. Only `read_consumers` looks
-at the disk, because that setting may name a file.
+A parser converts a user's text into the value; a check refuses invalid values. Their errors say
+what is wrong and what to do, in words that fit after the setting's name. Only `read_consumers`
+reads files, because that setting may name one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from angarium.runtime.urls import host_port_problem
 
-# Names go into every command; these are far above any that a person chooses.
+# Names are sent with every command; this is longer than any name that a person chooses.
 NAME_BYTES_MAX = 256
 CONSUMERS_FIX = "use host:port, a list of them, or a file with one on each line"
 INBOUND_FIX = 'use a list such as [["http","127.0.0.1","8071"],["ws","127.0.0.1","8081"]]'
@@ -74,7 +74,8 @@ def read_home(value: Any) -> Any:
 
 
 def read_list(value: Any, fix: str = "use a list with commas") -> Any:
-    """A list as JSON or with commas; anything that is no text is left to its type."""
+    """A list as JSON or with commas. A value that is not text is returned unchanged."""
+
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):

@@ -1,4 +1,4 @@
-"""Listening sockets, what to say when one can't be had, and which addresses are loopback."""
+"""Opens listening sockets and explains why one can't be opened; tells loopback addresses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import socket
 
 from angarium.runtime.errors import SettingInvalid
 
-BACKLOG = 1024  # connections the kernel holds for us while the loop is busy
+BACKLOG = 1024  # connections that wait in the kernel while the loop is busy
 
 
 def listen(host: str, port: int, setting: str, *, host_setting: str | None = None) -> socket.socket:
-    """A listening socket; an address that can't be had is an error of its setting."""
+    """A listening socket. Raises SettingInvalid if the address can't be used."""
+
     host_setting = host_setting or setting
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,4 +1,4 @@
-"""Text that comes from user code or from outside, made fit to be stored and sent.
+"""Makes text from users' code or from outside valid for storing and sending.
 
 Python strings can hold lone surrogates: `os.listdir` makes them from file names that are not
 UTF-8, and exception texts repeat those names. Such a string has no UTF-8 form, so neither Redis
@@ -14,7 +14,8 @@ from angarium.runtime.errors import InputInvalid
 
 def valid_text(text: str) -> str:
     r"""The same text, with each lone surrogate written as its escape (`caf\udce9`)."""
-    # isascii looks at a flag of the string, so the common case costs nothing.
+    # isascii reads a flag of the string, so ASCII text costs nothing.
+
     if text.isascii():
         return text
     return text.encode(errors="backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""Bearer tokens of the API: their scopes and tenants, and where they are kept, which is by hash.
+"""Bearer tokens of the API, with their scopes and tenants.
 
-A token comes from the settings or was made by `angarium token create` and stands in Redis. Neither
-place can give it back where it is hashed: 32 random bytes need no salt and no slow hash. A token
-may do everything of its scope and of those below it; one that is bound to a tenant only for that.
+A token comes from the settings, or from `angarium token create`, which stores its hash in Redis.
+Tokens are 32 random bytes, so their hash needs neither a salt nor a slow function. A token allows
+the operations of its scope and of all lower scopes; a token with a tenant only those of the tenant.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ REVOKE_TOKEN = load_script("angarium.runtime", "revoke_token")
 # Each includes those before it.
 SCOPES = ("read", "write", "admin")
 SETTING = "ANGARIUM_HTTP__TOKENS"
-TOKEN_PREFIX = "ang_"  # so that a token is known as one wherever it turns up
+TOKEN_PREFIX = "ang_"  # so that people and scanners recognise a token
 HASHED = "sha256="
 TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-# All of them are in the memory of each API process.
+# Each API process has all tokens in memory.
 TOKENS_MAX = 10_000
 NAME_CHARS_MAX = 100
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a token may do; `tenant` None: for all of them. The token itself is not in here."""
+    """What a token allows; `tenant` None means all tenants. Does not contain the token itself."""
 
     name: str
     scope: str
@@ -48,7 +48,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StoredToken(msgspec.Struct, frozen=True):
-    """`id` is the beginning of its hash, by which it is revoked."""
+    """`id` is the beginning of the hash; `revoke` takes it."""
 
     id: str
     token: Token
@@ -74,12 +74,12 @@ def from_settings(entries: Sequence[str]) -> Mapping[str, Token]:
         try:
             checked(scope, tenant or None)
         except InputInvalid:
-            # Without the entry itself: it is a secret.
+            # The error does not quote the entry, which is a secret.
             problem = f"entry {number} does not begin with {', '.join(SCOPES)} or SCOPE@TENANT"
             raise SettingInvalid(SETTING, problem, "write scope:token") from None
         hashed = secret.removeprefix(HASHED) if secret.startswith(HASHED) else digest(secret)
         if not secret or len(hashed) != 64:
-            problem = f"entry {number} has no token behind its scope"
+            problem = f"entry {number} has no token after its scope"
             raise SettingInvalid(SETTING, problem, "write scope:token or scope@tenant:token")
         found[hashed] = Token(f"setting {number}", scope, tenant or None)
     return found
@@ -94,7 +94,7 @@ class TokenStore:
         self._seen_name = runtime.keyspace.name(keys.TOKENS_SEEN, 0)
 
     async def create(self, name: str, scope: str, tenant: str | None = None) -> str:
-        """The new token. It is shown this once; afterwards only its hash is known."""
+        """The new token. Only its hash is stored, so it can't be shown again."""
         checked(scope, tenant)
         if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
             raise InputInvalid(f"a name has 1 to {NAME_CHARS_MAX} printable letters")
@@ -119,7 +119,8 @@ class TokenStore:
         return sorted(found, key=lambda each: each.token.created_ms)
 
     async def revoke(self, id: str) -> None:
-        """By the beginning of its hash, as `listed` tells it."""
+        """Revoke the token with this id, which `listed` returns."""
+
         found = [hashed for hashed in await self.all() if len(id) >= 8 and hashed.startswith(id)]
         if len(found) != 1:
             raise NotFound(f"there is no token {id[:64]!r}")

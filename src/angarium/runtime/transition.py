@@ -16,8 +16,8 @@
         replies={"counted": Counted, "names_full": None},
     )
 
-From the declaration come both sides of the call. Python passes the named tuples as they are. The
-script begins with lines that the loader writes: a local for each key (`counts_key`), channel
+Both sides of the call follow from the declaration. Python passes the named tuples as they are. The
+script begins with lines that the loader generates: a local for each key (`counts_key`), channel
 (`ends_channel`) and argument, `reply.counted(count)` and `reply.names_full`, and for the items
 
     local replies = each_item(function(name, payload, last_key) … end)
@@ -52,7 +52,7 @@ _EACH_ITEM = re.compile(r"\beach_item\(function\(([^)]*)\)")
 
 
 class NoItem(NamedTuple):
-    """Of a transition that has no items."""
+    """The item type of a transition without items."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Transition(Generic[Item]):
         return script
 
     def prelude(self) -> str:
-        """The lines of Lua that name what the script is given."""
+        """The lines of Lua that give names to KEYS and ARGV."""
         at = FIRST_ARGUMENT
         lines = [f"local {name}_key = KEYS[{FIRST_KEY + n}]" for n, name in enumerate(self.keys)]
         for name in self.channels:
@@ -129,7 +129,7 @@ class Transition(Generic[Item]):
         return names
 
     def values(self, keyspace: Keyspace, args: tuple[Any, ...] | None) -> list[Argument]:
-        """What stands in ARGV in front of the items."""
+        """The arguments before the items in ARGV."""
         return [*map(keyspace.global_name, self.channels.values()), *_plain(args or ())]
 
     @cached_property
@@ -198,7 +198,8 @@ def _place(key: Key, item: type[tuple[Any, ...]] | None) -> int:
 
 
 def _plain(values: Sequence[Any]) -> list[Argument]:
-    """Redis knows no booleans."""
+    """Booleans become integers, because Redis has none."""
+
     return [int(value) if value is True or value is False else value for value in values]
 
 

@@ -1,8 +1,8 @@
-"""The addresses a user may set: checked for shape, and shown without their secrets.
+"""Checks the form of URLs in settings, and removes secrets from URLs.
 
-Each check returns None or what is wrong; it opens no connection, and it does not repeat the
-address, because what is malformed may well be the password. `redacted` is the only way a URL
-reaches a log, an error or a repr.
+Each check returns None or the problem. It opens no connection and does not quote the URL, because
+the malformed part may be the password. A log, an error or a repr contains a URL only after
+`redacted`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = [
 DATABASE_SCHEMES = ("sqlite", "postgresql")
 LAKE_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
-# From the first colon to the last @: a password with an unescaped slash, colon or @ in it must
-# not leak its second half.
+# From the first colon to the last @, so that a password with an unescaped slash, colon or @ is
+# removed completely.
 _USERINFO = re.compile(
     r"^(?P<start>[a-z][a-z0-9+.-]*://[^:]*:|[^:]*:(?!//)).*@", re.DOTALL | re.IGNORECASE
 )
@@ -51,7 +51,8 @@ def database_url_problem(url: str) -> str | None:
     if scheme not in DATABASE_SCHEMES:
         return scheme_problem(scheme)
     if scheme == "sqlite":
-        # A database in memory would forget what it was given to keep.
+        # A database in memory would lose everything at the end of the process.
+
         names_file = rest.startswith("/") and rest[1:] not in ("", ":memory:")
         return None if names_file else "it names no file"
     return _authority_problem(url, host_required=False)

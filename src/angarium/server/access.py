@@ -1,10 +1,9 @@
-"""Who may call an operation: bearer tokens, their scopes, and the tenant they are bound to.
+"""Checks callers of the API: bearer tokens, their scopes and tenants.
 
-Everything is open where the API listens on loopback and no token has ever existed, except to pages
-of other hosts in a browser; `ANGARIUM_ACCESS` can say otherwise. Else a caller needs a token, and
-each operation says by its scope what the token has to allow. A token that is bound to a tenant
-reaches only what can be told to be that tenant's: its queues in the pickup module, and the
-transactions it owns; of others it learns nothing, not even that they exist.
+The API is open if it listens on loopback and no token has ever existed, except to pages of other
+hosts in a browser; `ANGARIUM_ACCESS` overrides this. Otherwise a caller needs a token with the
+operation's scope. A token of a tenant reaches only the tenant's pickup queues and transactions. It
+does not reveal whether data of other tenants exists.
 """
 
 from __future__ import annotations
@@ -30,13 +29,19 @@ from angarium.transactions.client import Transactions
 from angarium.transactions.errors import TransactionUnknown
 from angarium.transactions.model import OWNER_DEFAULT
 
-MAKE_ONE = "`angarium token create NAME --scope admin`"
-# How soon a token that was made or revoked counts here.
-LOOK_S = 2.0
-# Operations in which the caller names the tenant, by the name of the parameter.
-OF_TENANT = {"pickup_connection": "tenant", "pickup_drain": "tenant", "listTransactions": "owner"}
-OF_OWNER = frozenset({"getTransaction", "cancelTransaction", "setSwitch", "followTransaction"})
-STARTS = frozenset({"startTransaction", "startTransactions"})
+CREATE_TOKEN = "`angarium token create NAME --scope admin`"
+# A created or revoked token takes effect within this time.
+TOKEN_READ_INTERVAL_S = 2.0
+# Operations with a tenant parameter, and its name.
+TENANT_PARAMETERS = {
+    "pickup_connection": "tenant",
+    "pickup_drain": "tenant",
+    "listTransactions": "owner",
+}
+OWNED_BY_TENANT = frozenset(
+    {"getTransaction", "cancelTransaction", "setSwitch", "followTransaction"}
+)
+STARTS_TRANSACTIONS = frozenset({"startTransaction", "startTransactions"})
 
 
 class Unauthorized(AngariumError):
@@ -62,7 +67,7 @@ class _Batch(msgspec.Struct):
 
 
 class Access:
-    """Knows the tokens; `run_once` every LOOK_S asks Redis for those that were made or revoked."""
+    """Holds all tokens. `run_once` reads them from Redis every TOKEN_READ_INTERVAL_S."""
 
     def __init__(self, runtime: Runtime) -> None:
         settings = runtime.settings
@@ -78,14 +83,14 @@ class Access:
         self._log = log.logger("angarium.access")
 
     async def run_once(self) -> int:
-        """How many stored tokens there are."""
+        """Returns the number of stored tokens."""
         self._stored = await self._store.all()
         await self._seen.look(has_tokens=self._has_tokens)
         state = "open" if self.open else "tokens" if self._has_tokens else "closed"
         if state != self._state:
             self._state = state
             if state == "closed":
-                self._log.warning("no_tokens", access=self._mode, fix=MAKE_ONE)
+                self._log.warning("no_tokens", access=self._mode, fix=CREATE_TOKEN)
             else:
                 self._log.info("access", state=state, access=self._mode)
         return len(self._stored)
@@ -104,32 +109,32 @@ class Access:
         return bool(self._fixed or self._stored)
 
     def check(self, request: Request, scope: str) -> Token | None:
-        """The caller's token, None where everything is open; or why not."""
+        """Returns the caller's token, or None if the API is open. Raises if the call is refused."""
         if self.open:
-            told = request.headers
-            refusal = origin_problem(told.get("host"), told.get("origin"))
+            headers = request.headers
+            refusal = origin_problem(headers.get("host"), headers.get("origin"))
             if refusal is not None:
                 raise Forbidden(refusal)
             return None
         if not self._has_tokens:
-            raise Unauthorized(f"a bearer token is needed, and there is none: {MAKE_ONE} makes one")
+            raise Unauthorized(f"a bearer token is needed; none exists: {CREATE_TOKEN} makes one")
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
             raise Unauthorized("a bearer token is needed: Authorization: Bearer …")
-        # Looked up by its hash: how long that takes tells nothing of the token.
+        # Looked up by hash, so that the time taken reveals nothing about the token.
         hashed = digest(text.strip())
         token = self._fixed.get(hashed) or self._stored.get(hashed)
         if token is None:
-            raise Unauthorized("the token is not known here")
+            raise Unauthorized("the token is not known")
         if not token.allows(scope):
             raise Forbidden(f"this needs the scope {scope!r}, and the token has {token.scope!r}")
         return token
 
-    def check_whole(self, request: Request, scope: str) -> None:
-        """For what is of no tenant, and no operation."""
+    def check_without_tenant(self, request: Request, scope: str) -> None:
+        """For pages that are not operations and show data of all tenants."""
         token = self.check(request, scope)
         if token is not None and token.tenant is not None:
-            raise _not_of_one(token.tenant)
+            raise _all_tenants(token.tenant)
 
     def guarded(self, operation: Operation) -> Handle:
         async def handle(request: Request) -> Response:
@@ -147,7 +152,7 @@ class Access:
     async def _while_allowed(
         self, request: Request, scope: str, parts: AsyncIterable[Any]
     ) -> AsyncIterator[Any]:
-        """A stream that ends with the right to it: tokens are made and revoked while it lasts."""
+        """End the stream when the caller is no longer allowed: tokens change while it lasts."""
         try:
             async for part in parts:
                 try:
@@ -163,18 +168,20 @@ class Access:
 
     async def _check_tenant(self, request: Request, operation: Operation, tenant: str) -> None:
         name = operation.name
-        if name in OF_TENANT:
-            if request.query_params.get(OF_TENANT[name]) != tenant:
-                raise ForeignTenant(f"the token is for {tenant!r}: add {OF_TENANT[name]}={tenant}")
-        elif name in OF_OWNER:
+        if name in TENANT_PARAMETERS:
+            if request.query_params.get(TENANT_PARAMETERS[name]) != tenant:
+                raise ForeignTenant(
+                    f"the token is for {tenant!r}: add {TENANT_PARAMETERS[name]}={tenant}"
+                )
+        elif name in OWNED_BY_TENANT:
             id = request.path_params["id"]
             if (await self._transactions.get(id)).owner != tenant:
-                # As if it were not there: a foreign id must tell nothing.
+                # The same answer as for an unknown id, so that a foreign id reveals nothing.
                 raise TransactionUnknown(f"there is no transaction {id!r}")
-        elif name in STARTS:
+        elif name in STARTS_TRANSACTIONS:
             await self._check_owners(request, operation, tenant)
         else:
-            raise _not_of_one(tenant)
+            raise _all_tenants(tenant)
 
     async def _check_owners(self, request: Request, operation: Operation, tenant: str) -> None:
         body = await read_bytes(request, self._body_bytes_max)
@@ -187,10 +194,10 @@ class Access:
             else:
                 owners = {msgspec.json.decode(body, type=_Owned).owner}
         except (msgspec.MsgspecError, RecursionError, ValueError):
-            return  # the handler says what is wrong with it, and starts nothing
+            return  # the handler refuses this body with a precise error
         if owners - {tenant}:
             raise ForeignTenant(f"the token is for {tenant!r}: give it as the owner")
 
 
-def _not_of_one(tenant: str) -> ForeignTenant:
-    return ForeignTenant(f"the token is for {tenant!r}, and this is not of one tenant")
+def _all_tenants(tenant: str) -> ForeignTenant:
+    return ForeignTenant(f"the token is for {tenant!r}, and this shows data of all tenants")

@@ -1,10 +1,9 @@
-"""The one composition point: which roles this version has, and how they come together.
+"""The composition point: lists the roles and builds their services.
 
-A role is a service made from the runtime it stands on. Its module is imported only when the role
-is asked for, so a process pays for what it runs. Modules never import one another; they are
-joined here: the application's functions get clients of all modules on the runtime of their
-process, so that a worker starts a transaction and a step replies into a conversation, and
-`reply_to_pickup.py` leads replies to pickup and their removal back.
+A role's code is imported only when the role is requested. Modules never import one another; this
+file connects them. The application's functions get clients of all modules on the runtime of their
+process: a worker can start a transaction, and a step can reply in a conversation.
+`reply_to_pickup.py` sends replies to pickup and acknowledges them when they are removed there.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ if TYPE_CHECKING:
     from angarium.runtime.service import Service
     from angarium.settings import Settings
 
-# What the server adds to the modules: the API itself, and conversations whose replies go to pickup.
+# The server's own role, and roles whose service it replaces by one that connects two modules.
 API = Role("api", "angarium.server.http")
-JOINED: Mapping[str, str] = MappingProxyType({"conversations": "angarium.server.reply_to_pickup"})
-# Each file offers `build(runtime, app)`, the service, and `check(settings, app)`, which refuses
-# what can be seen to fail before anything is touched. The order is the order of starting.
+CONNECTED_ROLES: Mapping[str, str] = MappingProxyType(
+    {"conversations": "angarium.server.reply_to_pickup"}
+)
+# Each file has `build(runtime, app)`, which returns the service, and `check(settings, app)`, which
+# refuses invalid settings before Redis is used. Roles start in this order.
 ROLES: Mapping[str, Role] = MappingProxyType(
     {role.name: role for role in (API, *(role for module in MODULES for role in module.roles))}
 )
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:
-    """The roles asked for, each once; a name this version does not have is refused."""
+    """The names without repeats. Raises for an unknown role."""
     roles = tuple(dict.fromkeys(names))
     for name in roles:
         if name not in ROLES:
@@ -45,14 +46,14 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def runnable(app: Angarium) -> tuple[str, ...]:
-    """All roles but those whose functions this application does not have."""
+    """All roles whose functions this application has."""
     return tuple(
         name for name, role in ROLES.items() if role.needs is None or app.handlers(role.needs)
     )
 
 
 def application_of(settings: Settings) -> Angarium:
-    """The application the settings name, else one without functions."""
+    """The application named in the settings, or one without functions."""
     from angarium.client.application import Angarium
     from angarium.runtime.application import load_application
 
@@ -63,17 +64,15 @@ def application_of(settings: Settings) -> Angarium:
 async def compose(
     names: Iterable[str], settings: Settings, app: Angarium | None = None
 ) -> AsyncIterator[Sequence[Service]]:
-    """The services of some roles on one runtime, which is given back when they have stopped.
-
-    The application is the one given, else that of the settings.
-    """
+    """Build the services of the roles on one runtime, and close the runtime at the end."""
     from angarium.client.application import Angarium
     from angarium.runtime.runtime import Runtime
 
     if app is None:
         app = application_of(settings)
     modules = [
-        importlib.import_module(JOINED.get(name, ROLES[name].path)) for name in checked(names)
+        importlib.import_module(CONNECTED_ROLES.get(name, ROLES[name].path))
+        for name in checked(names)
     ]
     for module in modules:
         module.check(settings, app)

@@ -1,8 +1,8 @@
-"""The way from a request to its operation, without what a framework puts around each.
+"""Routes requests to operations through a table, without the framework's middleware.
 
-Operations are found by method and path in a table and called at once; an error becomes the same
-answer as everywhere. Whatever is not in the table (pages, unknown paths, other methods) goes to the
-application behind it, which answers as it always did. On a long poll that is a sixth of the work.
+The table is keyed by method and path. Errors get the same responses as in the fallback application.
+That application answers all other requests: pages, unknown paths, other methods. A long poll
+through the table costs a sixth less.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from angarium.runtime.http_api import TEMPLATE, Handle, HttpApi, Operation
 
-Answer = Callable[[Request, Any], Response]
+ErrorResponse = Callable[[Request, Any], Response]
 
 
-class Direct:
-    """`errors` has an answer for each kind of error, `Exception` included."""
+class FastRoutes:
+    """`errors` maps classes of errors to responses; `Exception` must be among them."""
 
     def __init__(
         self,
-        behind: ASGIApp,
+        fallback: ASGIApp,
         http_apis: Sequence[HttpApi],
         guarded: Callable[[Operation], Handle],
-        errors: Mapping[type[Exception], Answer],
+        errors: Mapping[type[Exception], ErrorResponse],
     ) -> None:
-        self._behind = behind
+        self._fallback = fallback
         self._errors = errors
-        # By method and the path's parts, with what no part can be in the place of a parameter; and
-        # where the parameters of paths of so many parts are, fewest first: a name before a pattern.
+        # By method and path segments, with "/" in place of a parameter: no segment contains one.
+        # `_places` has the parameters' positions by number of segments, fewest first, so that a
+        # literal segment wins over a parameter.
         self._known: dict[tuple[str, ...], tuple[Handle, Sequence[str]]] = {}
         self._places: dict[int, list[tuple[int, ...]]] = {}
         for http_api in http_apis:
@@ -44,36 +45,36 @@ class Direct:
         named = {place: TEMPLATE.fullmatch(part) for place, part in enumerate(parts)}
         found = {place: match for place, match in named.items() if match is not None}
         if any(match[2] for match in found.values()):
-            return  # what it takes for a value is for the application behind to say
+            return  # the fallback converts typed parameters
         key = [part if place not in found else "/" for place, part in enumerate(parts)]
         self._known[operation.method, *key] = handle, [match[1] for match in found.values()]
         places = self._places.setdefault(len(parts), [])
-        if (mine := tuple(found)) not in places:
-            places.append(mine)
+        if (positions := tuple(found)) not in places:
+            places.append(positions)
             places.sort(key=len)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handle = self._find(scope) if scope["type"] == "http" else None
         if handle is None:
-            return await self._behind(scope, receive, send)
+            return await self._fallback(scope, receive, send)
         request = Request(scope, receive)
         try:
             response = await handle(request)
         except Exception as error:
-            answer = self._answer(type(error))
+            answer = self._error_response(type(error))
             await answer(request, error)(scope, receive, send)
             if answer is self._errors[Exception]:
-                raise  # nobody foresaw it: the server logs it
+                raise  # the server logs an unexpected error
             return None
         return await response(scope, receive, send)
 
-    def _answer(self, kind: type[Exception]) -> Answer:
-        """Of the nearest kind that has one."""
+    def _error_response(self, kind: type[Exception]) -> ErrorResponse:
+        """The response of the nearest class in the error's hierarchy."""
         known = (each for each in kind.__mro__ if issubclass(each, Exception))
         return next(self._errors[each] for each in known if each in self._errors)
 
     def _find(self, scope: Scope) -> Handle | None:
-        """Its operation, with the parameters of the path put where handlers look for them."""
+        """Returns the operation's handler, and stores the path's parameters in the scope."""
         parts = scope["path"].split("/")
         for places in self._places.get(len(parts), ()):
             key = parts.copy()

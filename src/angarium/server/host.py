@@ -1,10 +1,10 @@
-"""Services as a process: started in order, announced one by one, stopped in reverse.
+"""Runs services in a process: starts them in order, announces each, stops them in reverse.
 
-Each service that is ready prints one JSON line on stdout, `{"role":…,"ready":true,"ports":{…}}`;
-all else goes to stderr. The first SIGTERM or SIGINT quiets every service, then stops them within
-the deadline, with exit code 0. The second one cancels what is left. A start that fails stops what
-had started and raises; a process that is still there when its deadline has passed, for whatever
-reason, ends itself. Which services there are is not known here: see `app.py`.
+Each ready service prints one JSON line on stdout, `{"role":…,"ready":true,"ports":{…}}`; logs go to
+stderr. The first SIGTERM or SIGINT quiets every service, then stops them within the deadline, with
+exit code 0. The second signal cancels the rest. If a start fails, the started services are stopped
+and the error is raised. A process that still runs after its deadline ends itself. `app.py` chooses
+the services.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from angarium.runtime import log
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.service import Service
 
-# Container runtimes kill after 10 s unless told otherwise; we are gone before that.
+# Container runtimes kill a process after 10 s by default; stop before that.
 STOP_DEADLINE_S = 8.0
-# Of the deadline: for all services to turn quiet, and for what they stand on to close.
+# Shares of the deadline: for quieting all services, and for closing the runtime.
 QUIET_SHARE = 0.25
 CLOSE_SHARE = 0.1
-# After a second signal: enough to unwind cancelled tasks, too short to be waited for.
-HURRY_S = 1.0
+# After a second signal: enough to unwind cancelled tasks.
+CANCEL_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# New objects between two looks for cycles. What is in hand at one time, a thousand transactions
-# with their tasks, is several times the usual 700: each look would walk all of it, for nothing.
+# New objects between two garbage collections. A thousand running transactions with their tasks are
+# several times the default of 700; each collection would visit all of them without freeing any.
 GARBAGE_OBJECTS = 20_000
 
-# Entered when the host runs, left when all services have stopped. A list that needs nothing
-# around it is given as `contextlib.nullcontext(services)`.
+# Entered when the host runs, left when all services have stopped. For a plain list use
+# `contextlib.nullcontext(services)`.
 Composition = AbstractAsyncContextManager[Sequence[Service]]
 
 
 class Host:
-    """Runs one composition, once."""
+    """Runs one composition; use it once."""
 
     def __init__(
         self,
@@ -51,31 +51,31 @@ class Host:
         *,
         deadline_s: float = STOP_DEADLINE_S,
         on_ready: Callable[[Sequence[Service]], None] | None = None,
-        on_asked: Callable[[], None] | None = None,
+        on_stop_requested: Callable[[], None] | None = None,
     ) -> None:
         self._composition = composition
         self._deadline_s = deadline_s
         self._on_ready = on_ready
-        self._on_asked = on_asked
-        self._asked = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._on_stop_requested = on_stop_requested
+        self._stop_requested = asyncio.Event()
+        self._cancel_requested = asyncio.Event()
         self._exit_code = 0
         self._starting: asyncio.Task[int] | None = None
         self._log = log.logger("angarium.host")
 
     async def run(self) -> int:
-        """The exit code. A failed start raises what it failed of, as an AngariumError."""
+        """Returns the exit code. A failed start raises an AngariumError."""
         with self._listening_to_signals():
             self._starting = asyncio.current_task()
             try:
                 async with self._composition as services:
                     try:
                         await self._start(services)
-                        await self._asked.wait()
+                        await self._stop_requested.wait()
                     finally:
                         await self._stop(services)
             except asyncio.CancelledError:
-                if not self._asked.is_set():
+                if not self._stop_requested.is_set():
                     raise
         return self._exit_code
 
@@ -97,19 +97,19 @@ class Host:
         self._starting = None
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(self._stop_in_turn(services))
-            hurrying = group.create_task(self._hurry.wait())
-            await asyncio.wait({stopping, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+            cancelling = group.create_task(self._cancel_requested.wait())
+            await asyncio.wait({stopping, cancelling}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            hurrying.cancel()
-        if self._hurry.is_set():
+            cancelling.cancel()
+        if self._cancel_requested.is_set():
             for service in services:
                 await service.stop(0)
             async with asyncio.TaskGroup() as group:
                 for service in services:
-                    group.create_task(service.stop(HURRY_S))
+                    group.create_task(service.stop(CANCEL_S))
 
     async def _stop_in_turn(self, services: Sequence[Service]) -> None:
-        """Last started, first stopped. Each gets an equal share of the time that is left."""
+        """Stop in reverse order. Each service gets an equal share of the remaining time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._deadline_s * (1 - CLOSE_SHARE)
         with contextlib.suppress(TimeoutError):
@@ -135,15 +135,15 @@ class Host:
                 loop.remove_signal_handler(number)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self._asked.is_set():
+        if self._stop_requested.is_set():
             self._log.warning("stopping_at_once", signal=number.name)
             self._exit_code = 128 + number
-            self._hurry.set()
+            self._cancel_requested.set()
             return
         self._log.info("stopping", signal=number.name, deadline_s=self._deadline_s)
-        self._asked.set()
-        if self._on_asked is not None:
-            self._on_asked()
+        self._stop_requested.set()
+        if self._on_stop_requested is not None:
+            self._on_stop_requested()
         if self._starting is not None:
             self._starting.cancel()
 
@@ -154,11 +154,11 @@ def run(
     deadline_s: float = STOP_DEADLINE_S,
     on_ready: Callable[[Sequence[Service]], None] | None = None,
 ) -> int:
-    """Be the process: uvloop, signals, and an end by the deadline whatever happens."""
+    """Run the composition as this process, on uvloop. The process ends by the deadline."""
     import uvloop
 
     def ready(services: Sequence[Service]) -> None:
-        _spare_the_collector()
+        _reduce_garbage_collection()
         if on_ready is not None:
             on_ready(services)
 
@@ -166,16 +166,16 @@ def run(
         composition,
         deadline_s=deadline_s,
         on_ready=ready,
-        on_asked=lambda: _end_process_after(deadline_s),
+        on_stop_requested=lambda: _end_process_after(deadline_s),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(host.run())
 
 
-def _spare_the_collector() -> None:
-    """What was loaded stays for good and need not be looked at again; the rest, less often.
+def _reduce_garbage_collection() -> None:
+    """Exclude loaded objects from garbage collection, and collect less often.
 
-    Reference counts free nearly all that we make; the collector took a quarter of a busy node.
+    Reference counts free nearly all objects; the collector took a quarter of a busy node's CPU.
     """
     gc.collect()
     gc.freeze()
@@ -183,23 +183,23 @@ def _spare_the_collector() -> None:
 
 
 def announce(service: Service) -> None:
-    """The readiness line. Nobody reading it is no reason to stop serving."""
+    """Print the readiness line. A closed stdout does not stop the service."""
     line = {"role": service.name, "ready": True, "ports": service.ports}
     try:
         sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
         sys.stdout.flush()
     except OSError:
-        # What stays in the buffer would fail again at exit, and change the exit code.
+        # The rest of the buffer would fail again at exit and change the exit code.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
 
 def _end_process_after(deadline_s: float) -> None:
-    """A thread, because a blocked loop, or one that waits for a thread, runs no timer."""
+    """Uses a thread: a blocked loop runs no timer."""
 
     def end() -> NoReturn:
-        line = f"angarium: not gone {deadline_s:g} s after the signal; ending the process\n"
+        line = f"angarium: still running {deadline_s:g} s after the signal; ending the process\n"
         with contextlib.suppress(OSError):
             os.write(2, line.encode())
         os._exit(1)

@@ -1,8 +1,8 @@
-"""The role `api`: HTTP for people, probes and Prometheus.
+"""The role `api`: the HTTP server for operations, the dashboard, probes and Prometheus.
 
-Starlette on uvicorn, on a socket of our own, with uvicorn's signal handling off: the host owns
-the signals. Every error leaves as problem+json with the code of its class. Health says that the
-process lives; readiness also that it takes work and that Redis answers.
+It runs Starlette on uvicorn without uvicorn's signal handlers: the host handles signals. Every
+error is problem+json with the code of its class. `/healthz` says that the process runs, `/readyz`
+also that it accepts work and that Redis answers.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import is_loopback, listen
 from angarium.runtime.tokens import from_settings
-from angarium.server.access import LOOK_S, Access, Unauthorized
+from angarium.server.access import TOKEN_READ_INTERVAL_S, Access, Unauthorized
 from angarium.server.connections import limited
 from angarium.server.dashboard.page import Files, index, wants_page
-from angarium.server.fast_routes import Answer, Direct
+from angarium.server.fast_routes import ErrorResponse, FastRoutes
 from angarium.server.process_metrics import ProcessMetrics
 from angarium.server.traced import traced_handle
 from angarium.settings import AccessMode, Settings
 
-# Files that add operations to the API: each offers `http_api(runtime, app)`.
+# Files with operations of the API: each has `http_api(runtime, app)`.
 HTTP_APIS: tuple[str, ...] = (
     "angarium.server.processes",
     *(module.http for module in MODULES if module.http),
@@ -62,18 +62,18 @@ HTTP_APIS: tuple[str, ...] = (
     "angarium.server.live",
     "angarium.server.search",
 )
-# Probes give up after 1 s by default; the answer «not ready» has to be there before that.
+# Probes time out after 1 s by default; a 503 must arrive before that.
 READY_S_MAX = 0.8
-# As often as Prometheus usually asks, or a little more.
-JOURNAL_LOOK_S = 5.0
-# What the http_apis' services hold is answered by then; this is for their connections to close.
-FACE_STOP_S = 1.0
-# Binding is done by then; what is left to start is memory.
+# At least as often as Prometheus usually scrapes.
+JOURNAL_READ_INTERVAL_S = 5.0
+# All requests are answered by then; the services only close their connections.
+HTTP_API_STOP_S = 1.0
+# The port is bound by then; the rest of the start does no I/O.
 START_S_MAX = 10.0
 
 
 def check(settings: Settings, app: Angarium) -> None:
-    """A port that is taken, or a token that can't be read, is found before Redis is touched."""
+    """Refuse a port in use or an invalid token before Redis is used."""
     if settings.access is AccessMode.OPEN and not is_loopback(settings.http.host):
         problem = f"the API would listen on {settings.http.host} for everybody"
         raise SettingInvalid("ANGARIUM_ACCESS", problem, "use auto or tokens")
@@ -82,10 +82,10 @@ def check(settings: Settings, app: Angarium) -> None:
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:
-    # Where a transaction is that neither Redis nor the database has: filed by Spark, perhaps.
-    joined = {"angarium.transactions.http": {"lake_lookup": transactions_of(runtime.settings)}}
+    # A transaction that neither Redis nor the database has may be in the lake.
+    options = {"angarium.transactions.http": {"lake_lookup": transactions_of(runtime.settings)}}
     http_apis = [
-        importlib.import_module(module).http_api(runtime, app, **joined.get(module, {}))
+        importlib.import_module(module).http_api(runtime, app, **options.get(module, {}))
         for module in HTTP_APIS
     ]
     return Api(runtime, http_apis)
@@ -107,7 +107,7 @@ class Api(Service):
         self._http_apis = http_apis
         self._processes = ProcessMetrics(runtime)
         self.access = Access(runtime)
-        # Beside the process's own registry: what others report is none of its own figures.
+        # Reports of other processes are kept apart from this process's own metrics.
         self.reported = CollectorRegistry()
         self.reported.register(self._processes)
         self._app = application(self, http_apis)
@@ -119,13 +119,13 @@ class Api(Service):
     async def on_start(self) -> None:
         self._socket = _listen(self._runtime.settings)
         self.ports = {"http": self._socket.getsockname()[1]}
-        await self.access.run_once()  # before the first caller
+        await self.access.run_once()  # before the first request
         for service in self._services:
             await service.start()
         self._serving = self.spawn("http", self._serve)
-        self.loop("journal", JournalMetrics(self._runtime).run_once, JOURNAL_LOOK_S)
+        self.loop("journal", JournalMetrics(self._runtime).run_once, JOURNAL_READ_INTERVAL_S)
         self.loop("processes", self._processes.run_once, INTERVAL_S)
-        self.loop("tokens", self.access.run_once, LOOK_S)
+        self.loop("tokens", self.access.run_once, TOKEN_READ_INTERVAL_S)
         async with asyncio.timeout(START_S_MAX):
             await self._up.wait()
 
@@ -139,15 +139,15 @@ class Api(Service):
 
     async def on_stop(self) -> None:
         if self._server is not None and self._serving is not None:
-            # Ours too, not only uvicorn's copy: the kernel would go on to accept connections
-            # for it, which nobody would ever answer.
+            # uvicorn closes only its copy. While this socket is open, the kernel accepts
+            # connections that no one answers.
             self._close_socket()
             self._server.should_exit = True
             await asyncio.wait({self._serving})
 
     async def on_close(self) -> None:
         for service in self._services:
-            await service.stop(FACE_STOP_S)
+            await service.stop(HTTP_API_STOP_S)
         await self.access.close()
         self._up.clear()
         self._close_socket()
@@ -158,12 +158,12 @@ class Api(Service):
             self._socket = None
 
     def guarded(self, operation: Operation) -> Handle:
-        """Only for those who may, and with a span where there is a collector."""
+        """The handler with access control, and with a span if tracing is on."""
         handle, tracing = self.access.guarded(operation), self._runtime.tracing
         return handle if tracing is None else traced_handle(operation, handle, tracing)
 
     async def check_ready(self) -> None:
-        """Raise unless we take work and Redis answers in time."""
+        """Raises unless the process accepts work and Redis answers in time."""
         if not self.ready:
             raise HTTPException(503, "not taking work")
         try:
@@ -186,12 +186,12 @@ class Api(Service):
             proxy_headers=False,
         )
         self._server = _Server(config, self._up)
-        # A copy, because uvicorn closes what it was given, and may have to be started again.
+        # uvicorn closes the socket it gets; a restart needs the original.
         await self._server.serve(sockets=[self._socket.dup()])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers, which says when it is up and cleans up when cancelled."""
+    """uvicorn without signal handlers. Sets `up` when it serves, and cleans up when cancelled."""
 
     def __init__(self, config: uvicorn.Config, up: asyncio.Event) -> None:
         super().__init__(config)
@@ -209,7 +209,7 @@ class _Server(uvicorn.Server):
         try:
             await super().serve(sockets)
         except asyncio.CancelledError:
-            # It would leave its listeners and requests to themselves.
+            # uvicorn does not close its listeners and requests when it is cancelled.
             for server in getattr(self, "servers", []):
                 server.close()
             for connection in list(self.server_state.connections):
@@ -219,7 +219,7 @@ class _Server(uvicorn.Server):
             raise
 
 
-def application(api: Api, http_apis: Sequence[HttpApi]) -> Direct:
+def application(api: Api, http_apis: Sequence[HttpApi]) -> FastRoutes:
     page = msgspec.json.encode(openapi(http_apis, angarium.__version__))
 
     files = Files()
@@ -243,14 +243,14 @@ def application(api: Api, http_apis: Sequence[HttpApi]) -> Direct:
         return reply({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
-        api.access.check_whole(request, "read")
+        api.access.check_without_tenant(request, "read")
         page = generate_latest() + generate_latest(api.reported)
         return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def openapi_page(_: Request) -> Response:
         return Response(page, media_type="application/json")
 
-    behind = Starlette(
+    fallback = Starlette(
         routes=[
             Route("/", root),
             Route("/healthz", healthz),
@@ -261,26 +261,26 @@ def application(api: Api, http_apis: Sequence[HttpApi]) -> Direct:
         ],
         exception_handlers={**ERRORS},
     )
-    return Direct(behind, http_apis, api.guarded, ERRORS)
+    return FastRoutes(fallback, http_apis, api.guarded, ERRORS)
 
 
-def _refused(_: Request, error: Any) -> Response:
+def _http_error(_: Request, error: Any) -> Response:
     code = error.detail.lower().replace(" ", "_")
     return problem(error.status_code, code, error.detail, error.headers)
 
 
-def _failed(_: Request, error: Any) -> Response:
+def _angarium_error(_: Request, error: Any) -> Response:
     if isinstance(error, Unauthorized):
         headers = {"www-authenticate": "Bearer"}
         return problem(error.http_status, error.code, str(error), headers)
     return problem_of(error)
 
 
-def _broken(_: Request, error: Any) -> Response:
-    # What went wrong is in the log; a stranger learns nothing of our inside.
-    return problem(500, "internal", "something went wrong; the log says what")
+def _unexpected_error(_: Request, error: Any) -> Response:
+    # The log has the error; the response reveals no internals.
+    return problem(500, "internal", "an unexpected error occurred; the log has the details")
 
 
-ERRORS: Mapping[type[Exception], Answer] = MappingProxyType(
-    {HTTPException: _refused, AngariumError: _failed, Exception: _broken}
+ERRORS: Mapping[type[Exception], ErrorResponse] = MappingProxyType(
+    {HTTPException: _http_error, AngariumError: _angarium_error, Exception: _unexpected_error}
 )

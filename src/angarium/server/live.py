@@ -1,8 +1,8 @@
-"""`GET /v1/live`: the building as it stands, again and again, as server-sent events.
+"""`GET /v1/live`: the overview of `GET /v1/dashboard` every second, as server-sent events.
 
-One sample is taken for all who listen, and none while nobody does. What can't be taken, because
-Redis is away, is told as an event too, and the stream goes on: a page need not do anything to
-recover. The sample is that of `GET /v1/dashboard`.
+All clients share one sample, and no sample is taken without a client. If a sample fails because
+Redis is unavailable, the stream sends the error as an event and continues, so a page need not
+reconnect.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from angarium.runtime.errors import AngariumError, Overloaded, RedisUnavailable
 from angarium.runtime.http_api import HttpApi, Operation, Problem
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.server.dashboard.overview import Sampler
+from angarium.server.dashboard.overview import OverviewSampler
 
 SAMPLE_S = 1.0
-# Longer than a sample takes, shorter than anyone looks at an old page without wondering.
+# Longer than a sample takes.
 SAMPLE_S_MAX = 2.5
-LISTENERS_MAX = 1_000
+CLIENTS_MAX = 1_000
 
 
-class Live(Service):
-    """Samples while somebody listens; each event is encoded once for all of them."""
+class LiveOverview(Service):
+    """Samples while clients are connected. Each event is encoded once for all clients."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("live", clock=runtime.clock)
-        self._sampler = Sampler(runtime)
-        self._listeners = 0
+        self._sampler = OverviewSampler(runtime)
+        self._clients = 0
         self._event = b""
-        self._fresh = asyncio.Condition()
+        self._sampled = asyncio.Condition()
 
     async def on_start(self) -> None:
         self.loop("sample", self.run_once, SAMPLE_S)
 
     async def on_quiet(self) -> None:
-        async with self._fresh:
-            self._fresh.notify_all()
+        async with self._sampled:
+            self._sampled.notify_all()
 
     async def run_once(self) -> bool:
-        """Whether anybody wanted a sample."""
-        if not self._listeners:
+        """Returns whether a sample was taken."""
+        if not self._clients:
             return False
         event = await self._sample()
-        async with self._fresh:
+        async with self._sampled:
             self._event = event
-            self._fresh.notify_all()
+            self._sampled.notify_all()
         return True
 
     async def _sample(self) -> bytes:
@@ -59,32 +59,32 @@ class Live(Service):
             async with asyncio.timeout(SAMPLE_S_MAX):
                 return _event(b"overview", await self._sampler.sample())
         except TimeoutError:
-            return _trouble(RedisUnavailable(f"no sample within {SAMPLE_S_MAX} s"))
+            return _trouble_event(RedisUnavailable(f"no sample within {SAMPLE_S_MAX} s"))
         except AngariumError as error:
-            return _trouble(error)
+            return _trouble_event(error)
 
     async def follow(self, _: Request) -> Response:
-        if self._listeners >= LISTENERS_MAX:
-            raise Overloaded("live listeners", LISTENERS_MAX)
+        if self._clients >= CLIENTS_MAX:
+            raise Overloaded("live listeners", CLIENTS_MAX)
         headers = {"cache-control": "no-store"}
         return StreamingResponse(self._events(), headers=headers, media_type="text/event-stream")
 
     async def _events(self) -> AsyncIterator[bytes]:
-        self._listeners += 1
+        self._clients += 1
         try:
-            # At once, and not when the next sample is due: somebody looks at an empty page.
+            # The first sample is sent at once: the page is empty until then.
             yield await self._sample()
             while self.ready:
-                async with self._fresh:
-                    await self._fresh.wait()
+                async with self._sampled:
+                    await self._sampled.wait()
                     event = self._event
                 if self.ready:
                     yield event
         finally:
-            self._listeners -= 1
+            self._clients -= 1
 
 
-def _trouble(error: AngariumError) -> bytes:
+def _trouble_event(error: AngariumError) -> bytes:
     problem = Problem(type(error).__name__, error.http_status, str(error), error.code)
     return _event(b"trouble", problem)
 
@@ -94,12 +94,12 @@ def _event(name: bytes, value: object) -> bytes:
 
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
-    live = Live(runtime)
+    live = LiveOverview(runtime)
     operation = Operation(
         "GET",
         "/v1/live",
         "followLive",
-        "The whole building once a second, as server-sent events",
+        "The overview of all modules once a second, as server-sent events",
         live.follow,
         answers={200: str},
         content="text/event-stream",

@@ -1,8 +1,7 @@
-"""The figures of every process, for Prometheus: a gauge for each figure of each role.
+"""Exports the reports of all processes to Prometheus: a gauge for each number a role reports.
 
-A scrape shows what the last reading found and asks nobody, so it is as quick when Redis is slow.
-A reading that has grown older than a report may is not shown at all: a process that is gone, or
-a Redis that does not answer, leaves a gap and not a straight line. Words are not shown either.
+A scrape returns the last reading without a call to Redis. An outdated reading is left out, so a
+dead process or an unavailable Redis leaves a gap in the series. Text values are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class ProcessMetrics(Collector):
         self._read_s = 0.0
 
     async def run_once(self) -> int:
-        """How many roles of live processes there are."""
+        """Returns the number of reports."""
         self._processes = await read_processes(self._runtime)
         self._read_s = self._runtime.clock.monotonic()
         return len(self._processes)
@@ -35,15 +34,15 @@ class ProcessMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         if self._runtime.clock.monotonic() - self._read_s > TTL_MS / 1000:
             return
-        # By name and labels: were a series there twice, Prometheus would refuse the whole page.
+        # Keyed by name and labels: Prometheus refuses a page with a repeated series.
         found: dict[str, dict[tuple[str, ...], float]] = {}
         unmatched: dict[tuple[str, ...], int] = {}
         for process in self._processes:
             labels = (process.host, str(process.pid), process.actor)
             unmatched[labels] = process.unmatched_replies
-            for figure, value in process.figures.items():
+            for key, value in process.figures.items():
                 if not isinstance(value, str):
-                    name = NOT_IN_NAMES.sub("_", f"angarium_{process.role}_{figure}")
+                    name = NOT_IN_NAMES.sub("_", f"angarium_{process.role}_{key}")
                     found.setdefault(name, {})[labels] = value
         for name, values in sorted(found.items()):
             family = GaugeMetricFamily(name, "As each process last reported it.", labels=LABELS)
@@ -54,7 +53,7 @@ class ProcessMetrics(Collector):
 
 
 def _unmatched(counts: Mapping[tuple[str, ...], int]) -> Metric:
-    """Shown from 0 on: a rate can't tell that a series which was not there has grown."""
+    """Exported from 0 on: a rate needs a value before the first increase."""
     text = "Connections to Redis closed because their replies did not match their commands."
     family = CounterMetricFamily("angarium_redis_unmatched_replies", text, labels=LABELS)
     for whose, count in counts.items():

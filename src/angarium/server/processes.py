@@ -1,4 +1,4 @@
-"""`GET /v1/processes`: who runs, and what each says of itself."""
+"""`GET /v1/processes`: the reports of all live processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
         "GET",
         "/v1/processes",
         "list_processes",
-        "Every role of every live process, with the figures it last reported",
+        "Every role of every live process, with its last reported metrics",
         list_processes,
         answers={200: Processes},
     )

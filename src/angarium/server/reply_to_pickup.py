@@ -1,10 +1,9 @@
-"""Replies of conversations go to pickup queues; their removal there acknowledges them.
+"""Sends replies of conversations to pickup queues, and acknowledges them when they are removed.
 
-`PickupSender` is a sender of the conversations module (`senders.py`): it puts a reply into the
-recipient's queue under an id made of the reply's own, so a reply that is sent twice is there once.
-`AckFollower` reads what pickup's scripts wrote to the journal when recipients removed messages, and
-acknowledges. The journal is the outbox: the removal and its event are one script, so there is no
-moment at which a killed process could lose the ACK between them.
+`PickupSender` is a sender of the conversations module. It adds a reply to the recipient's queue
+under an id derived from the reply's, so a reply that is sent twice is queued once. `AckFollower`
+reads removals from the journal and acknowledges the replies. One script makes the removal and
+writes its event, so a killed process can't lose an ACK.
 """
 
 from __future__ import annotations
@@ -44,18 +43,16 @@ from angarium.settings import Settings
 PICKUP = "pickup"
 LEASE_MS = 5_000
 ENTRIES_PER_READ = 200
-# While removals come in, and at the longest when nothing happens: the journal has no bell.
+# The shortest and the longest pause between two reads: nothing notifies readers of the journal.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.25
-# A recipient can be faster than the report that its reply was sent. What is not known after the
-# last look is a message of nobody's conversation, or one whose time for an ACK is over.
-LOOKS_AFTER_S = (0.0, 0.05, 0.25)
-# Looked up at once: a few batches for Redis.
-ACKS_AT_ONCE = 1_000
+# A recipient can remove a message before its reply is recorded as sent, so an unknown ACK is tried
+# again. After the last attempt it belongs to no conversation, or its time has passed.
+ATTEMPTS_AFTER_S = (0.0, 0.05, 0.25)
+# Acknowledged concurrently, in a few batches.
+CONCURRENT_ACKS = 1_000
 
 
 class PickupSender:
-    """A sender of the conversations module."""
-
     def __init__(self, runtime: Runtime) -> None:
         repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
         self._adds = DeduplicatedAdd(runtime, repeats_ms)
@@ -63,25 +60,28 @@ class PickupSender:
         self._tracing = runtime.tracing
 
     async def __call__(self, reply: OutgoingReply) -> str | None:
-        """The id of the ACK to come; None for one that was put there before and is gone."""
-        letter = self._letter(reply)
+        """Returns the id of the expected ACK; None if the message was added before and removed."""
+        message = self._message(reply)
         try:
-            status = await self._put(letter)
+            status = await self._add(message)
         except QueueFull as error:
             raise Recoverable(str(error)) from error
         except (InputInvalid, LimitExceeded) as error:
             raise Fatal(str(error)) from error
-        return None if status == "removed" else letter.message_id
+        return None if status == "removed" else message.message_id
 
-    async def _put(self, letter: NewMessage) -> str:
+    async def _add(self, message: NewMessage) -> str:
         trace = None if self._tracing is None else current_trace()
         if self._tracing is None or trace is None:
-            return await self._adds.add(letter)
-        values = {"angarium.connection_id": letter.connection_id, "angarium.id": letter.message_id}
+            return await self._adds.add(message)
+        values = {
+            "angarium.connection_id": message.connection_id,
+            "angarium.id": message.message_id,
+        }
         with self._tracing.span("pickup add", trace, values, kind="producer"):
-            return await self._adds.add(letter)
+            return await self._adds.add(message)
 
-    def _letter(self, reply: OutgoingReply) -> NewMessage:
+    def _message(self, reply: OutgoingReply) -> NewMessage:
         try:
             address = msgspec.convert(
                 reply.task_item.message_options.address or {}, PickupAddress, strict=True
@@ -91,7 +91,7 @@ class PickupSender:
         return NewMessage(
             connection_id=address.connection_id or reply.conversation_id,
             payload=msgspec.json.encode(reply.payload),
-            message_id=reply_letter_id(self._prefix, reply.conversation_id, reply.response_id),
+            message_id=reply_message_id(self._prefix, reply.conversation_id, reply.response_id),
             recipients=address.recipients,
             tenant=address.tenant,
             push_token=address.push_token,
@@ -99,46 +99,45 @@ class PickupSender:
         )
 
 
-def reply_letter_id(prefix: str, conversation_id: str, response_id: str) -> str:
-    """The id that a reply has in the pickup module. The database may hold several keyspaces."""
+def reply_message_id(prefix: str, conversation_id: str, response_id: str) -> str:
+    """A reply's message id in pickup. Several prefixes may share the database."""
     return derived_id(prefix, conversation_id, response_id)
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A letter that left the pickup module: what, when, and by whose hand."""
+    """A message that was removed from pickup; `gateway` is the event's actor."""
 
     ack_id: str
     at_ms: int
-    by: str
+    gateway: str
 
 
 @dataclass(frozen=True)
-class _Awaiting:
-    """An ACK whose reply was not known when it was last looked for."""
+class _PendingAck:
+    """An ACK whose reply was not known at the last attempt."""
 
     removal: Removal
-    looks: int
-    next_look_s: float
+    attempts: int
+    next_attempt_s: float
 
 
 class AckFollower:
-    """One partition's journal. One process follows it at a time, by a lease.
+    """Follows one partition's journal. One process at a time does so, under a lease.
 
-    It keeps no position: an ACK counts only until `sent_message_ttl` after its reply was sent, so
-    whoever begins to follow reads that much of the past again, and misses nothing that matters.
-    Acknowledging twice does nothing.
+    It stores no position. An ACK is valid until `sent_message_ttl` after its reply was sent, so a
+    new follower starts that far back and misses no valid ACK. A repeated ACK changes nothing.
     """
 
     def __init__(
-        self, runtime: Runtime, partition: int, hear: Callable[[Removal], Awaitable[bool]]
+        self, runtime: Runtime, partition: int, acknowledge: Callable[[Removal], Awaitable[bool]]
     ) -> None:
-        """`hear` gets each ACK, and says whether anybody waited for it."""
+        """`acknowledge` returns whether a reply waited for the ACK."""
         name = runtime.keyspace.name
         self._runtime = runtime
         self._clock = runtime.clock
         self._partition = partition
-        self._hear = hear
+        self._acknowledge_one = acknowledge
         self._ended = False
         self._journal = Journal(runtime)
         lease = LeaseKeys(
@@ -150,7 +149,7 @@ class AckFollower:
         self._past_ms = 2 * runtime.settings.group(ConversationsSettings).sent_message_ttl
         self._turn_s = 0.0
         self._position = "0-0"
-        self._awaiting: list[_Awaiting] = []
+        self._pending: list[_PendingAck] = []
         self._log = log.logger("angarium.acks", partition=partition)
 
     async def run(self) -> None:
@@ -161,23 +160,23 @@ class AckFollower:
             await self._clock.sleep(0 if busy == ENTRIES_PER_READ else pause_s)
 
     async def run_once(self) -> int:
-        """How much there was to do."""
+        """Returns the amount of work done; 0 if idle."""
         if not await self._holds():
             return 0
         entries = await self._journal.read(self._partition, self._position, ENTRIES_PER_READ)
         now_s = self._clock.monotonic()
-        fresh = [_Awaiting(each, 0, now_s) for entry in entries for each in self._removed(entry)]
-        due = [each for each in self._awaiting if each.next_look_s <= now_s]
-        later = [each for each in self._awaiting if each.next_look_s > now_s]
+        fresh = [_PendingAck(each, 0, now_s) for entry in entries for each in self._removed(entry)]
+        due = [each for each in self._pending if each.next_attempt_s <= now_s]
+        later = [each for each in self._pending if each.next_attempt_s > now_s]
         unknown = await self._acknowledge([*due, *fresh])
-        # Only now: what failed on the way is read and looked for again.
-        self._awaiting = later + unknown
+        # Set after the acknowledgements: after an error they are repeated.
+        self._pending = later + unknown
         if entries:
             self._position = entries[-1][0].decode()
-        return len(entries) or len(self._awaiting)
+        return len(entries) or len(self._pending)
 
     async def release(self) -> None:
-        """On the way out, so that another process follows at once."""
+        """Release the lease, so that another process follows at once."""
         self._ended = True
         await self._lease.release()
 
@@ -194,12 +193,12 @@ class AckFollower:
         seconds, micros = await self._runtime.redis.call("TIME", key=journal)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         self._position = f"{max(0, now_ms - self._past_ms)}-0"
-        self._awaiting = []
+        self._pending = []
 
     def _removed(self, entry: Sequence[Any]) -> list[Removal]:
-        """Letters that left the pickup module with this entry."""
+        """The messages that this journal entry removed from pickup."""
         entry_id, fields = entry
-        # The rows of other modules are not even taken apart.
+        # Entries of other modules are not decoded.
         if dict(zip(fields[::2], fields[1::2], strict=False)).get(b"room") != PICKUP.encode():
             return []
         try:
@@ -213,28 +212,30 @@ class AckFollower:
             if each.event in (DELIVERED, CANCELLED) and is_derived_id(each.subject)
         ]
 
-    async def _acknowledge(self, awaiting: Sequence[_Awaiting]) -> list[_Awaiting]:
-        """Those nobody waited for, as long as they are worth another look."""
-        unknown: list[_Awaiting] = []
-        for start in range(0, len(awaiting), ACKS_AT_ONCE):
-            part = awaiting[start : start + ACKS_AT_ONCE]
-            heard = await asyncio.gather(*(self._hear(each.removal) for each in part))
-            unknown += [each for each, known in zip(part, heard, strict=True) if not known]
+    async def _acknowledge(self, pending: Sequence[_PendingAck]) -> list[_PendingAck]:
+        """Returns the ACKs to try again."""
+        unknown: list[_PendingAck] = []
+        for start in range(0, len(pending), CONCURRENT_ACKS):
+            part = pending[start : start + CONCURRENT_ACKS]
+            known = await asyncio.gather(*(self._acknowledge_one(each.removal) for each in part))
+            unknown += [each for each, is_known in zip(part, known, strict=True) if not is_known]
         now_s = self._clock.monotonic()
         return [
-            _Awaiting(each.removal, each.looks + 1, now_s + LOOKS_AFTER_S[each.looks + 1])
+            _PendingAck(
+                each.removal, each.attempts + 1, now_s + ATTEMPTS_AFTER_S[each.attempts + 1]
+            )
             for each in unknown
-            if each.looks + 1 < len(LOOKS_AFTER_S)
+            if each.attempts + 1 < len(ATTEMPTS_AFTER_S)
         ]
 
 
 class JoinedConversations(ConversationsInstance):
-    """The role `conversations` with the way to pickup and the way back."""
+    """The role `conversations` with a sender to pickup and followers of its removals."""
 
     def __init__(self, runtime: Runtime, app: Angarium) -> None:
         super().__init__(runtime, app, {PICKUP: PickupSender(runtime)})
         self._followers = [
-            AckFollower(runtime, partition, self.hear_ack)
+            AckFollower(runtime, partition, self.acknowledge_removed)
             for partition in range(runtime.settings.partitions)
         ]
 
@@ -248,7 +249,7 @@ class JoinedConversations(ConversationsInstance):
         for follower in self._followers:
             await follower.release()
 
-    async def hear_ack(self, removal: Removal) -> bool:
+    async def acknowledge_removed(self, removal: Removal) -> bool:
         trace: Trace | None = None
         try:
             if self.runtime.tracing is not None:
@@ -258,14 +259,14 @@ class JoinedConversations(ConversationsInstance):
             return False
         self.acknowledged += status == "delivered"
         if self.runtime.tracing is not None and trace is not None and status == "delivered":
-            values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.by}
+            values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.gateway}
             self.runtime.tracing.record(
                 "pickup delivered", trace, removal.at_ms * 1_000_000, values, kind="consumer"
             )
         return True
 
     async def _trace_of(self, ack_id: str) -> Trace | None:
-        """Asked for only where there is a collector: it is one more question to Redis."""
+        """Costs a call to Redis; used only with a collector."""
         info = await self.operations.find_ack(ack_id)
         reply = await self.store.read_reply(info.response_id, info.conversation_id)
         return None if reply is None else read_traceparent(reply.corr)
@@ -279,9 +280,9 @@ class JoinedConversations(ConversationsInstance):
         with tracing.span(
             "conversations send", trace, values, kind="producer", current=True
         ) as own:
-            in_hand = CurrentWork(b"")
-            in_hand.enter_span(own)
-            token = CURRENT_WORK.set(in_hand)
+            work = CurrentWork(b"")
+            work.enter_span(own)
+            token = CURRENT_WORK.set(work)
             try:
                 return await super().send(task)
             finally:

@@ -1,10 +1,9 @@
-"""Any id, in every module: where it is now, what belongs to it, and its whole history.
+"""Finds any id: its current state in each module, related ids, and its history.
 
-Redis is asked first, by what each module can tell of an id; then the journal is looked through from
-its newest entry backwards, and what it no longer has comes from the lake, by a callable that is
-joined here. Nothing is changed. What belongs together is found by how the modules are joined: a
-message's transaction has its id as the externalId, its request has it as the id, a reply has a
-letter in the pickup module whose id follows from its own.
+The search reads the modules' state in Redis, then the journal from its newest entry backwards, then
+the lake for older events. It changes nothing. Related ids follow from how modules are connected: a
+message's id is the externalId of its transaction and the id of its request, and a reply's message
+id in pickup is derived from the reply's id.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from angarium.runtime.journal import EntryUnreadable, Event, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.trace import Trace, read_traceparent, trace_in_payload, trace_of_id
-from angarium.server.reply_to_pickup import reply_letter_id
+from angarium.server.reply_to_pickup import reply_message_id
 from angarium.transactions.client import Transactions
 from angarium.transactions.model import OWNER_DEFAULT
 
 ID_CHARS_MAX = 512
 ENTRIES_PER_READ = 500
-# An entry may hold a large batch; this much of a partition's journal is read at the most.
+# An entry may hold a large batch; at most this much of a partition's journal is read.
 BYTES_MAX = 64 * 1024 * 1024
-# Ids whose events make up one history; a conversation may have had thousands of requests.
+# Ids in one history; a conversation may have thousands of requests.
 RELATED_MAX = 200
 EVENTS_MAX = 2_000
-# Each is a look through the lake's tables.
+# Each costs a search of the lake's tables.
 LAKE_IDS_MAX = 20
-# Rounds of finding what belongs to what was found: message, request, replies, letters.
+# Passes over the journal, each with the related ids of the pass before.
 ROUNDS = 3
 
 
@@ -69,8 +68,8 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a module says of the id now."""
+class ModuleState(msgspec.Struct, frozen=True):
+    """The current state of the id in a module."""
 
     module: str
     kind: str
@@ -83,14 +82,14 @@ class Related(msgspec.Struct, frozen=True):
 
 
 class SearchAnswer(msgspec.Struct, frozen=True):
-    """`complete`: the history reaches back to the beginning, as far as anybody knows.
+    """`complete`: the history reaches back to the first event.
 
-    `trace_id` is that of W3C Trace Context, under which a collector has its spans.
+    `trace_id` is the W3C Trace Context id of its spans at a collector.
     """
 
     id: str
     trace_id: str | None
-    found: list[Found]
+    found: list[ModuleState]
     related: list[Related]
     history: list[HistoryEvent]
     lake: str
@@ -108,7 +107,7 @@ class Search:
         self._lake = lake
         self._entries_max = settings.limits.search_entries_max
         self._dispatch = DispatchStore(runtime)
-        self._letters = DispatchDeadLetters(self._dispatch)
+        self._dead_letters = DispatchDeadLetters(self._dispatch)
         self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupStore(runtime)
@@ -121,14 +120,14 @@ class Search:
         if not 0 < len(id) <= ID_CHARS_MAX or not id.isprintable():
             raise InputInvalid(f"an id has 1 to {ID_CHARS_MAX} printable letters")
         found = [each async for each in self._states(id)]
-        related = _Related(id, self._runtime.settings.prefix)
+        related = _RelatedIds(id, self._runtime.settings.prefix)
         for each in found:
             related.learn_state(each)
         history, complete = await self._journal(related)
         lake, from_lake = await self._from_lake(related)
         known = {(each.at_ms, each.module, each.event, each.subject) for each in history}
         history += [e for e in from_lake if (e.at_ms, e.module, e.event, e.subject) not in known]
-        # Those of one millisecond stay as the journal has them.
+        # The sort is stable: events of one millisecond keep the journal's order.
         history.sort(key=lambda each: each.at_ms)
         if not found and not history:
             raise NotFound(f"no module, no journal and no lake knows {id!r}")
@@ -144,16 +143,16 @@ class Search:
         )
 
     async def _trace(
-        self, id: str, found: list[Found], related: _Related, history: list[HistoryEvent]
+        self, id: str, found: list[ModuleState], related: _RelatedIds, history: list[HistoryEvent]
     ) -> str | None:
-        """The one that a module has noted, else the one that follows from the message's id."""
+        """The trace stored by a module, or else the trace derived from the message's id."""
         ids = related.of("message", "message or request") or [id]
         if len(ids) > 1:
-            return None  # a conversation: each of its messages has its own
+            return None  # a conversation: each of its messages has its own trace
         if not any(each.module == "transactions" for each in found):
             found = [*found, *[each async for each in self._started_by(ids[0])]]
         for each in found:
-            trace = _noted(each)
+            trace = _stored_trace(each)
             if trace is not None:
                 return trace.trace_id
         begun_here = is_message_id(ids[0].encode()) or any(
@@ -162,13 +161,13 @@ class Search:
         own = trace_of_id(ids[0]) if begun_here else None
         return None if own is None else own.trace_id
 
-    async def _started_by(self, id: str) -> AsyncIterator[Found]:
+    async def _started_by(self, id: str) -> AsyncIterator[ModuleState]:
         with contextlib.suppress(NotFound, InputInvalid):
-            yield Found("transactions", "transaction", await self._external(id))
+            yield ModuleState("transactions", "transaction", await self._external(id))
 
     # Redis
 
-    async def _states(self, id: str) -> AsyncIterator[Found]:
+    async def _states(self, id: str) -> AsyncIterator[ModuleState]:
         for module, kind, ask in (
             ("dispatch", "message", self._message),
             ("transactions", "transaction", self._transaction),
@@ -182,15 +181,15 @@ class Search:
             try:
                 state = await ask(id)
             except (NotFound, InputInvalid):
-                continue  # it can't be one of these
+                continue  # the id is not of this kind
             if state is not None:
-                yield Found(module, kind, state)
+                yield ModuleState(module, kind, state)
 
     async def _message(self, id: str) -> Any:
         if not is_message_id(id.encode(errors="replace")):
             return None
         try:
-            return {"state": "dead", "letter": dead_letter_view(await self._letters.find(id))}
+            return {"state": "dead", "letter": dead_letter_view(await self._dead_letters.find(id))}
         except NotFound:
             return {"state": "pending"} if await self._dispatch.is_pending(id) else None
 
@@ -219,8 +218,8 @@ class Search:
 
     # The journal and the lake
 
-    async def _journal(self, related: _Related) -> tuple[list[HistoryEvent], bool]:
-        """Read twice at the most where the first reading found what else belongs to it."""
+    async def _journal(self, related: _RelatedIds) -> tuple[list[HistoryEvent], bool]:
+        """Repeat the pass, up to ROUNDS times, while it finds new related ids."""
         history: list[HistoryEvent] = []
         complete = True
         for _ in range(ROUNDS):
@@ -235,9 +234,9 @@ class Search:
         return history, complete
 
     async def _journal_of(
-        self, partition: int, related: _Related
+        self, partition: int, related: _RelatedIds
     ) -> tuple[list[HistoryEvent], bool]:
-        """Read from the newest back, given oldest first; and whether the beginning was reached."""
+        """Events oldest first, and whether the beginning of the journal was reached."""
         name = self._runtime.keyspace.name(keys.JOURNAL, partition)
         found: deque[HistoryEvent] = deque()
         until, looked, size = "+", 0, 0
@@ -246,7 +245,7 @@ class Search:
                 "XREVRANGE", name, until, "-", "COUNT", ENTRIES_PER_READ, key=name
             )
             for entry_id, fields in entries:
-                # Most entries name none of the ids, and need not be taken apart.
+                # Most entries contain none of the ids and need no decoding.
                 if related.may_be_in(fields[-1]):
                     found.extendleft(reversed(_events_of(entry_id, fields, related)))
             looked += len(entries)
@@ -256,7 +255,7 @@ class Search:
             until = f"({entries[-1][0].decode()}"
         return list(found), False
 
-    async def _from_lake(self, related: _Related) -> tuple[str, list[HistoryEvent]]:
+    async def _from_lake(self, related: _RelatedIds) -> tuple[str, list[HistoryEvent]]:
         if self._lake is None:
             return "not installed", []
         found: list[HistoryEvent] = []
@@ -271,8 +270,8 @@ class Search:
         return "joined", found
 
 
-class _Related:
-    """The ids of one story, as they turn up."""
+class _RelatedIds:
+    """The ids related to the one searched for, as they are found."""
 
     def __init__(self, id: str, prefix: str) -> None:
         self._kinds: dict[str, str] = {id: "this"}
@@ -285,7 +284,7 @@ class _Related:
 
     def concerns(self, module: str, event: Event) -> bool:
         key = event.key or ""
-        # A queue's name has the tenant in front; people search for the connection.
+        # A queue's name begins with the tenant; a search names only the connection.
         tail = key.partition(":")[2] if module == "pickup" else ""
         return any(name in self._kinds for name in (event.subject, event.detail, key, tail) if name)
 
@@ -301,19 +300,19 @@ class _Related:
     def may_be_in(self, rows: bytes) -> bool:
         return any(each in rows for each in self._bytes)
 
-    def learn_state(self, found: Found) -> None:
+    def learn_state(self, found: ModuleState) -> None:
         if found.module == "transactions":
             self._add("transaction", found.state.id)
             if found.state.external_id and is_message_id(found.state.external_id.encode()):
                 self._add("message", found.state.external_id)
 
     def learn(self, module: str, event: Event) -> None:
-        """What an event of one of the ids tells of others."""
+        """Add the ids that an event connects with a known one."""
         if module == "conversations" and event.event == "accepted":
             self._add("reply", event.subject)
             self._add("message or request", event.detail)
-            letter = reply_letter_id(self._prefix, event.key or "", event.subject)
-            self._add("letter in pickup", letter)
+            message_id = reply_message_id(self._prefix, event.key or "", event.subject)
+            self._add("letter in pickup", message_id)
         elif module == "pickup" and event.event == "accepted" and event.detail:
             self._add("reply", event.detail)
             self._add("letter in pickup", event.subject)
@@ -324,8 +323,8 @@ class _Related:
             self._bytes.append(msgspec.json.encode(id)[1:-1])
 
 
-def _noted(found: Found) -> Trace | None:
-    """The trace that stands with a thing of a module."""
+def _stored_trace(found: ModuleState) -> Trace | None:
+    """The trace stored with a module's state."""
     if found.module == "transactions":
         metadata = bytes(found.state.metadata)
         return trace_in_payload(metadata) or trace_of_id(found.state.id)
@@ -335,7 +334,7 @@ def _noted(found: Found) -> Trace | None:
     return None if letter is None else trace_in_payload((letter.payload or "").encode())
 
 
-def _events_of(entry_id: bytes, fields: Any, related: _Related) -> list[HistoryEvent]:
+def _events_of(entry_id: bytes, fields: Any, related: _RelatedIds) -> list[HistoryEvent]:
     try:
         entry = decode_entry(entry_id, fields)
     except EntryUnreadable:
@@ -362,8 +361,8 @@ def _of_lake(event: Any) -> HistoryEvent:
     )  # fmt: skip
 
 
-class _Searches(Service):
-    """Closes what searching had opened."""
+class _SearchService(Service):
+    """Closes the search's database when the role stops."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("search", clock=runtime.clock)
@@ -374,7 +373,7 @@ class _Searches(Service):
 
 
 def lake_of(runtime: Runtime) -> LakeHistory | None:
-    """The lake's own look-up, where the lake is installed."""
+    """The lake's lookup, or None if the lake is not installed."""
     try:
         from angarium.lake.lookup import Lookup
         from angarium.lake.tables import Lake
@@ -392,7 +391,7 @@ def lake_of(runtime: Runtime) -> LakeHistory | None:
 
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
-    searches = _Searches(runtime)
+    searches = _SearchService(runtime)
 
     async def search(request: Request) -> Response:
         return reply(await searches.search.search(request.query_params.get("id", "")))
@@ -401,7 +400,7 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
         "GET",
         "/v1/search",
         "search",
-        "Any id: where it is in each module, what belongs to it, and its whole history",
+        "The current state of any id in each module, related ids, and its history",
         search,
         answers={200: SearchAnswer},
         parameters=[

@@ -1,8 +1,7 @@
-"""Spans around a user's functions (a worker's, a step's, an inbox's) and around API operations.
+"""Wraps application functions (of workers, steps, inboxes) and API operations in spans.
 
-Only where a collector is named (`runtime/tracing.py`): otherwise nothing is wrapped, and a call
-costs what it always did. What a function does in the other modules hangs under its span, and so
-does what it measures itself by OpenTelemetry.
+Without a collector (`runtime/tracing.py`) nothing is wrapped, so calls cost nothing extra. Calls of
+a function to other modules, and its own OpenTelemetry spans, are children of the function's span.
 """
 
 from __future__ import annotations
@@ -60,30 +59,30 @@ def _wrapped(handler: Handler, tracing: Tracing) -> Callable[..., Any]:
 
 @contextmanager
 def _span(tracing: Tracing, name: str, given: Any) -> Iterator[None]:
-    # The routing module has nothing in hand: a message's id is its trace there.
-    in_hand = (
+    # Routing sets no current work: a message's trace is derived from its id.
+    work = (
         CurrentWork(given.id.encode()) if isinstance(given, InboundMessage) else CURRENT_WORK.get()
     )
-    if in_hand is None:
+    if work is None:
         yield
         return
-    kept, token = in_hand.trace, CURRENT_WORK.set(in_hand)
-    values: Values = {"angarium.id": in_hand.id}
+    before, token = work.trace, CURRENT_WORK.set(work)
+    values: Values = {"angarium.id": work.id}
     try:
-        with tracing.span(name, in_hand.parent, values, kind="consumer", current=True) as own:
-            in_hand.enter_span(own)
+        with tracing.span(name, work.parent, values, kind="consumer", current=True) as own:
+            work.enter_span(own)
             yield
     finally:
-        in_hand.enter_span(kept)
+        work.enter_span(before)
         CURRENT_WORK.reset(token)
 
 
 def traced_handle(operation: Operation, handle: Handle, tracing: Tracing) -> Handle:
-    """A caller that is in a trace gets a span of ours, and what it brings in hangs under that."""
+    """Give a request with a traceparent a span, which is the parent of the operation's spans."""
     if operation.scope == "read":
         return handle
 
-    async def traced_one(request: Request) -> Response:
+    async def with_span(request: Request) -> Response:
         trace = read_traceparent(request.headers.get(TRACEPARENT))
         if trace is None:
             return await handle(request)
@@ -93,4 +92,4 @@ def traced_handle(operation: Operation, handle: Handle, tracing: Tracing) -> Han
             scope = {**request.scope, "headers": [*others, (name, own.header.encode())]}
             return await handle(Request(scope, request.receive))
 
-    return traced_one
+    return with_span

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.runtime.module import Module, Rate, Role, life_cycle, notes
+from angarium.runtime.module import Module, Rate, Role, life_cycle, other_events
 from angarium.transactions import keys
 
 TRANSACTIONS = Module(
@@ -23,7 +23,7 @@ TRANSACTIONS = Module(
             archived="archived",
         ),
         # An id without a state has no account: its account ended long ago, or never began.
-        *notes("pipeline_stored dropped"),
+        *other_events("pipeline_stored dropped"),
     ),
     ids_once=("transaction",),
     roles=(

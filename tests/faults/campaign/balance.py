@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from angarium.lake.jobs.lifecycles import CATALOGUE, FAILED_STATUSES, Meaning, Role
+from angarium.lake.lifecycles import CATALOGUE, FAILED_STATUSES, Meaning, Role
+from angarium.runtime.journal import Event, JournalEntry
 
-from angarium.runtime.journal import Entry, Event
-
-_MEANINGS: Mapping[tuple[str, str], Meaning] = {(each.room, each.event): each for each in CATALOGUE}
+_MEANINGS: Mapping[tuple[str, str], Meaning] = {
+    (each.module, each.event): each for each in CATALOGUE
+}
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Balance:
         self.letters: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         self._last: dict[int, int] = {}
 
-    def read(self, partition: int, entry: Entry) -> None:
+    def read(self, partition: int, entry: JournalEntry) -> None:
         last = self._last.get(partition, 0)
         self.missing_numbers += max(0, entry.first_sequence - last - 1)
         self.rewound_numbers += max(0, last - entry.first_sequence + 1)

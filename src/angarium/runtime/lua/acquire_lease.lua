@@ -2,7 +2,8 @@
 -- Guarantee: at most one holder at a time; each new holding has a term greater than any before.
 -- KEYS: 3 lock (string «term:holder»), 4 term counter
 -- ARGV: 4 holder, 5 lease_ms
--- Returns: {'acquired', term} | {'held', term} already ours | {'refused', term, holder, ms left}
+-- Returns: {'acquired', term} | {'held', term} by the caller | {'refused', term, holder, ms left}
+
 -- Events: acquired (module lease)
 -- Repeats: safe, the second call answers 'held' with the same term
 -- include: transition

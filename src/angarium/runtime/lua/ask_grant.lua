@@ -1,6 +1,7 @@
 #!lua
--- Guarantee: one holder has the role from its grant until the longer of two periods is over.
--- KEYS: 3 work window, 4 grace window
+-- Guarantee: one holder has the role from its grant until the end of the longer of two periods.
+-- KEYS: 3 work period, 4 grace period
+
 -- ARGV: 4 holder, 5 work_ms, 6 grace_ms (longer than work_ms)
 -- Returns: {'granted'} | {'working'} | {'grace'} | {'refused'}
 -- Events: granted (module lease)

@@ -1,5 +1,6 @@
 #!lua flags=no-writes
--- Guarantee: tells whether a term is still the newest; the same test that fenced writes make.
+-- Guarantee: tells whether a term is still the newest; fenced writes make the same check.
+
 -- KEYS: 3 term counter
 -- ARGV: 4 term
 -- Returns: {'current'} | {'stale'}

@@ -1,9 +1,10 @@
 #!lua
--- Guarantee: the first process writes down how keys are laid out; all others must agree with it.
+-- Guarantee: the first process records the layout of the keys; all others must use the same.
 -- KEYS: 1 layout record (hash: layout_version, partitions, prefix)
 -- ARGV: 1 layout_version, 2 partitions, 3 prefix
 -- Returns: {'created'} | {'agreed'} | {'differs', layout_version, partitions}
--- Events: none, it stands before the journal does
+-- Events: none, the journal does not exist yet
+
 -- Repeats: safe
 local found = redis.call('HMGET', KEYS[1], 'layout_version', 'partitions')
 if not found[1] then

@@ -1,7 +1,7 @@
 #!lua
--- Guarantee: a reader's position only moves forward, and the journal is trimmed only behind the
--- slowest registered reader. A position of '' registers the reader without moving it.
--- KEYS: 3 readers (hash: reader -> id of the last entry it has stored for good)
+-- Guarantee: a reader's position only moves forward, and the journal is trimmed only up to the
+-- position of the slowest reader. A position of '' registers the reader without moving it.
+-- KEYS: 3 readers (hash: reader -> id of the last entry it has committed)
 -- ARGV: 4 reader, 5 entry id or ''
 -- Returns: {'committed', position, entries trimmed}
 -- Events: none
@@ -15,6 +15,7 @@ local slowest = position
 for _, other in ipairs(redis.call('HVALS', KEYS[3])) do
   if id_before(other, slowest) then slowest = other end
 end
--- '~' frees whole nodes of the stream only, which costs nothing; a few read entries stay.
+-- '~' frees only whole nodes of the stream, which is cheap; a few entries that all have read stay.
+
 local trimmed = redis.call('XTRIM', KEYS[1], 'MINID', '~', slowest)
 return { 'committed', position, trimmed }

@@ -1,5 +1,6 @@
 #!lua
--- Guarantee: a reader that will not come back no longer holds the journal.
+-- Guarantee: the journal keeps no entries for this reader any more.
+
 -- KEYS: 3 readers
 -- ARGV: 4 reader
 -- Returns: {'forgotten'} | {'unknown'}

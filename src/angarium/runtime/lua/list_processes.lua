@@ -1,5 +1,6 @@
 #!lua flags=no-writes
--- Guarantee: only reports that are not older than their time to live are listed.
+-- Guarantee: returns only reports that are not older than the time to live.
+
 -- KEYS: 3 processes (hash: «role@actor» -> «ms:report»)
 -- ARGV: 4 ttl_ms
 -- Returns: {ms, report, ms, report, …}

@@ -1,5 +1,6 @@
 #!lua
--- Guarantee: only the exact term that holds the lock can give it back.
+-- Guarantee: only the holder of the current term can release the lock.
+
 -- KEYS: 3 lock
 -- ARGV: 4 holder, 5 term
 -- Returns: {'released'} | {'lost'}

@@ -1,9 +1,10 @@
 #!lua
--- Guarantee: only the exact term that holds the lock can prolong it; an expired one stays lost.
+-- Guarantee: only the holder of the current term can extend the lock; an expired lease stays lost.
 -- KEYS: 3 lock
 -- ARGV: 4 holder, 5 term, 6 lease_ms
 -- Returns: {'renewed'} | {'lost'}
--- Events: none, a renewal changes nothing that anybody accounts for
+-- Events: none, a renewal does not change the holder
+
 -- Repeats: safe
 -- include: transition
 if redis.call('GET', KEYS[3]) ~= ARGV[5] .. ':' .. ARGV[4] then return { 'lost' } end

@@ -1,9 +1,9 @@
 #!lua
--- Guarantee: a process's newest report stands beside those of the others that still report.
+-- Guarantee: stores a process's newest report, and removes expired reports of others.
 -- KEYS: 3 processes (hash: «role@actor» -> «ms:report»)
 -- ARGV: 4 role@actor, 5 report or '' to withdraw, 6 ttl_ms
 -- Returns: {'reported'} | {'withdrawn'}
--- Events: none, figures change nothing
+-- Events: none, a report changes no state
 -- Repeats: safe
 -- include: transition
 if ARGV[5] == '' then
@@ -12,8 +12,9 @@ if ARGV[5] == '' then
 end
 local value = string.format('%.0f', now_ms) .. ':' .. ARGV[5]
 if redis.call('HSET', KEYS[3], ARGV[4], value) == 0 then return { 'reported' } end
--- The hash grows by newcomers only, so it is enough that each of them clears away the dead: a
--- look through all at every report would cost a thousand processes half of what Redis can do.
+-- Only new processes add fields, so it is enough that each of them removes the expired fields. A
+-- scan at every report of a thousand processes would use half of the time of Redis.
+
 local oldest_ms = now_ms - tonumber(ARGV[6])
 local all = redis.call('HGETALL', KEYS[3])
 for i = 1, #all, 2 do

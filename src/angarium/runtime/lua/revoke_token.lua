@@ -1,5 +1,6 @@
 #!lua
--- Guarantee: a token whose hash is gone opens nothing, as soon as each API process has looked again.
+-- Guarantee: removes a token's hash; API processes refuse the token once they have read the hashes.
+
 -- KEYS: 3 tokens (hash: sha256 of the token -> its record as JSON)
 -- ARGV: 4 sha256 in hexadecimal
 -- Returns: {'revoked'} | {'unknown'}

@@ -1,6 +1,7 @@
 #!lua
--- Guarantee: a token is known by its hash from now on; what is stored can't be turned back into it.
--- That there was a token stays known when the last one is revoked.
+-- Guarantee: stores a token by its hash, from which the token can't be computed. Also records that
+-- the API has had tokens, which outlasts the last token.
+
 -- KEYS: 3 tokens (hash: sha256 of the token -> its record as JSON), 4 tokens seen (hash)
 -- ARGV: 4 sha256 in hexadecimal, 5 record, 6 tokens_max
 -- Returns: {'stored'} | {'full'}

@@ -1,1 +1,1 @@
-"""The dashboard: a page for people, what it shows of the whole building, and its static files."""
+"""The dashboard: its API operations and its static files."""

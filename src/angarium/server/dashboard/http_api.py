@@ -1,9 +1,8 @@
-"""The dashboard's part of the API: the building at a glance, the lists of the modules, its files.
+"""The dashboard's operations: the overview, its history, the modules' lists, the static files.
 
-A service of the role `api` takes a sample every few seconds and keeps the last minutes of rates,
-so that a page which opens has its charts at once and a hundred open pages ask Redis no more than
-one. What is older than a sample may be is not shown as if it were new: the answer is then that
-Redis is away.
+A service of the role `api` samples all modules every few seconds and keeps the last minutes of
+rates. A new page has its charts at once, and a hundred open pages cost Redis no more than one. An
+outdated sample is never returned: the API takes a new one or reports that Redis is unavailable.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from angarium.runtime.http_api import HttpApi, Operation, reply
 from angarium.runtime.process_report import INTERVAL_S
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
-from angarium.server.dashboard.overview import Overview, Sampler
+from angarium.server.dashboard.overview import Overview, OverviewSampler
 from angarium.server.dashboard.page import Files, asset_routes
 from angarium.server.dashboard.transaction_views import TransactionViews
 from angarium.server.dashboard.views import ModuleViews
 
 # Five minutes at a sample every three seconds.
 POINTS_MAX = 100
-# A sample that takes longer is given up, and what is on the page is called old.
+# A sample that takes longer is abandoned.
 SAMPLE_S_MAX = 2.5
 OLD_S = 2 * INTERVAL_S + SAMPLE_S_MAX
 
 
 class History(msgspec.Struct, frozen=True):
-    """The last minutes, oldest first: moments, and each rate at each of them."""
+    """The last minutes, oldest first: the times, and the values at each time."""
 
     at_ms: list[int]
     rates: dict[str, list[float]]
     waiting: dict[str, list[int]]
 
 
-class Watch(Service):
-    """Takes the samples; also closes what the lists had opened."""
+class DashboardSampler(Service):
+    """Takes the samples, and closes the views' databases when it stops."""
 
     def __init__(self, runtime: Runtime, views: Sequence[ModuleViews | TransactionViews]) -> None:
         super().__init__("dashboard", clock=runtime.clock)
         self._runtime = runtime
-        self._sampler = Sampler(runtime)
+        self._sampler = OverviewSampler(runtime)
         self._views = views
         self._points: deque[Overview] = deque(maxlen=POINTS_MAX)
         self._taken_s = 0.0
@@ -61,7 +60,7 @@ class Watch(Service):
             await views.close()
 
     async def run_once(self) -> int:
-        """How many samples are kept."""
+        """Returns the number of stored samples."""
         try:
             async with asyncio.timeout(SAMPLE_S_MAX):
                 sample = await self._sampler.sample()
@@ -73,7 +72,7 @@ class Watch(Service):
 
     async def overview(self, _: Request) -> Response:
         if not self._points or self.clock.monotonic() - self._taken_s > OLD_S:
-            # The loop waits longer after each failure; who looks now need not.
+            # The loop backs off after failures; a caller does not wait for it.
             await self.run_once()
         return reply(self._points[-1])
 
@@ -94,19 +93,19 @@ def _history(points: Sequence[Overview]) -> History:
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     modules, transactions = ModuleViews(runtime), TransactionViews(runtime)
-    watch = Watch(runtime, (modules, transactions))
+    sampler = DashboardSampler(runtime, (modules, transactions))
     operations = [
         Operation(
             "GET", "/v1/dashboard", "showDashboard",
-            "The whole building: what waits in each module, how fast it moves, what needs an eye",
-            watch.overview, answers={200: Overview},
+            "All modules: waiting work, rates, and notices that need attention",
+            sampler.overview, answers={200: Overview},
         ),
         Operation(
             "GET", "/v1/dashboard/history", "showDashboardHistory",
-            "Rates and waiting work of the last minutes, as this process saw them",
-            watch.history, answers={200: History},
+            "Rates and waiting work of the last minutes, as this process sampled them",
+            sampler.history, answers={200: History},
         ),
         *modules.operations(),
         *transactions.operations(),
     ]  # fmt: skip
-    return HttpApi("dashboard", operations, watch, asset_routes(Files()))
+    return HttpApi("dashboard", operations, sampler, asset_routes(Files()))

@@ -1,7 +1,7 @@
-"""The whole system at one moment: what waits in each module, its rates, what needs attention.
+"""Samples all modules: waiting work, rates and notices.
 
-One sample asks every module's own stores and changes nothing. The dashboard's service takes one
-every few seconds, however many people look; `angarium top` takes its own.
+A sample reads every module's store and changes nothing. The dashboard's service takes one every few
+seconds, however many pages are open. `angarium top` takes its own.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from angarium.routing.store import RoutingStore
 from angarium.runtime.journal import Journal
 from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
-from angarium.server.dashboard.attention import Notice, notices
+from angarium.server.dashboard.notices import Notice, notices
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.client import Transactions
 from angarium.transactions.store.queries import TransactionHealthReport
 
 
 class ModuleMetrics(msgspec.Struct, frozen=True):
-    """`waiting` is what the module has to do; `oldest_ms` how long the oldest of it has waited.
+    """`waiting` counts unfinished work; `oldest_ms` is the age of the oldest.
 
-    `facts` are the module's other figures, by name.
+    `facts` are the module's other metrics, by name.
     """
 
     name: str
@@ -43,8 +43,8 @@ class ModuleMetrics(msgspec.Struct, frozen=True):
     facts: dict[str, int]
 
 
-class JournalFigures(msgspec.Struct, frozen=True):
-    """`behind_ms`: how far each reader's last entry lies behind the newest."""
+class JournalSummary(msgspec.Struct, frozen=True):
+    """`behind_ms`: the lag of each reader behind the newest entry."""
 
     entries: int
     events: int
@@ -57,13 +57,13 @@ class Overview(msgspec.Struct, frozen=True):
     version: str
     modules: list[ModuleMetrics]
     rates: dict[str, float]
-    journal: JournalFigures
+    journal: JournalSummary
     processes: list[ProcessReport]
     notices: list[Notice]
 
 
-class Sampler:
-    """Takes samples; rates are between one and the one before it."""
+class OverviewSampler:
+    """A rate covers the time since the sample before."""
 
     def __init__(self, runtime: Runtime) -> None:
         settings = runtime.settings
@@ -82,15 +82,15 @@ class Sampler:
     async def sample(self) -> Overview:
         now_ms = await self._now_ms()
         processes = await read_processes(self._runtime)
-        journal = await self._journal_figures()
-        watch = await self._transactions.health_report(1)
+        journal = await self._journal_metrics()
+        health = await self._transactions.health_report(1)
         senders = await view_senders(self._conversations)
         modules = [
-            await self._dispatch_figures(processes),
-            await self._routing_figures(processes),
-            _transactions_figures(watch, processes),
-            await self._conversations_figures(processes, senders),
-            await self._pickup_figures(processes, now_ms),
+            await self._dispatch_metrics(processes),
+            await self._routing_metrics(processes),
+            _transactions_metrics(health, processes),
+            await self._conversations_metrics(processes, senders),
+            await self._pickup_metrics(processes, now_ms),
         ]
         facts = {module.name: {**module.facts, "waiting": module.waiting} for module in modules}
         return Overview(
@@ -101,7 +101,11 @@ class Sampler:
             journal=journal,
             processes=processes,
             notices=notices(
-                facts, _roles(processes), journal.dropped_events, watch.awaited_steps, senders.needs
+                facts,
+                _roles(processes),
+                journal.dropped_events,
+                health.awaited_steps,
+                senders.needs,
             ),
         )
 
@@ -109,7 +113,7 @@ class Sampler:
         seconds, micros = await self._runtime.redis.call("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def _journal_figures(self) -> JournalFigures:
+    async def _journal_metrics(self) -> JournalSummary:
         entries = events = dropped = 0
         behind: dict[str, int] = {}
         for partition in self._partitions:
@@ -121,9 +125,9 @@ class Sampler:
             for reader, position in status.readers.items():
                 late_ms = max(0, newest_ms - _moment(position)) if status.entries else 0
                 behind[reader] = max(behind.get(reader, 0), late_ms)
-        return JournalFigures(entries, events, dropped, behind)
+        return JournalSummary(entries, events, dropped, behind)
 
-    async def _dispatch_figures(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
+    async def _dispatch_metrics(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
         found = [await self._dispatch.status(partition) for partition in self._partitions]
         pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
         consumers = await self._dispatch.consumers()
@@ -142,7 +146,7 @@ class Sampler:
             facts["dead"], facts,
         )  # fmt: skip
 
-    async def _routing_figures(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
+    async def _routing_metrics(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
         lengths = await self._routing_lengths.lengths()
         instances, unowned = await self._routing.instances()
         facts = {
@@ -157,7 +161,7 @@ class Sampler:
             lengths.dead_inbound + lengths.dead_outbound, facts,
         )  # fmt: skip
 
-    async def _conversations_figures(
+    async def _conversations_metrics(
         self, processes: Sequence[ProcessReport], senders: SendersView
     ) -> ModuleMetrics:
         found = [await self._conversations.in_flight(partition) for partition in self._partitions]
@@ -168,7 +172,7 @@ class Sampler:
             "conversations", _count(processes, "conversations"), replies, None, 0, facts
         )
 
-    async def _pickup_figures(
+    async def _pickup_metrics(
         self, processes: Sequence[ProcessReport], now_ms: int
     ) -> ModuleMetrics:
         found = await self._pickup.totals()
@@ -189,23 +193,23 @@ class Sampler:
         )  # fmt: skip
 
 
-def _transactions_figures(
-    watch: TransactionHealthReport, processes: Sequence[ProcessReport]
+def _transactions_metrics(
+    health: TransactionHealthReport, processes: Sequence[ProcessReport]
 ) -> ModuleMetrics:
-    queued = sum(queue.length for queue in watch.queues)
+    queued = sum(queue.length for queue in health.queues)
     facts = {
         "queued": queued,
-        "running": watch.running,
-        "sleeping": watch.sleeping,
-        "webhooks": watch.webhooks,
-        "to_archive": watch.to_archive,
-        "nodes": len(watch.nodes),
-        "silent_nodes": sum(not node.alive for node in watch.nodes),
+        "running": health.running,
+        "sleeping": health.sleeping,
+        "webhooks": health.webhooks,
+        "to_archive": health.to_archive,
+        "nodes": len(health.nodes),
+        "silent_nodes": sum(not node.alive for node in health.nodes),
     }
-    waits = [queue.waiting_ms for queue in watch.queues if queue.length]
+    waits = [queue.waiting_ms for queue in health.queues if queue.length]
     return ModuleMetrics(
         "transactions", _count(processes, "node", "webhooks", "archiver"),
-        queued + watch.running + watch.sleeping, max(waits, default=None), 0, facts,
+        queued + health.running + health.sleeping, max(waits, default=None), 0, facts,
     )  # fmt: skip
 
 

@@ -1,8 +1,7 @@
-"""The dashboard's own files: one page, its styles and its modules, as they stand in `static/`.
+"""Serves the dashboard's files from `static/`.
 
-They are read once and served from memory, by exact name: a path can lead nowhere else. The page
-may load from this server alone and run no script but its own files, so a message with markup in
-it stays text even where a line of ours forgot to think of it.
+The files are read once and served from memory by exact name, so no path leads to another file. The
+content policy allows only scripts from these files, so markup in a message is never executed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "content-security-policy": POLICY,
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
-        # Asked for each time, and answered with 304: a new version is seen at once.
+        # Browsers revalidate each time and get 304, so a new version is used at once.
         "cache-control": "no-cache",
     }
 )
@@ -58,7 +57,7 @@ class File:
 
 
 class Files:
-    """All files by name, read when the first is asked for."""
+    """The files are read at the first request."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         self._folder = folder
@@ -84,7 +83,7 @@ class Files:
 
 
 def wants_page(request: Request) -> bool:
-    """A browser asks for a page; a program that asks for anything gets the API's links."""
+    """Browsers accept HTML; other clients get the API's links."""
     return "text/html" in request.headers.get("accept", "")
 
 

@@ -1,7 +1,7 @@
-"""Events per second in each module, from what its processes counted between two reports.
+"""Computes events per second in each module from the counters in process reports. Pure.
 
-Pure. A process counts from its own start, so it is compared with itself alone: one that begins or
-ends changes no rate of the others, and one that is seen for the first time has none yet.
+A counter starts at zero with its process. Each process is compared with its own last report, so a
+process that starts or ends does not change the rate of others. Its first report gives no rate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from angarium.modules import MODULES
 from angarium.runtime.process_report import ProcessReport
 
-# Name of the rate -> role, and the counter that it reports; a star stands for any ending.
+# Name of the rate -> role and counter; `*` matches any ending of the counter's name.
 COUNTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         f"{module.name}.{rate.name}": (rate.role, rate.counter)
@@ -24,7 +24,7 @@ JOURNAL = "journal.events"
 
 
 class Rates:
-    """Remembers the last report of each process; `update` gives the sums per second."""
+    """Stores the last report of each process."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], ProcessReport] = {}
@@ -35,7 +35,7 @@ class Rates:
     def update(
         self, processes: Sequence[ProcessReport], events: int, now_ms: int
     ) -> dict[str, float]:
-        """All rates; `events` were ever written to the journal."""
+        """Returns all rates. `events` is the number ever written to the journal."""
         live = {(each.role, each.actor): each for each in processes}
         self._found = {whose: rates for whose, rates in self._found.items() if whose in live}
         for whose, report in live.items():
@@ -62,16 +62,16 @@ class Rates:
 def _between(before: ProcessReport, now: ProcessReport) -> dict[str, float]:
     passed_s = (now.at_ms - before.at_ms) / 1000
     return {
-        name: max(0.0, _count(now.figures, figure) - _count(before.figures, figure)) / passed_s
-        for name, (role, figure) in COUNTERS.items()
+        name: max(0.0, _count(now.figures, counter) - _count(before.figures, counter)) / passed_s
+        for name, (role, counter) in COUNTERS.items()
         if role == now.role
     }
 
 
-def _count(figures: Mapping[str, float | str], name: str) -> float:
+def _count(counters: Mapping[str, float | str], name: str) -> float:
     if not name.endswith("*"):
-        return _number(figures.get(name))
-    return sum(_number(value) for each, value in figures.items() if each.startswith(name[:-1]))
+        return _number(counters.get(name))
+    return sum(_number(value) for each, value in counters.items() if each.startswith(name[:-1]))
 
 
 def _number(value: float | str | None) -> float:

@@ -1,6 +1,6 @@
-"""Transactions as pages: by status, from Redis and then from the archive; and webhooks that wait.
+"""Lists transactions by status, from Redis and then from the archive, and scheduled webhooks.
 
-A page gives a mark for the next one. Handlers read, and change nothing.
+Each page returns the cursor of the next. Handlers only read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
-from angarium.server.dashboard.marks import mark, numbers_of
+from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 from angarium.server.dashboard.views import AFTER, LIMIT, limit_of
 from angarium.transactions.model import (
     Transaction,
@@ -40,14 +40,14 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": 128}
 MOMENT_MAX = 2**63 - 1
 
 
-class RowsPage(msgspec.Struct, frozen=True):
-    """`next` is the parameter `after` of the page behind this one; null on the last."""
+class TransactionsPage(msgspec.Struct, frozen=True):
+    """`next` is the parameter `after` for the next page; null on the last."""
 
     transactions: list[TransactionSummary]
     next: str | None
 
 
-class HooksPage(msgspec.Struct, frozen=True):
+class WebhooksPage(msgspec.Struct, frozen=True):
     webhooks: list[ScheduledWebhook]
     next: str | None
 
@@ -68,13 +68,13 @@ class TransactionViews:
         return [
             Operation(
                 "GET", "/v1/transaction-list", "pageTransactions",
-                "Transactions of one status in short, page by page", self.rows,
-                answers={200: RowsPage}, parameters=(status, *named, LIMIT, AFTER),
+                "Summaries of the transactions of one status, in pages", self.rows,
+                answers={200: TransactionsPage}, parameters=(status, *named, LIMIT, AFTER),
             ),
             Operation(
                 "GET", "/v1/transaction-webhooks", "pageWebhooks",
-                "Webhooks that are due, and when each is tried next", self.webhooks,
-                answers={200: HooksPage}, parameters=(LIMIT, AFTER),
+                "Scheduled webhooks with the time of their next attempt", self.webhooks,
+                answers={200: WebhooksPage}, parameters=(LIMIT, AFTER),
             ),
         ]  # fmt: skip
 
@@ -99,20 +99,20 @@ class TransactionViews:
         if after is not None and after.startswith("archive:"):
             return reply(await self._archived(wanted, limit, [], _moment_of(after)))
         sources = self._listing.sources(wanted.status, await self._groups())
-        place, first = numbers_of(after, 2)
+        place, first = cursor_numbers(after, 2)
         found: list[TransactionSummary] = []
         while place < len(sources) and len(found) < limit:
             left = limit - len(found)
             some, going_on = await self._listing.rows(sources[place], wanted, first, left)
             found += some
             if going_on is not None:
-                # The rest of a place whose first thousand had few that fit: for the next page.
-                return reply(RowsPage(found, mark(place, going_on)))
+                # The scan limit was reached; the next page continues in this source.
+                return reply(TransactionsPage(found, page_cursor(place, going_on)))
             place, first = place + 1, 0
         if place < len(sources):
-            return reply(RowsPage(found, mark(place, first)))
+            return reply(TransactionsPage(found, page_cursor(place, first)))
         if not wanted.status.final:
-            return reply(RowsPage(found, None))
+            return reply(TransactionsPage(found, None))
         return reply(await self._archived(wanted, limit, found, None))
 
     async def _archived(
@@ -121,30 +121,30 @@ class TransactionViews:
         limit: int,
         found: Sequence[TransactionSummary],
         before: tuple[int, str] | None,
-    ) -> RowsPage:
+    ) -> TransactionsPage:
         left = limit - len(found)
         if left <= 0:
-            return RowsPage(list(found), f"archive:{MOMENT_MAX}:~")
+            return TransactionsPage(list(found), f"archive:{MOMENT_MAX}:~")
         some = await self._archive.page(
             wanted.status, left, pipeline=wanted.pipeline, owner=wanted.owner, before=before
         )
         known = {each.id for each in found}
         rows = [*found, *(_row(each) for each in some if each.id not in known)]
         if len(some) < left:
-            return RowsPage(rows, None)
+            return TransactionsPage(rows, None)
         last = some[-1]
-        return RowsPage(rows, f"archive:{last.completed_ms or last.updated_ms}:{last.id}")
+        return TransactionsPage(rows, f"archive:{last.completed_ms or last.updated_ms}:{last.id}")
 
     async def webhooks(self, request: Request) -> Response:
         limit = limit_of(request)
-        partition, first = numbers_of(request.query_params.get("after"), 2)
+        partition, first = cursor_numbers(request.query_params.get("after"), 2)
         found: list[ScheduledWebhook] = []
         while partition < self._partitions and len(found) < limit:
             some, going_on = await self._listing.webhooks(partition, first, limit - len(found))
             found += some
             partition, first = (partition + 1, 0) if going_on is None else (partition, going_on)
-        following = mark(partition, first) if partition < self._partitions else None
-        return reply(HooksPage(found, following))
+        following = page_cursor(partition, first) if partition < self._partitions else None
+        return reply(WebhooksPage(found, following))
 
     async def _groups(self) -> list[str]:
         known = {each.node_group for each in (await self._pipelines.all())[0].values()}
@@ -164,9 +164,9 @@ def _wanted(request: Request) -> TransactionFilter:
 def _moment_of(after: str) -> tuple[int, str]:
     _, _, rest = after.partition(":")
     moment, _, id = rest.partition(":")
-    (number,) = numbers_of(moment, 1)
+    (number,) = cursor_numbers(moment, 1)
     if number > MOMENT_MAX:
-        raise InputInvalid(f"{after[:100]!r} is no mark that a list gave")
+        raise InputInvalid(f"{after[:100]!r} is not a page cursor; use `next` of the page before")
     return number, id if id == "~" else check_transaction_id(id)
 
 

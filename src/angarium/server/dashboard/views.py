@@ -1,7 +1,7 @@
-"""Lists that people page through, from the modules' own listings: keys, queues, sessions, waits.
+"""Lists of recipient keys, conversations, pickup queues and sessions, in pages.
 
-Each answers with one page and a mark for the next, so a list costs the same at ten rows and at a
-million. Handlers read, and change nothing.
+Each page returns the cursor of the next, so its cost does not depend on the length of the list.
+Handlers only read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from angarium.routing.store import KeyState, RoutingStore
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
-from angarium.server.dashboard.marks import mark, numbers_of
+from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 
 LIST_MAX, LIST_DEFAULT = 500, 50
 LIMIT = Parameter(
@@ -36,7 +36,7 @@ LIMIT = Parameter(
     schema={"type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": LIST_DEFAULT},
 )
 AFTER = Parameter("after", description="`next` of the page before.")
-# How the mark of a list begins that has come to what is in the database only.
+# Prefix of a cursor that has reached the queues stored only in the database.
 ARCHIVE = "archive:"
 T = TypeVar("T")
 
@@ -50,14 +50,14 @@ class OwnedKey(msgspec.Struct, frozen=True):
 
 
 class KeysPage(msgspec.Struct, frozen=True):
-    """`next` is the parameter `after` of the page behind this one; null on the last."""
+    """`next` is the parameter `after` for the next page; null on the last."""
 
     keys: list[OwnedKey]
     next: str | None
 
 
 class WaitingConversation(msgspec.Struct, frozen=True, rename="camel"):
-    """`at_ms`: when the first of its replies may be sent or claimed, or its request's time ends."""
+    """`at_ms`: when its first reply may be sent or claimed, or its first request expires."""
 
     conversation_id: str
     replies: int
@@ -66,7 +66,7 @@ class WaitingConversation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConversationsPage(msgspec.Struct, frozen=True):
-    """`needs`: replies of all conversations for whose sender no process runs."""
+    """`needs`: replies, of all conversations, whose sender no process has."""
 
     conversations: list[WaitingConversation]
     next: str | None
@@ -110,18 +110,18 @@ class ModuleViews:
         return [
             Operation(
                 "GET", "/v1/routing/keys", "list_recipient_keys",
-                "Recipient keys and who owns them, in no order", self.owned_keys,
+                "Recipient keys with their owners, unordered", self.owned_keys,
                 answers={200: KeysPage}, parameters=paged,
             ),
             Operation(
                 "GET", "/v1/conversations", "listConversations",
-                "Conversations in which a reply is in flight, or a request has none yet",
+                "Conversations with replies in flight, or with requests without a reply",
                 self.waiting_conversations,
                 answers={200: ConversationsPage}, parameters=(kind, *paged),
             ),
             Operation(
                 "GET", "/v1/pickup/queues", "list_pickup_queues",
-                "Queues with messages, the one that waits longest first", self.pickup_queues,
+                "Queues with messages, the longest waiting first", self.pickup_queues,
                 answers={200: QueuesPage}, parameters=paged,
             ),
             Operation(
@@ -133,15 +133,15 @@ class ModuleViews:
 
     async def owned_keys(self, request: Request) -> Response:
         limit = limit_of(request)
-        partition, cursor = self._place(request, 2)
+        partition, cursor = self._cursor(request, 2)
         found: list[str] = []
         while partition < self._partitions and len(found) < limit:
             some, cursor = await self._keys.owned(partition, cursor, limit - len(found))
             found += some
             if cursor == 0:
                 partition += 1
-        following = mark(partition, cursor) if partition < self._partitions else None
-        states = await _all([self._key(name) for name in found])
+        following = page_cursor(partition, cursor) if partition < self._partitions else None
+        states = await _gather([self._key(name) for name in found])
         owned = [
             OwnedKey(each.recip_key, each.uid, each.pending, each.silent_ms, each.partition)
             for each in states
@@ -152,7 +152,7 @@ class ModuleViews:
         try:
             return await self._routing.show(name)
         except RecipientUnknown:
-            return None  # gone since the look before
+            return None  # removed since it was listed
 
     async def waiting_conversations(self, request: Request) -> Response:
         asked = request.query_params.get("kind", "replies")
@@ -160,7 +160,7 @@ class ModuleViews:
             raise InputInvalid("kind must be replies or requests")
         kind: WaitingKind = "requests" if asked == "requests" else "replies"
         limit = limit_of(request)
-        partition, first = self._place(request, 2)
+        partition, first = self._cursor(request, 2)
         found: dict[str, WaitingConversation] = {}
         left = limit
         while partition < self._partitions and left:
@@ -171,7 +171,7 @@ class ModuleViews:
             full = len(some) == left
             left -= len(some)
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
-        following = mark(partition, first) if partition < self._partitions else None
+        following = page_cursor(partition, first) if partition < self._partitions else None
         needs = (await view_senders(self._conversations)).needs
         return reply(ConversationsPage(list(found.values()), following, needs))
 
@@ -180,7 +180,7 @@ class ModuleViews:
         after = request.query_params.get("after", "")
         if after.startswith(ARCHIVE):
             return reply(await self._archived_queues(after.removeprefix(ARCHIVE), limit))
-        partition, first = self._place(request, 2)
+        partition, first = self._cursor(request, 2)
         found: list[str] = []
         while partition < self._partitions and len(found) < limit:
             wanted = limit - len(found)
@@ -188,17 +188,17 @@ class ModuleViews:
             found += [each.queue for each in some]
             full = len(some) == wanted
             partition, first = (partition, first + len(some)) if full else (partition + 1, 0)
-        # Redis remembers a queue for a while after its last message went.
+        # Redis keeps a queue's age for a while after its last message was removed.
         shown = [each for each in await self._shown(found) if each.pending or each.sending]
         if partition < self._partitions:
-            return reply(QueuesPage(shown, mark(partition, first)))
+            return reply(QueuesPage(shown, page_cursor(partition, first)))
         if len(shown) == limit:
             return reply(QueuesPage(shown, ARCHIVE))
         older = await self._archived_queues("", limit - len(shown))
         return reply(QueuesPage([*shown, *older.queues], older.next))
 
     async def _archived_queues(self, after: str, limit: int) -> QueuesPage:
-        """Those whose messages have all gone to the database, by name."""
+        """Queues whose messages are all in the database, by name."""
         if self._archive is None:
             self._archive = await MessageArchive.open(*self._database)
         names = await self._archive.queues(after, limit)
@@ -220,7 +220,7 @@ class ModuleViews:
 
     async def pickup_sessions(self, request: Request) -> Response:
         limit = limit_of(request)
-        partition, place, cursor = self._place(request, 3)
+        partition, place, cursor = self._cursor(request, 3)
         found: list[str] = []
         while partition < self._partitions and len(found) < limit:
             gateways = await self._pickup.gateways(partition)
@@ -232,11 +232,11 @@ class ModuleViews:
             found += some
             if cursor == 0:
                 place += 1
-        following = mark(partition, place, cursor) if partition < self._partitions else None
+        following = page_cursor(partition, place, cursor) if partition < self._partitions else None
         return reply(QueuesPage(await self._shown(found), following))
 
     async def _shown(self, queues: Sequence[str]) -> list[PickupQueue]:
-        return await _all([self._queue(name) for name in queues])
+        return await _gather([self._queue(name) for name in queues])
 
     async def _queue(self, name: str) -> PickupQueue | None:
         found = await self._queues.queue_status(name)
@@ -254,8 +254,8 @@ class ModuleViews:
             oldest_ms=found.oldest_ms,
         )
 
-    def _place(self, request: Request, count: int) -> tuple[int, ...]:
-        return numbers_of(request.query_params.get("after"), count)
+    def _cursor(self, request: Request, count: int) -> tuple[int, ...]:
+        return cursor_numbers(request.query_params.get("after"), count)
 
 
 def _with_one(
@@ -277,6 +277,6 @@ def limit_of(request: Request) -> int:
     raise InputInvalid(f"limit must be a number from 1 to {LIST_MAX}")
 
 
-async def _all(asked: Sequence[Awaitable[T | None]]) -> list[T]:
-    """Concurrently, which makes them one batch on the connection; without what is gone."""
+async def _gather(asked: Sequence[Awaitable[T | None]]) -> list[T]:
+    """Await concurrently, so that the calls share a batch. Leaves out None."""
     return [each for each in await asyncio.gather(*asked) if each is not None]

@@ -1,9 +1,10 @@
--- A lease with two windows: in the first the holder is given work, in the second nobody is, so
--- that the holder can finish and report before the role may go to another. No renewal.
+-- A lease with two periods: in the first the holder gets work; in the rest of the second nobody
+-- does, so that the holder can finish and report before another takes the role. No renewal.
 --   'granted'  the role was free and is now this holder's
---   'working'  this holder has it and may ask for more
---   'grace'    this holder had it: finish and report, no more work
---   'refused'  another has it
+--   'working'  this holder has the role and may ask for more work
+--   'grace'    this holder gets no more work; it finishes and reports
+--   'refused'  another holder has the role
+
 local function ask_grant(work_key, grace_key, holder, work_ms, grace_ms)
   local owner = redis.call('GET', grace_key)
   if not owner then

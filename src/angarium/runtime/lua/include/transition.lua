@@ -1,4 +1,4 @@
--- What every transition begins with: the time, who acts, and the journal of its batch.
+-- The first lines of every transition: the time, the actor, and the events of its batch.
 --   KEYS  1 journal stream, 2 journal meta hash of the same partition
 --   ARGV  1 now_ms, or '' to ask Redis   2 actor   3 journal_bytes_max, 0 when it is off
 -- A script's own KEYS begin at 3 and its own ARGV at 4.
@@ -12,7 +12,7 @@ local journal_bytes_max = tonumber(ARGV[3])
 local journal_rows, journal_count = {}, 0
 
 -- Note one event. `more` holds the optional fields under their short names (runtime/journal.py).
--- The two fields that every event has are spliced by hand: that is half the cost of a table.
+-- The two fields that every event has are concatenated, which costs half as much as a table.
 local function note(event, subject, more)
   if journal_bytes_max == 0 then return end
   local row = '{"e":"' .. event .. '","s":' .. cjson.encode(subject)
@@ -21,15 +21,15 @@ local function note(event, subject, more)
   journal_rows[journal_count] = row .. rest
 end
 
--- Note an event whose row is JSON already: for the hot paths, where an id needs no quoting.
+-- Note an event whose row is JSON already: for frequent transitions whose ids need no quoting.
 local function note_row(row)
   if journal_bytes_max == 0 then return end
   journal_count = journal_count + 1
   journal_rows[journal_count] = row
 end
 
--- Append the batch's events as one entry. Past the size limit the oldest eighth is given up,
--- and what was given up is counted: the limit guards Redis when no reader runs.
+-- Append the batch's events as one entry. Above the size limit the oldest eighth of the entries is
+-- dropped and counted, so that the journal does not fill Redis when no reader runs.
 local function journal_append(module)
   if journal_count == 0 then return end
   local rows = table.concat(journal_rows, '\n')
@@ -37,7 +37,8 @@ local function journal_append(module)
   local bytes = redis.call('HINCRBY', KEYS[2], 'bytes', #rows)
   redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', module, 'at', string.format('%.0f', now_ms),
     'by', actor, 'n', journal_count, 'seq', events, 'end', bytes, 'rows', rows)
-  -- The size is looked at once per 1/64 of the limit, because looking reads the first entry.
+  -- The size is checked once per 1/64 of the limit, because the check reads the first entry.
+
   local step = math.ceil(journal_bytes_max / 64)
   if math.floor(bytes / step) == math.floor((bytes - #rows) / step) then return end
   local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1][2]

@@ -1,20 +1,20 @@
-// The JSON API: one way to ask, one kind of error, and event streams that carry the token too.
+// Calls of the JSON API and its event streams, with the token; one class of errors.
 
 const TOKEN = "angarium.token";
 
-// What to do about an error, where its own text does not say.
+// The next action for errors whose text does not name one.
 const HINTS = {
-  redis_unavailable: "Redis does not answer. This page goes on by itself when it is back.",
-  database_unavailable: "The database does not answer. Try again when it is back.",
-  outcome_unknown: "It may or may not have happened: look before you repeat it.",
-  not_found: "It may have been handled meanwhile; the list shows what is there now.",
+  redis_unavailable: "Redis does not answer. This page recovers automatically.",
+  database_unavailable: "The database does not answer. Try again later.",
+  outcome_unknown: "The change may have been made. Check before you repeat it.",
+  not_found: "It may have been handled meanwhile; the list is up to date.",
   dead_letter_unknown: "Somebody has seen to it already; the list shows what is there now.",
-  conflict: "It has moved on; look at its state now.",
-  transaction_finished: "It has ended already; nothing is left to cancel.",
-  overloaded: "Too much at once. Try again in a moment.",
+  conflict: "Its state has changed meanwhile. Check it.",
+  transaction_finished: "The transaction has already ended.",
+  overloaded: "Too many requests. Try again in a moment.",
   forbidden: "The token's scope does not allow this. Use one with the scope that is named.",
-  tenant_foreign: "A token of one tenant sees its own things only. Use one without a tenant here.",
-  unreachable: "Is the process still running? This page goes on by itself when it answers.",
+  tenant_foreign: "This token belongs to one tenant. Use one without a tenant here.",
+  unreachable: "Is the process still running? This page recovers automatically.",
 };
 
 export class ApiError extends Error {
@@ -26,7 +26,7 @@ export class ApiError extends Error {
   get hint() {
     return HINTS[this.code] ?? (this.status === 403 ? HINTS.forbidden : "");
   }
-  /** Nothing is wrong with the question: whoever should answer is away. */
+  /** The server or Redis is unavailable; the request itself is not at fault. */
   get away() {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
   }
@@ -70,7 +70,7 @@ async function ask(method, path, body) {
   return response.status === 204 ? null : response.json();
 }
 
-/** As a file: a plain link could not carry the token. */
+/** Download as a file. A plain link can't carry the token. */
 export async function download(path, name) {
   const response = await answer("GET", path);
   const url = URL.createObjectURL(await response.blob());
@@ -91,11 +91,11 @@ export function query(parameters) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-/** An id as one part of a path: slashes and dots in it must not become parts of their own. */
+/** Encode an id as one part of a path, slashes and dots included. */
 export const part = (id) => encodeURIComponent(id).replace(/^\.+$/, (dots) => dots.replaceAll(".", "%2E"));
 
 /** Server-sent events by fetch, because an EventSource can't carry a token. Ends when aborted. */
-export async function follow(path, signal, heard) {
+export async function follow(path, signal, receive) {
   const response = await fetch(path, { headers: headers({ accept: "text/event-stream" }), signal });
   if (!response.ok) throw await refusal(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -106,13 +106,13 @@ export async function follow(path, signal, heard) {
     text += value;
     const events = text.split(/\r?\n\r?\n/);
     text = events.pop();
-    for (const event of events) tell(event, heard);
+    for (const event of events) handle(event, receive);
   }
 }
 
-function tell(event, heard) {
+function handle(event, receive) {
   const lines = event.split(/\r?\n/);
   const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
   const name = lines.find((line) => line.startsWith("event:"))?.slice(6).trim() ?? "message";
-  if (data.length) heard(name, JSON.parse(data.join("\n")));
+  if (data.length) receive(name, JSON.parse(data.join("\n")));
 }

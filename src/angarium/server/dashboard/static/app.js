@@ -1,4 +1,4 @@
-// The shell: navigation, the page of the address, the stream of samples, the banner.
+// The shell: navigation, the current page, the stream of samples, the banner.
 
 import { ApiError, follow, token } from "./api.js";
 import { h, listen, on, render } from "./dom.js";
@@ -13,10 +13,10 @@ import * as routing from "./pages/routing.js";
 import * as search from "./pages/search.js";
 import * as transactions from "./pages/transactions.js";
 
-// How often the open page asks for its own lists, and when a broken stream is tried again.
-const LOOK_MS = 3_000;
-const AGAIN_MS = 1_500;
-// Samples come every second; a connection that is silent for so long is dead without knowing it.
+// How often the open page reloads its lists, and when it reopens a broken stream.
+const RELOAD_MS = 3_000;
+const REOPEN_MS = 1_500;
+// Samples arrive every second; a connection that is silent for this long is dead.
 const SILENCE_MS = 8_000;
 const PAGES = { overview, dispatch, routing, conversations, pickup, transactions, lake, search };
 const NAMES = {
@@ -26,7 +26,7 @@ const NAMES = {
 const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
 
 const shell = document.getElementById("shell");
-const state = { page: null, name: "", away: null, problem: null, gate: "", visit: 0, heardMs: Date.now(), stream: new AbortController() };
+const state = { page: null, name: "", away: null, problem: null, gate: "", visit: 0, receivedMs: Date.now(), stream: new AbortController() };
 
 /** `#/transactions/ID?status=queued` → page, the rest of the path, parameters. */
 function address() {
@@ -60,7 +60,7 @@ function open() {
   void refresh();
 }
 
-/** What the open page shows besides the building. */
+/** Reload the lists of the open page. */
 async function refresh() {
   const visit = state.visit;
   try {
@@ -84,8 +84,8 @@ function notice(error) {
   }
 }
 
-function heard(name, value) {
-  state.heardMs = Date.now();
+function receive(name, value) {
+  state.receivedMs = Date.now();
   if (name === "overview") {
     absorb(value);
     if (state.away) void refresh();
@@ -96,21 +96,21 @@ function heard(name, value) {
   draw();
 }
 
-/** Samples as they come. A stream that ends is opened again, unless nobody looks. */
+/** Read samples. Reopen a stream that ends, unless the tab is hidden. */
 async function live() {
   state.stream.abort();
   const stream = (state.stream = new AbortController());
-  state.heardMs = Date.now();
+  state.receivedMs = Date.now();
   while (!stream.signal.aborted) {
     try {
       await recall();
-      await follow("/v1/live", stream.signal, heard);
+      await follow("/v1/live", stream.signal, receive);
     } catch (error) {
       if (stream.signal.aborted) return;
       notice(error instanceof ApiError ? error : new ApiError(0, "unreachable", "The API does not answer"));
       draw();
     }
-    await pause(AGAIN_MS);
+    await pause(REOPEN_MS);
   }
 }
 
@@ -118,9 +118,9 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function lists() {
   for (;;) {
-    await pause(LOOK_MS);
+    await pause(RELOAD_MS);
     if (document.hidden || state.gate) continue;
-    if (Date.now() - state.heardMs > SILENCE_MS) {
+    if (Date.now() - state.receivedMs > SILENCE_MS) {
       notice(new ApiError(0, "unreachable", "The API does not answer"));
       draw();
       void live();
@@ -143,7 +143,7 @@ function side() {
     h("div", { class: "foot" },
       token.get() ? h("div", { class: "row" }, button("Forget the token", forget, "small")) : null,
       h("div", { class: "row" },
-        button(icon("theme"), turnTheme, "plain small", { "aria-label": THEMES[theme()], title: THEMES[theme()] }),
+        button(icon("theme"), changeTheme, "plain small", { "aria-label": THEMES[theme()], title: THEMES[theme()] }),
         h("span", { class: "version" }, model.version ? `Version ${model.version}` : ""),
         h("a", { class: "version", href: "/openapi.json" }, "API"))));
 }
@@ -153,12 +153,12 @@ function flag(name) {
   if (!own.length) return null;
   const trouble = own.some((one) => one.level === "trouble");
   return h("span", { class: `flag ${trouble ? "trouble" : ""}`, title: own.map((one) => one.text).join("; ") },
-    h("span", { class: "sr" }, trouble ? "has trouble" : "needs an eye"));
+    h("span", { class: "sr" }, trouble ? "has trouble" : "needs attention"));
 }
 
 function content() {
   return h("div", { class: "content", key: "content" },
-    h("div", { class: "top" }, searchForm(), pulse()),
+    h("div", { class: "top" }, searchForm(), liveState()),
     state.away || state.problem ? banner(state.away ?? state.problem) : null,
     h("main", { id: "main", tabindex: "-1", key: `${state.name}${location.hash}` },
       model.ready || state.page.early ? state.page.view() : loading()));
@@ -174,7 +174,7 @@ function searchForm() {
       "aria-label": "Search any id", autocomplete: "off", spellcheck: "false" }));
 }
 
-function pulse() {
+function liveState() {
   const words = state.away ? "Not live" : model.ready ? "Live" : "Connecting";
   return h("span", { class: `pulse ${state.away ? "away" : model.ready ? "" : "waiting"}` }, h("i"), words);
 }
@@ -195,7 +195,7 @@ function gate() {
   return h("div", { class: "gate", key: "gate" }, h("section", { class: "card" },
     h("img", { src: "/assets/icon.svg", alt: "" }),
     h("h1", {}, "This Angarium wants a token"),
-    h("p", {}, "It is kept in this tab only, and gone when the tab is closed. `angarium token create` makes one."),
+    h("p", {}, "The token is stored in this tab only, until the tab is closed. `angarium token create` makes one."),
     state.gate === "none" ? null : h("p", { class: "error", role: "alert" }, state.gate),
     h("form", { on: { submit: enter } },
       h("label", { class: "sr", for: "token" }, "Token"),
@@ -212,7 +212,7 @@ function forget() {
 
 const theme = () => document.documentElement.dataset.theme ?? "auto";
 
-function turnTheme() {
+function changeTheme() {
   const next = { auto: "light", light: "dark", dark: "auto" }[theme()];
   if (next === "auto") {
     localStorage.removeItem("angarium.theme");
@@ -233,7 +233,7 @@ function keys(event) {
 }
 
 listen(document.body);
-// An address of its own would be taken for that of a page.
+// The link's own address would select a page.
 on(document.querySelector(".skip"), {
   click: (event) => {
     event.preventDefault();
@@ -246,7 +246,7 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
 });
 addEventListener("keydown", keys);
-// A browser has few connections to one server: a tab that nobody sees gives its own back.
+// A browser opens few connections to one server, so a hidden tab closes its own.
 addEventListener("visibilitychange", () => {
   if (document.hidden) state.stream.abort();
   else if (!state.gate) {

@@ -1,4 +1,4 @@
-// Charts as SVG, drawn from numbers: lines over time, and bars by interval.
+// SVG charts: lines over time, and bars by interval.
 
 import { h, s } from "./dom.js";
 import { duration, hourOf, short } from "./format.js";
@@ -6,7 +6,7 @@ import { duration, hourOf, short } from "./format.js";
 const LEFT = 38;
 const BOTTOM = 20;
 
-/** A round number at or above the largest, so that the rules have readable labels. */
+/** A round number at or above the value, for readable labels. */
 export function ceiling(value) {
   if (value <= 4) return 4;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -14,10 +14,9 @@ export function ceiling(value) {
 }
 
 /**
- * Series over time. `times` are milliseconds, oldest first; a series has a name and as many
- * values, each a number or null where nothing is known. Kinds: "line", and "bars" side by side,
- * whose legend tells sums. `width` is about what it gets on the screen, so that letters keep
- * their size.
+ * Series over time. `times` are milliseconds, oldest first. A series has a name and one value for
+ * each time, or null. Kinds: "line", and "bars" side by side, with sums in the legend. `width` is
+ * close to the width on the screen, so that text keeps its size.
  */
 export function chart({ title, times, series, kind = "line", width = 560, height = 170, unit = short, key }) {
   const most = Math.max(0, ...series.flatMap((one) => one.values.filter((value) => value !== null)));
@@ -26,15 +25,15 @@ export function chart({ title, times, series, kind = "line", width = 560, height
     first: times[0] ?? 0, last: times.at(-1) ?? 1, count: times.length,
   };
   const shown = kind === "bars" ? bars(times, series, scale) : lines(times, series, scale);
-  const told = (one) => unit(kind === "bars" ? sum(one.values) : last(one.values));
-  const words = series.map((one) => `${one.name} ${told(one)}`).join(", ");
+  const legendText = (one) => unit(kind === "bars" ? sum(one.values) : last(one.values));
+  const words = series.map((one) => `${one.name} ${legendText(one)}`).join(", ");
   return h("figure", { class: "chart", key: key ?? title,
     on: { pointermove: (event, at) => hover(event, at, { times, series, scale, unit, kind }),
       pointerout: (event, at) => { if (!at.contains(event.relatedTarget)) unhover(at); } } },
     s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${words}` },
       rules(scale, unit), shown, moments(times, scale, height)),
     h("ul", { class: "legend" }, series.map((one, number) =>
-      h("li", { class: `c${number + 1}` }, h("i"), one.name, h("b", {}, told(one))))));
+      h("li", { class: `c${number + 1}` }, h("i"), one.name, h("b", {}, legendText(one))))));
 }
 
 const sum = (values) => values.reduce((one, other) => one + other, 0);

@@ -1,16 +1,16 @@
-// Elements from values, and a page brought up to date in place.
+// Builds elements, and updates the page in place.
 //
-// Whatever is shown goes in as text nodes and attributes, never as markup, so there is nothing to
-// escape. `render` changes an existing tree into a new one node by node: focus, selection, scroll
-// positions and open details survive a refresh every few seconds.
+// All content becomes text nodes and attributes, never markup, so nothing needs escaping. `render`
+// patches the existing tree node by node: focus, selection, scroll positions and open details
+// survive a refresh.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Symbols, because a form has its fields as properties: one named «key» would be taken for ours.
+// Symbols, because a form's fields are its properties: a field named `key` would collide.
 const KEY = Symbol("key");
 const HANDLERS = Symbol("handlers");
 const EVENTS = ["click", "submit", "input", "change", "pointermove", "pointerout"];
 
-/** An HTML element. Properties are attributes, but `on` (handlers by event) and `key`. */
+/** An HTML element. Properties become attributes, except `on` (handlers by event) and `key`. */
 export const h = (tag, properties, ...children) =>
   build(document.createElement(tag), properties, children);
 
@@ -37,7 +37,7 @@ function nodes(children) {
     .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 }
 
-/** Make these the children of `root`, keeping every element that can stay. */
+/** Make these the children of `root`. Keeps matching elements. */
 export function render(root, ...children) {
   patchChildren(root, nodes(children));
 }
@@ -79,12 +79,12 @@ function patch(old, fresh) {
   patchChildren(old, [...fresh.childNodes]);
 }
 
-/** Handlers for an element that was not made here. */
+/** Handlers for an element that `h` did not build. */
 export function on(element, handlers) {
   element[HANDLERS] = handlers;
 }
 
-/** One listener for each kind of event; an element's own handlers are found from where it was. */
+/** Add one listener per event type. It calls the handler of the nearest element that has one. */
 export function listen(root) {
   for (const type of EVENTS) {
     root.addEventListener(type, (event) => {

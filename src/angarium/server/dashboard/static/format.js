@@ -1,4 +1,4 @@
-// Numbers, times and sizes as people read them. Times are the server's; `clock` knows the gap.
+// Formats numbers, times and sizes. Times are the server's; `clock` knows the difference.
 
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -47,7 +47,7 @@ export const ago = (ms) => (ms ? `${duration(clock.now() - ms)} ago` : "never");
 export const ahead = (ms) =>
   ms > clock.now() ? `in ${duration(ms - clock.now())}` : "any moment";
 export const at = (ms) => (ms ? moment.format(ms) : "–");
-/** To the millisecond: a story's events are often less than a second apart. */
+/** With milliseconds: the events of one id are often less than a second apart. */
 export const exactly = (ms) => `${moment.format(ms)}.${String(ms % 1000).padStart(3, "0")}`;
 export const hourOf = (ms) => hour.format(ms);
 
@@ -60,11 +60,11 @@ export function bytes(value) {
   return `${size < 10 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
 }
 
-/** The two ends of a long id: enough to tell it from its neighbours. */
+/** The beginning and the end of a long id. */
 export const brief = (id, most = 22) =>
   id.length <= most ? id : `${id.slice(0, Math.ceil(most * 0.55))}…${id.slice(-Math.floor(most * 0.35))}`;
 
-/** JSON or any other text, with line breaks where a person would put them. */
+/** Indented JSON; other text unchanged. */
 export function pretty(text) {
   try {
     return JSON.stringify(typeof text === "string" ? JSON.parse(text) : text, null, 2);

@@ -1,4 +1,4 @@
-// What happened, one line for each event of the journal, oldest first.
+// An id's history: one line for each journal event, oldest first.
 
 import { h } from "./dom.js";
 import { exactly } from "./format.js";
@@ -8,7 +8,7 @@ const GOOD = new Set(["delivered", "completed", "acknowledged", "picked_up", "we
 const BAD = new Set(["dead", "cancelled", "expired", "failed", "rejected", "webhook_given_up", "webhook_failed", "timeout"]);
 const SHOWN_MAX = 500;
 
-/** `id` is whose history it is: only other subjects are named. */
+/** Lines name their subject only if it is not `id`. */
 export function history(events, id) {
   const shown = events.slice(-SHOWN_MAX);
   const left = events.length - shown.length;

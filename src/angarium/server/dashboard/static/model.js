@@ -1,12 +1,12 @@
-// What the page knows of the building, brought up to date with each sample that comes.
+// The page's data, updated with each sample.
 
 import { get } from "./api.js";
 import { clock } from "./format.js";
 
 const POINTS_MAX = 100;
-// The server keeps a point every three seconds; samples come more often.
+// The server stores a point every three seconds; samples arrive more often.
 const STEP_MS = 2_500;
-// A rate takes two reports of a process: until a new stream has seen them, the last ones stand.
+// A rate needs two reports of a process. Until a new stream has them, the page keeps the last rates.
 const FRESH_MS = 7_000;
 
 export const model = {
@@ -22,20 +22,20 @@ export const model = {
   history: { times: [], rates: {}, waiting: {} },
 };
 
-/** The last minutes, as the server saw them; asked for at the start and after a pause. */
+/** Load the last minutes from the server, at the start and after a pause. */
 export async function recall() {
   const past = await get("/v1/dashboard/history");
   model.history = { times: past.at_ms, rates: past.rates, waiting: past.waiting };
-  for (const [joint, values] of Object.entries(past.rates)) model.rates[joint] = values.at(-1) ?? 0;
+  for (const [edge, values] of Object.entries(past.rates)) model.rates[edge] = values.at(-1) ?? 0;
   model.freshUntilMs = Date.now() + FRESH_MS;
 }
 
-/** One sample, as `/v1/live` and `/v1/dashboard` give it. */
+/** Store one sample of `/v1/live` or `/v1/dashboard`. */
 export function absorb(found) {
   clock.set(found.at_ms);
   model.version = found.version;
-  for (const [joint, value] of Object.entries(found.rates))
-    if (value || Date.now() > model.freshUntilMs) model.rates[joint] = value;
+  for (const [edge, value] of Object.entries(found.rates))
+    if (value || Date.now() > model.freshUntilMs) model.rates[edge] = value;
   model.processes = found.processes;
   model.notices = found.notices;
   model.facts = Object.fromEntries(found.modules.map((module) => [module.name, module.facts]));
@@ -53,7 +53,7 @@ function remember(atMs) {
   const { times, rates, waiting } = model.history;
   if (atMs - (times.at(-1) ?? 0) < STEP_MS) return;
   times.push(atMs);
-  for (const [joint, value] of Object.entries(model.rates)) (rates[joint] ??= []).push(value);
+  for (const [edge, value] of Object.entries(model.rates)) (rates[edge] ??= []).push(value);
   for (const [name, module] of Object.entries(model.modules)) (waiting[name] ??= []).push(module.pending);
   const series = [times, ...Object.values(rates), ...Object.values(waiting)];
   for (const one of series) while (one.length > POINTS_MAX) one.shift();

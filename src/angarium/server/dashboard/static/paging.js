@@ -1,11 +1,11 @@
-// A list read from the server page by page, in a form that a table and its pager can use.
+// A list that is read from the server page by page, for a table and its pager.
 
 import { get } from "./api.js";
 
-// A row is a block of lines on a small screen.
+// On a small screen a row is a block of lines, so pages are shorter.
 const SMALL = matchMedia("(max-width: 560px)");
 
-/** `member` is the name under which the answer holds the rows. */
+/** `member` is the answer's field with the rows. */
 export function paged(path, member, parameters, redraw) {
   const list = {
     answer: null, rows: [], next: null, page: 1, after: null, read: false,

@@ -1,4 +1,4 @@
-// Parts that pages are made of: headings, cards, tables, tiles, empty states, dialogs, toasts.
+// Components: headings, cards, tables, tiles, empty states, dialogs, toasts.
 
 import { h, s } from "./dom.js";
 import { count } from "./format.js";
@@ -34,7 +34,7 @@ export const card = (title, { note, actions, body, table, key } = {}, ...more) =
     body ? h("div", { class: "body" }, body) : null,
     more);
 
-/** Rows as a table, which turns into blocks on a small screen. Columns: label, cell(row), number. */
+/** A table that becomes blocks on a small screen. Columns: label, cell(row), number. */
 export const table = (label, columns, rows, key) =>
   h("div", { class: "table", tabindex: "0", role: "region", "aria-label": label },
     h("table", { class: "stack" },
@@ -65,7 +65,7 @@ export const button = (text, click, look = "", more = {}) =>
 
 export const loading = () => h("p", { class: "loading" }, "Loading …");
 
-/** A list that goes on: what is shown, and the way to the next page and back to the first. */
+/** The page's number and size, with buttons for the next and the first page. */
 export const pager = (list, noun) =>
   list.next || list.page > 1
     ? h("div", { class: "more" },
@@ -75,7 +75,7 @@ export const pager = (list, noun) =>
           list.next ? button("Next page", list.forward, "small") : null))
     : null;
 
-/** Ask before something that can't be taken back. Resolves to true when it was confirmed. */
+/** Ask before an action that can't be undone. Resolves to true if confirmed. */
 export function confirm(title, text, verb) {
   return new Promise((resolve) => {
     const close = (answer) => () => {
@@ -101,11 +101,11 @@ export function toast(text, detail, bad = false) {
     button("Close", () => element.remove(), "plain small"),
     h("b", {}, text), detail ? h("p", {}, detail) : null);
   document.getElementById("toasts").append(element);
-  // What went wrong stays until it has been read.
+  // Errors stay until they are closed.
   if (!bad) setTimeout(() => element.remove(), TOAST_MS);
 }
 
-/** Do something, and tell how it went: done, or the problem and what to do about it. */
+/** Run an action, and show its result or its error with a hint. */
 export async function act(doing, done) {
   try {
     const answer = await doing();

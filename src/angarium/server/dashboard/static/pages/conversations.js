@@ -1,4 +1,4 @@
-// Conversations: those in which something waits, and one conversation's queue with the reasons.
+// Conversations: those with waiting replies or requests, and one conversation's queue with reasons.
 
 import { get, part } from "../api.js";
 import { h } from "../dom.js";
@@ -8,11 +8,11 @@ import { badge, card, empty, heading, loading, pager, table, tiles } from "../pa
 import { paged } from "../paging.js";
 
 const href = (id) => `#/conversations/${encodeURIComponent(id)}`;
-// How each reason looks: the word on the badge, its tone, and the edge of the card.
+// For each reason: the badge's text and tone, and the class of the reply.
 const LOOKS = {
-  send: ["may leave", "good", "leaving"], sent: ["sent", "accent", "sent"], awaited: ["tried again later", "warn", "held"],
+  send: ["may leave", "good", "leaving"], sent: ["sent", "accent", "sent"], awaited: ["retried later", "warn", "held"],
   not_held: ["not taken yet", "", ""], no_sender: ["no process has its sender", "bad", "held"], wait_request: ["waits for a request", "warn", "held"],
-  wait_response: ["waits for a reply", "", ""], expired: ["its time is over", "bad", "held"],
+  wait_response: ["waits for a reply", "", ""], expired: ["expired", "bad", "held"],
 };
 
 export function page({ rest, parameters, redraw }) {
@@ -26,14 +26,14 @@ function all(kind, redraw) {
 }
 
 function listed(kind, list) {
-  const figures = model.facts.conversations;
+  const metrics = model.facts.conversations;
   const open = (event) => { location.hash = href(new FormData(event.target).get("id").trim()); };
   return [
-    heading("Conversations", "Replies leave in the order in which their requests came, whichever process makes them."),
-    tiles(["Replies in flight", count(figures.replies)], ["Open requests", count(figures.requests), "without a reply"],
-      ["Not taken yet", count(figures.new)], ["Without a sender", count(figures.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
+    heading("Conversations", "Replies are sent in the order of their requests, whichever process produces them."),
+    tiles(["Replies in flight", count(metrics.replies)], ["Open requests", count(metrics.requests), "without a reply"],
+      ["Not taken yet", count(metrics.new)], ["Without a sender", count(metrics.without_sender), "no process can send them"], ["Processes", count(model.modules.conversations.processes)]),
     list.answer?.needs.length ? needs(list.answer.needs) : null,
-    card("Look at one", { body: h("form", { class: "form", on: { submit: open } },
+    card("Find a conversation", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Conversation", h("input", { name: "id", required: true, placeholder: "Conversation id", spellcheck: "false" })),
       h("button", { type: "submit" }, "Show its queue")) }),
     card("Waiting", { actions: h("nav", { class: "tabs", "aria-label": "What waits" },
@@ -44,7 +44,7 @@ function listed(kind, list) {
 }
 
 function needs(waiting) {
-  return card("Without a sender", { note: "replies that wait for a process with a sender", key: "needs", table: table("Without a sender", [
+  return card("Without a sender", { note: "replies whose sender no running process has", key: "needs", table: table("Without a sender", [
     { label: "Sender", cell: (row) => row.senders.join(" or "), class: "wrap" },
     { label: "Replies", cell: (row) => count(row.replies), number: true },
     { label: "First waits since", cell: (row) => h("span", { title: at(row.sinceMs) }, ago(row.sinceMs)), number: true },
@@ -54,12 +54,12 @@ function needs(waiting) {
 function rows(kind, list) {
   if (!list.rows.length)
     return kind === "replies"
-      ? empty("conversations", "No reply is in flight", "Open a request and post replies to it; what can't leave yet shows here with the reason.", "POST /v1/conversations/requests")
-      : empty("conversations", "Every request has a reply", "A request that nobody has replied to yet would stand here.");
+      ? empty("conversations", "No reply is in flight", "Open a request and post replies to it. Waiting replies are listed here with the reason.", "POST /v1/conversations/requests")
+      : empty("conversations", "Every request has a reply", "A request without a reply is listed here.");
   return table("Conversations", [
     { label: "Conversation", cell: (row) => h("a", { href: href(row.conversationId), class: "mono" }, row.conversationId), class: "wrap" },
     { label: kind === "replies" ? "Replies" : "Requests", cell: (row) => count(kind === "replies" ? row.replies : row.requests), number: true },
-    { label: kind === "replies" ? "Looked at again" : "Time is over", cell: (row) => h("span", { title: at(row.atMs) }, ahead(row.atMs)), number: true },
+    { label: kind === "replies" ? "Next check" : "Expires", cell: (row) => h("span", { title: at(row.atMs) }, ahead(row.atMs)), number: true },
   ], list.rows, (row) => row.conversationId);
 }
 
@@ -78,7 +78,7 @@ function one(id) {
       heading(h("span", {}, "Conversation ", h("span", { class: "mono wrap" }, id)), null,
         h("a", { class: "button", href: "#/conversations" }, "All conversations"),
         h("a", { class: "button", href: `#/search?id=${encodeURIComponent(id)}` }, "Its history")),
-      own.problem ? card("Not found", { body: empty("conversations", own.problem.message, "It may have ended; its history may still be known.") })
+      own.problem ? card("Not found", { body: empty("conversations", own.problem.message, "It may have ended; look at its history.") })
         : own.found ? queue(own.found) : loading(),
     ],
   };
@@ -88,12 +88,12 @@ function queue(found) {
   const groups = grouped(found);
   if (!groups.length)
     return card("Queue", { body: empty("conversations", "Nothing waits in this conversation",
-      "All its replies were delivered, or it never had a request. Its history tells.") });
-  const note = `${count(found.requestsTotal)} requests, ${count(found.repliesTotal)} replies, first to leave at the top`;
+      "All its replies were delivered, or it never had a request. Look at its history.") });
+  const note = `${count(found.requestsTotal)} requests, ${count(found.repliesTotal)} replies, the next to send at the top`;
   return card("Queue", { note, body: h("ol", { class: "queue" }, groups.map((group) => request(group, found.nowMs))) });
 }
 
-/** Requests in their order, each with its replies; a request that is gone stands where its replies do. */
+/** Requests in order, each with its replies. A removed request is placed by its replies. */
 function grouped(found) {
   const groups = new Map();
   const group = (id, position) => {
@@ -111,9 +111,9 @@ function request({ id, request: open, replies }, nowMs) {
   const left = open ? open.untilMs - nowMs : null;
   return h("li", { key: id, class: leaving ? "leaving" : waits ? "blocking" : "" },
     h("div", { class: "request" }, h("span", { class: "mono wrap" }, id),
-      waits ? badge(open?.answered ? "all its replies have left" : "no reply yet", open?.answered ? "" : "warn") : null,
+      waits ? badge(open?.answered ? "all its replies were sent" : "no reply yet", open?.answered ? "" : "warn") : null,
       waits && left !== null && !open.answered
-        ? h("span", { class: "soft" }, left > 0 ? `others wait for it ${duration(left)} at most` : "its time is over") : null),
+        ? h("span", { class: "soft" }, left > 0 ? `later replies wait for it ${duration(left)} at most` : "expired") : null),
     replies.length ? h("div", { class: "replies" }, replies.map(reply)) : null);
 }
 

@@ -1,4 +1,4 @@
-// Dispatch: who leads which partition, workers, what waits, and the dead letters.
+// Dispatch: partitions with their leaders, workers, pending messages, dead letters.
 
 import { get, part, post, remove } from "../api.js";
 import { h } from "../dom.js";
@@ -21,7 +21,7 @@ export function page({ redraw }) {
 function view(own) {
   const facts = model.facts.dispatch;
   return [
-    heading("Dispatch", "Messages from the channel and the durable intake, handed to workers until one says it is done."),
+    heading("Dispatch", "Messages from the channel and the durable intake are sent to workers until one completes them."),
     tiles(["Pending", count(facts.pending), "accepted, not done"], ["Intake", count(facts.inbox), "not accepted yet"],
       ["Oldest", duration(model.modules.dispatch.oldestMs), "since last sent"], ["Workers", count(facts.consumers)],
       ["Results", count(facts.processed), "in the stream"],
@@ -33,9 +33,9 @@ function view(own) {
 }
 
 function partitions(status) {
-  return card("Partitions", { note: "each is led by one dispatcher at a time; its term only grows", table: table("Partitions", [
+  return card("Partitions", { note: "one dispatcher leads a partition at a time; each new leader has a higher term", table: table("Partitions", [
     { label: "Partition", cell: (row) => count(row.partition) },
-    { label: "Leader", cell: (row) => row.leader ?? badge("nobody leads", row.pending + row.inbox ? "bad" : ""), class: "wrap" },
+    { label: "Leader", cell: (row) => row.leader ?? badge("no leader", row.pending + row.inbox ? "bad" : ""), class: "wrap" },
     { label: "Term", cell: (row) => count(row.term), number: true },
     { label: "Pending", cell: (row) => count(row.pending), number: true },
     { label: "Oldest", cell: (row) => (row.pending ? duration(row.oldest_ms) : "–"), number: true },
@@ -50,14 +50,14 @@ function members(status) {
   const registered = status.consumers.length
     ? h("ul", {}, status.consumers.map((name) => h("li", { class: "mono", key: name }, name)))
     : empty("dispatch", "No worker is registered",
-      "Messages wait until one comes. A worker runs the function you decorate with @app.worker().",
+      "Messages wait until a worker starts. It runs the function you decorate with @app.worker().",
       "angarium serve worker --app module:app");
   const dispatchers = status.dispatchers.length
     ? h("ul", {}, status.dispatchers.map((name) => h("li", { class: "mono wrap", key: name }, name)))
-    : empty("dispatch", "No dispatcher runs", "Nobody accepts messages from the channel; the intake keeps what comes in.",
+    : empty("dispatch", "No dispatcher runs", "Messages on the channel are lost; the durable intake stores its messages.",
       "angarium serve dispatcher");
   return h("div", { class: "grid", key: "members" },
-    card("Workers", { note: workers.length ? `${count(workers.length)} of ours report` : null, body: registered }),
+    card("Workers", { note: workers.length ? `${count(workers.length)} of them report as role worker` : null, body: registered }),
     card("Dispatchers", { body: dispatchers }));
 }
 
@@ -66,7 +66,7 @@ function deadLetters(own) {
   if (!letters.read) return loading();
   if (!letters.rows.length && letters.page === 1)
     return card("Dead letters", { body: empty("dispatch", "No dead letters",
-      "A message that used up its deliveries would wait here, with the reasons, until you retry or discard it.") });
+      "A message that failed all its deliveries is listed here with the reasons, until you retry or discard it.") });
   return card("Dead letters", { note: "oldest first; retrying makes a message pending again", table: table("Dead letters", [
     { label: "Message", cell: (row) => h("a", { href: `#/search?id=${encodeURIComponent(row.message_id)}`, class: "mono", title: row.message_id }, brief(row.message_id)), class: "nowrap" },
     { label: "Died", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
@@ -80,7 +80,7 @@ function deadLetters(own) {
 }
 
 function reasons(row) {
-  if (!row.reasons.length) return h("span", { class: "faint" }, "none was given");
+  if (!row.reasons.length) return h("span", { class: "faint" }, "no reason given");
   const last = row.reasons.at(-1);
   if (row.reasons.length === 1) return last;
   return h("details", {}, h("summary", {}, last), h("ul", {}, row.reasons.map((one) => h("li", {}, one))));
@@ -99,7 +99,7 @@ async function retry(own, row) {
 }
 
 async function discard(own, row) {
-  const sure = await confirm("Discard this message for good?", `${row.message_id} is removed with its payload. Nobody can bring it back.`, "Discard");
+  const sure = await confirm("Discard this message for good?", `${row.message_id} is removed with its payload. This can't be undone.`, "Discard");
   if (!sure) return;
   await act(() => remove(`/v1/dispatch/dead/${part(row.message_id)}`), `Message ${brief(row.message_id)} is discarded`);
   await again(own);

@@ -1,4 +1,4 @@
-// The lake: how far it is behind, its tables, the last audit, and how to get a report.
+// The lake: its lag behind the journal, its tables, the last audit, the report.
 
 import { download, get } from "../api.js";
 import { h } from "../dom.js";
@@ -26,25 +26,25 @@ async function load(own) {
 }
 
 function view(own) {
-  const title = heading("Lake", "Every event of the journal, for good: tables, statistics, and the audit that accounts for each message.");
+  const title = heading("Lake", "A permanent copy of every journal event, with statistics and an audit of all messages.");
   if (own.problem)
-    return [title, card("No lake", { body: empty("lake", "This process has no lake", `${own.problem.message}. It comes with the extra.`, "pip install 'angarium[lake]'") })];
+    return [title, card("No lake", { body: empty("lake", "This process has no lake", `${own.problem.message}. Install the extra.`, "pip install 'angarium[lake]'") })];
   if (!own.found) return [title, loading()];
-  if (!own.found.tables.length) return [title, figures(own), neverRan(own.found)];
-  return [title, figures(own), jobs(own.found), tables(own.found), audit(own), report()];
+  if (!own.found.tables.length) return [title, summaryTiles(own), neverRan(own.found)];
+  return [title, summaryTiles(own), jobs(own.found), tables(own.found), audit(own), report()];
 }
 
-function figures({ found, audit }) {
+function summaryTiles({ found, audit }) {
   const rows = found.tables.reduce((sum, one) => sum + (one.rows ?? 0), 0);
   return tiles(["Behind the journal", found.behind_ms === null ? "–" : duration(found.behind_ms)],
     ["Role", found.running ? "running" : "not running", found.running ? null : "angarium serve lake"],
     ["Rows stored", found.tables.length ? count(rows) : "–"], ["Journal", count(model.journal.events), "events ever written"],
-    ["Dropped", count(model.journal.dropped), "before a reader came", model.journal.dropped ? "warn" : ""],
+    ["Dropped", count(model.journal.dropped), "before any reader read them", model.journal.dropped ? "warn" : ""],
     audit ? ["Last audit", audit.wrong ? count(audit.wrong) : "clean", ago(audit.audited_ms), audit.wrong ? "bad" : ""] : null);
 }
 
-const neverRan = (found) => card("Nothing there yet", { body: empty("lake", "The lake has not run yet",
-  `It reads the journal and fills tables under ${found.url}; until then the journal in Redis keeps what it can. This page shows them as soon as they are there.`,
+const neverRan = (found) => card("No tables yet", { body: empty("lake", "The lake has not run yet",
+  `The lake reads the journal and writes tables to ${found.url}. Until then the journal in Redis keeps events up to its size limit.`,
   "angarium lake run --once") });
 
 function jobs(found) {
@@ -63,18 +63,18 @@ function tables(found) {
     { label: "Rows stored", cell: (row) => count(row.rows), number: true },
     { label: "Files", cell: (row) => count(row.files), number: true },
     { label: "Newest", cell: (row) => (row.written_ms ? ago(row.written_ms) : "–") },
-    { label: "What it holds", cell: (row) => row.meaning, class: "wrap soft" },
+    { label: "Contents", cell: (row) => row.meaning, class: "wrap soft" },
   ], found.tables, (row) => row.name) });
 }
 
 function audit(own) {
   if (!own.audit)
     return card("Last audit", { body: empty("lake", "No audit has run yet", own.unaudited, "angarium lake audit --now") });
-  const verdict = own.audit.wrong ? badge(`${count(own.audit.wrong)} unexplained, doubled or out of order`, "bad")
+  const outcome = own.audit.wrong ? badge(`${count(own.audit.wrong)} unexplained, doubled or out of order`, "bad")
     : badge("accepted = finished + in flight", "good");
   const number = (label, name, warn) => ({ label, number: true, cell: (row) =>
     (warn && row[name] ? badge(count(row[name]), "bad") : count(row[name])) });
-  return card("Last audit", { note: at(own.audit.audited_ms), actions: verdict, table: table("Last audit", [
+  return card("Last audit", { note: at(own.audit.audited_ms), actions: outcome, table: table("Last audit", [
     { label: "Account", cell: (row) => `${MODULES[row.module] ?? row.module}: ${row.account}` },
     number("Accepted", "accepted"), number("Delivered", "delivered"), number("Expired", "expired"),
     number("Cancelled", "cancelled"), number("Dead", "dead"), number("Failed", "failed"), number("In flight", "in_flight"),
@@ -82,7 +82,7 @@ function audit(own) {
   ], accounts(own.audit.balances), (row) => row.module + row.account) });
 }
 
-/** Windows of one account added up. */
+/** The sum of the windows of each account. */
 function accounts(balances) {
   const sums = new Map();
   for (const one of balances) {
@@ -94,7 +94,7 @@ function accounts(balances) {
 }
 
 const report = () => card("Report", {
-  actions: button("Download the report", () => act(() => download("/v1/lake/report", "angarium-report.html"), () => "The report is made")),
+  actions: button("Download the report", () => act(() => download("/v1/lake/report", "angarium-report.html"), () => "The report was downloaded")),
   body: [
     h("p", { class: "soft" }, "Throughput, latency percentiles, retries, the slowest conversations and the busiest keys, as one HTML file."),
     h("code", { class: "command" }, "angarium lake report")] });

@@ -1,4 +1,4 @@
-// Pickup: live sessions at the gateways, queues of those who are away, one connection.
+// Pickup: live sessions at the gateways, queues of offline recipients, one connection.
 
 import { get, part, query, remove } from "../api.js";
 import { h } from "../dom.js";
@@ -23,25 +23,25 @@ export function page({ rest, parameters, redraw }) {
 }
 
 function view(own) {
-  const figures = model.facts.pickup;
+  const metrics = model.facts.pickup;
   const open = (event) => {
     const form = new FormData(event.target);
     location.hash = href({ connection_id: form.get("id").trim(), tenant: form.get("tenant").trim() || "default" });
   };
   return [
-    heading("Pickup", "Messages reach a live session at once, or wait for whoever is away: first in Redis, then in the database."),
-    tiles(["Live sessions", count(figures.sessions)], ["Queues", count(figures.queues), "with messages, now or lately"],
+    heading("Pickup", "Messages go to a live session at once. For an offline recipient they wait in Redis, later in the database."),
+    tiles(["Live sessions", count(metrics.sessions)], ["Queues", count(metrics.queues), "with messages, now or recently"],
       ["Longest wait", duration(model.modules.pickup.oldestMs)], ["In the database", own.module ? count(own.module.archived) : "–", own.module ? bytes(own.module.archived_bytes) : null],
-      ["Moving there", count(figures.moving)], ["Pushes due", count(figures.pushes)]),
+      ["Moving to the database", count(metrics.moving)], ["Pushes due", count(metrics.pushes)]),
     gateways(own),
-    card("Look at one", { body: h("form", { class: "form", on: { submit: open } },
+    card("Find a connection", { body: h("form", { class: "form", on: { submit: open } },
       h("label", { class: "grow" }, "Connection", h("input", { name: "id", required: true, placeholder: "Connection id", spellcheck: "false" })),
       h("label", {}, "Tenant", h("input", { name: "tenant", placeholder: "default", spellcheck: "false" })),
-      h("button", { type: "submit" }, "Show it")) }),
+      h("button", { type: "submit" }, "Show")) }),
     card("Live sessions", {}, own.sessions.read ? list(own.sessions, "Live sessions",
       empty("pickup", "Nobody is connected", "A recipient opens a live session at a gateway; its messages then arrive at once.", "examples/pickup_mediator")) : loading()),
-    card("Queues", { note: "whoever waits longest comes first" }, own.queues.read ? list(own.queues, "Queues",
-      empty("pickup", "No message waits", "What is sent to a recipient who is away waits here until it is picked up.")) : loading()),
+    card("Queues", { note: "the longest waiting first" }, own.queues.read ? list(own.queues, "Queues",
+      empty("pickup", "No message waits", "Messages for an offline recipient wait here until they are picked up.")) : loading()),
   ];
 }
 
@@ -95,7 +95,7 @@ function one(id, tenant, redraw) {
       heading(h("span", {}, "Connection ", h("span", { class: "mono wrap" }, id)), null,
         h("a", { class: "button", href: "#/pickup" }, "All connections"),
         h("a", { class: "button", href: `#/search?id=${encodeURIComponent(id)}` }, "Its history")),
-      own.problem ? card("Nothing waits", { body: empty("pickup", own.problem.message, "It appears here with its first message or session.") })
+      own.problem ? card("Nothing waits", { body: empty("pickup", own.problem.message, "A connection is shown from its first message or session on.") })
         : own.found ? connection(own.found, drain) : loading(),
     ],
   };

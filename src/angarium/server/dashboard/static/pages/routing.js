@@ -1,4 +1,4 @@
-// Routing: instances and the keys they own, queues, and deliveries that were given up.
+// Routing: instances and their keys, queues, dead deliveries and dead inbound messages.
 
 import { get, part, post } from "../api.js";
 import { h } from "../dom.js";
@@ -22,16 +22,16 @@ export function page({ redraw }) {
 }
 
 function view(own) {
-  const figures = model.facts.routing;
-  const dead = figures.dead_outbound + figures.dead_inbound;
+  const metrics = model.facts.routing;
+  const dead = metrics.dead_outbound + metrics.dead_inbound;
   return [
-    heading("Routing", "Each recipient key belongs to one instance; its mail waits there, in order, until it was handled.",
+    heading("Routing", "Each recipient key belongs to one instance, which handles the key's messages in order.",
       button("Rebalance keys", () => rebalance(own))),
-    tiles(["Instances", count(figures.instances), figures.silent ? `${count(figures.silent)} silent` : "all heard of"],
-      ["Keys", count(figures.keys)], ["Keys with mail", count(figures.keys_with_mail)],
-      ["Without owner", count(figures.unowned), null, figures.unowned ? "bad" : ""],
-      ["To deliver", count(figures.outbound + figures.in_hand), figures.retrying ? `${count(figures.retrying)} to retry` : null],
-      ["Given up", count(dead), figures.dead_inbound ? `${count(figures.dead_inbound)} of them inbound` : null, dead ? "warn" : ""]),
+    tiles(["Instances", count(metrics.instances), metrics.silent ? `${count(metrics.silent)} silent` : "all report"],
+      ["Keys", count(metrics.keys)], ["Keys with mail", count(metrics.keys_with_mail)],
+      ["Without owner", count(metrics.unowned), null, metrics.unowned ? "bad" : ""],
+      ["To deliver", count(metrics.outbound + metrics.in_hand), metrics.retrying ? `${count(metrics.retrying)} to retry` : null],
+      ["Given up", count(dead), metrics.dead_inbound ? `${count(metrics.dead_inbound)} of them inbound` : null, dead ? "warn" : ""]),
     own.instances ? instances(own) : loading(),
     keyCard(own),
     deadDeliveries(own),
@@ -42,16 +42,16 @@ function view(own) {
 function instances(own) {
   if (!own.instances.length)
     return card("Instances", { body: empty("routing", "No instance is registered",
-      "An instance runs the function you decorate with @app.inbox(). Mail for keys that nobody owns is kept until one comes.",
+      "An instance runs the function you decorate with @app.inbox(). Messages for keys without an owner wait until one starts.",
       "angarium serve inbox --app module:app") });
   const most = Math.max(1, ...own.instances.map((row) => row.keys));
-  return card("Instances", { note: "keys are dealt out in turn, and move away from an instance that falls silent", table: table("Instances", [
+  return card("Instances", { note: "keys are assigned in turn, and move away from an instance whose heartbeat stops", table: table("Instances", [
     { label: "Instance", cell: (row) => h("span", { class: "mono", title: row.uid }, row.uid), class: "wrap" },
     { label: "State", cell: (row) => badge(row.live ? "live" : "silent", row.live ? "good" : "warn") },
     { label: "Keys", cell: (row) => count(row.keys), number: true },
     { label: "Share", cell: (row) => h("progress", { max: most, value: row.keys, "aria-label": `${row.keys} keys` }) },
     { label: "Mail", cell: (row) => (row.has_mail ? "waits" : "") },
-    { label: "Heard of", cell: (row) => (row.silent_ms === null ? "never" : `${duration(row.silent_ms)} ago`), number: true },
+    { label: "Last heartbeat", cell: (row) => (row.silent_ms === null ? "never" : `${duration(row.silent_ms)} ago`), number: true },
   ], own.instances, (row) => row.uid) });
 }
 
@@ -74,11 +74,11 @@ function keyCard(own) {
     ? table("Keys and their owners", [
       { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
       { label: "Owner", cell: (row) => (row.uid ? h("span", { class: "mono", title: row.uid }, brief(row.uid)) : badge("nobody", "bad")), class: "wrap" },
-      { label: "Owner heard of", cell: (row) => (row.silent_ms === null ? "–" : `${duration(row.silent_ms)} ago`), class: "wide" },
+      { label: "Owner's heartbeat", cell: (row) => (row.silent_ms === null ? "–" : `${duration(row.silent_ms)} ago`), class: "wide" },
       { label: "Waiting", cell: (row) => count(row.pending), number: true },
     ], own.keys.rows, (row) => row.recip_key)
-    : empty("routing", "No key has an owner yet", "A key gets one when its first message comes to a relay.");
-  return card("Keys", { note: "who owns which", body: [form, own.problem ? h("p", { class: "soft", role: "alert" }, own.problem) : null, shown] },
+    : empty("routing", "No key has an owner yet", "A key gets an owner when a relay accepts its first message.");
+  return card("Keys", { note: "with their owners", body: [form, own.problem ? h("p", { class: "soft", role: "alert" }, own.problem) : null, shown] },
     list, pager(own.keys, "keys"));
 }
 
@@ -86,7 +86,7 @@ function deadDeliveries(own) {
   if (!own.dead) return loading();
   if (!own.dead.length)
     return card("Dead deliveries", { body: empty("routing", "No delivery was given up",
-      "A message that its receiver refused through all retries would wait here, with the reason.") });
+      "A message that its receiver refused in all attempts is listed here with the reason.") });
   return card("Dead deliveries", { note: "the oldest first", actions: button("Retry all shown", () => revive(own)),
     table: table("Dead deliveries", [
       { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
@@ -99,7 +99,7 @@ function deadDeliveries(own) {
 
 function deadInbound(own) {
   if (!own.inbound?.length) return null;
-  return card("Inbound messages that no instance could handle", { note: "the oldest first; the log of the role inbox tells more",
+  return card("Inbound messages that no instance could handle", { note: "the oldest first; the log of the role inbox has the details",
     actions: button("Retry all shown", () => reviveInbound(own)),
     table: table("Dead inbound messages", [
       { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
@@ -125,7 +125,7 @@ async function rebalance(own) {
 }
 
 async function revive(own) {
-  const sure = await confirm("Retry dead deliveries?", "They go back to the queue, the oldest first and up to a hundred, with all their tries before them.", "Retry");
+  const sure = await confirm("Retry dead deliveries?", "Up to a hundred, the oldest first, go back to the queue and get all their attempts again.", "Retry");
   if (!sure) return;
   await act(() => post("/v1/routing/dead/revive"), (answer) => `${count(answer.revived)} queued again`);
   await again(own);
@@ -137,7 +137,7 @@ async function reviveOne(own, row) {
 }
 
 async function reviveInbound(own) {
-  const sure = await confirm("Retry dead messages?", "Each goes to the instance that has its key now, behind what came in the meantime; up to a hundred.", "Retry");
+  const sure = await confirm("Retry dead messages?", "Up to a hundred go to the instances that own their keys now, behind newer messages.", "Retry");
   if (!sure) return;
   await act(() => post("/v1/routing/dead-inbound/revive"), (answer) => `${count(answer.revived)} queued again`);
   await again(own);

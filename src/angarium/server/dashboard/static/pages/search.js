@@ -1,4 +1,4 @@
-// Search: any id, where it is now, and everything that ever happened to it.
+// Search: the current state and the history of any id.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
@@ -13,8 +13,8 @@ const PLACES = {
   pickup: (id) => `#/pickup/${encodeURIComponent(id)}`,
 };
 const KINDS = { transaction: "transactions", conversation: "conversations", connection: "pickup" };
-const LAKES = { joined: "The lake was asked too.", "never ran": "The lake has not run yet: this is what the journal in Redis still has.",
-  "not installed": "The lake is not installed: this is what the journal in Redis still has." };
+const LAKES = { joined: "Includes events from the lake.", "never ran": "The lake has not run yet: these events are from the journal in Redis.",
+  "not installed": "The lake is not installed: these events are from the journal in Redis." };
 
 export function page({ parameters }) {
   const id = parameters.get("id") ?? "";
@@ -31,22 +31,22 @@ export function page({ parameters }) {
     },
     view: () => [
       heading(id ? h("span", {}, "Search ", h("span", { class: "mono wrap" }, id)) : "Search",
-        "Any id: of a message, a transaction, a conversation, a request or reply, a connection, a recipient key."),
-      id ? result(id, own) : card("Nothing asked yet", { body: empty("search", "Enter an id at the top", "Press / to get there from anywhere.") }),
+        "Finds the id of a message, transaction, conversation, request, reply, connection or recipient key."),
+      id ? result(id, own) : card("No search yet", { body: empty("search", "Enter an id at the top", "Press / to get there from anywhere.") }),
     ],
   };
 }
 
 function result(id, own) {
   if (own.problem)
-    return card("Not found", { body: empty("search", own.problem.message, "Check the spelling. What ended long ago is known only if the lake has run.", "angarium lake run") });
+    return card("Not found", { body: empty("search", own.problem.message, "Check the spelling. Old events are found only if the lake has run.", "angarium lake run") });
   if (!own.found) return loading();
   return [now(id, own.found), trace(own.found), related(own.found), past(id, own.found)];
 }
 
 function now(id, found) {
   if (!found.found.length)
-    return card("Now", { body: empty("search", "No module holds it any more", "It has ended; its history is below.") });
+    return card("Now", { body: empty("search", "No module has it now", "It has ended; its history is below.") });
   return h("div", { class: "grid", key: "now" }, found.found.map((one) => {
     const place = PLACES[one.module] && KINDS[one.kind] === one.module ? PLACES[one.module](one.state?.id ?? id) : null;
     return card(`${MODULES[one.module] ?? one.module}: ${one.kind}`, { key: one.module + one.kind,
@@ -57,20 +57,20 @@ function now(id, found) {
 
 function trace(found) {
   if (!found.trace_id) return null;
-  return card("Trace", { note: "Its spans at your collector, if one is set (OTEL_EXPORTER_OTLP_ENDPOINT).",
+  return card("Trace", { note: "The id of its spans at your collector, if OTEL_EXPORTER_OTLP_ENDPOINT is set.",
     body: h("p", { class: "mono wrap" }, found.trace_id) });
 }
 
 function related(found) {
   if (!found.related.length) return null;
-  return card("Belongs to the same story", { body: h("ul", { class: "steps" }, found.related.map((one) =>
+  return card("Related ids", { body: h("ul", { class: "steps" }, found.related.map((one) =>
     h("li", { key: one.kind + one.id }, h("i", {}, one.kind),
       h("a", { class: "mono wrap", href: `#/search?id=${encodeURIComponent(one.id)}` }, one.id)))) });
 }
 
 function past(id, found) {
-  const note = [LAKES[found.lake] ?? found.lake, found.complete ? "" : "Older events were not reached."].join(" ");
+  const note = [LAKES[found.lake] ?? found.lake, found.complete ? "" : "Older events are missing."].join(" ");
   return card("History", { note, actions: badge(`${count(found.history.length)} events`),
     body: found.history.length ? history(found.history, id)
-      : empty("search", "No event is known", "The journal has let go of it, or is switched off.") });
+      : empty("search", "No events found", "The journal no longer has its events, or is switched off.") });
 }

@@ -1,4 +1,4 @@
-// One transaction: its state, its steps, its life on a time line, and what can be done to it.
+// One transaction: its state, steps, time line and events; set a switch, cancel.
 
 import { follow, get, part, post, put } from "../api.js";
 import { h } from "../dom.js";
@@ -19,7 +19,7 @@ export function transaction(id, redraw) {
   return { load: () => load(own), view: () => view(own), leave: () => leaving.abort() };
 }
 
-/** Changes come as events while it moves; the look every few seconds is for what they don't tell. */
+/** Changes arrive as events; the reload every few seconds fetches the rest. */
 function listenTo(own, signal) {
   follow(`/v1/transactions/${part(own.id)}/events`, signal, (_, state) => {
     own.found = state;
@@ -39,9 +39,9 @@ async function load(own) {
   const { pipeline, version } = own.found;
   const versions = await get(`/v1/pipelines/${part(pipeline)}`).catch(() => ({ pipelines: [] }));
   own.steps = versions.pipelines.find((one) => one.version === version)?.steps ?? null;
-  const story = await get("/v1/search", { id: own.id }).catch(() => null);
-  own.trace = story?.trace_id;
-  own.events = story ? story.history.filter((event) => event.subject === own.id) : [];
+  const search = await get("/v1/search", { id: own.id }).catch(() => null);
+  own.trace = search?.trace_id;
+  own.events = search ? search.history.filter((event) => event.subject === own.id) : [];
 }
 
 function view(own) {
@@ -49,14 +49,14 @@ function view(own) {
   const back = h("a", { class: "button", href: "#/transactions" }, "All transactions");
   const title = h("span", {}, "Transaction ", h("span", { class: "mono wrap" }, own.id));
   if (own.problem)
-    return [heading(title, null, back), card("Not found", { body: empty("transactions", own.problem.message, "Check the id; ended transactions are answered from the archive.") })];
+    return [heading(title, null, back), card("Not found", { body: empty("transactions", own.problem.message, "Check the id. Ended transactions are read from the archive.") })];
   if (!found) return [heading(title, null, back), loading()];
   const moving = MOVING.includes(found.status);
   return [
     heading(title, h("span", {}, statusBadge(found.status), ` ${found.pipeline} version ${found.version}, started ${ago(found.created_ms)}`),
       back, moving ? button("Cancel", () => cancel(own), "danger") : null),
     own.steps ? steps(own.steps, found, moving) : null,
-    life(own),
+    timeLine(own),
     h("div", { class: "grid", key: "details" }, state(own), moving ? switches(own) : null, webhook(found)),
     h("div", { class: "grid", key: "data" }, data("Data", found.data), data("Progress", found.progress), data("Output", found.output)),
     own.events?.length ? card("Events", { body: history(own.events, own.id) }) : null,
@@ -75,7 +75,7 @@ function steps(definition, found, moving) {
       words[look(number)] ? h("i", {}, words[look(number)]) : null))) });
 }
 
-function life(own) {
+function timeLine(own) {
   if (own.events === null) return loading();
   return card("Time line", { note: own.found.completed_ms ? `took ${duration(own.found.completed_ms - own.found.created_ms)}` : "so far",
     body: timeline(own.found, own.events) });
@@ -89,7 +89,7 @@ function state({ found, trace }) {
     ["Waits for switch", found.switch], ["Waits for a node with step", found.waits_for_step], ["Children left", found.children_left ?? null],
     ["Parent", found.parent ? h("a", { class: "mono", href: `#/transactions/${encodeURIComponent(found.parent)}` }, found.parent) : null],
     ["Started", at(found.created_ms)], ["Changed", at(found.updated_ms)], ["Ended", found.completed_ms ? at(found.completed_ms) : null],
-    ["Client told", found.notified_ms ? at(found.notified_ms) : null], ["Note", found.note],
+    ["Client notified", found.notified_ms ? at(found.notified_ms) : null], ["Note", found.note],
     ["Trace", trace ? h("span", { class: "mono wrap" }, trace) : null]) });
 }
 
@@ -98,7 +98,7 @@ function switches(own) {
     const form = new FormData(event.target);
     void setSwitch(own, form.get("name").trim(), form.get("value"));
   };
-  return card("Set a switch", { note: "wakes it if it sleeps for this one", body: h("form", { class: "form", on: { submit: send } },
+  return card("Set a switch", { note: "wakes the transaction if it sleeps for this switch", body: h("form", { class: "form", on: { submit: send } },
     h("label", { class: "grow" }, "Switch", h("input", { name: "name", required: true, value: own.found.switch ?? "", spellcheck: "false" })),
     h("label", { class: "grow" }, "Value", h("input", { name: "value", placeholder: "any text", spellcheck: "false" })),
     h("button", { type: "submit" }, "Set it")) });
@@ -106,10 +106,10 @@ function switches(own) {
 
 function webhook(found) {
   if (!found.webhook) return null;
-  const told = found.webhook_delivered_ms ? badge(`delivered ${ago(found.webhook_delivered_ms)}`, "good")
+  const delivery = found.webhook_delivered_ms ? badge(`delivered ${ago(found.webhook_delivered_ms)}`, "good")
     : found.webhook_given_up_ms ? badge(`given up ${ago(found.webhook_given_up_ms)}`, "bad")
-    : badge(found.completed_ms ? "due" : "told at the end");
-  return card("Webhook", { body: facts(["Receiver", found.webhook], ["State", told],
+    : badge(found.completed_ms ? "due" : "sent when it ends");
+  return card("Webhook", { body: facts(["Receiver", found.webhook], ["State", delivery],
     ["Tries", found.webhook_tries ? count(found.webhook_tries) : null], ["Last problem", found.webhook_error]) });
 }
 
@@ -119,10 +119,10 @@ function data(title, value) {
 }
 
 async function cancel(own) {
-  const sure = await confirm("Cancel this transaction?", "One that runs is stopped by its node; what its steps did outside stays done.", "Cancel it");
+  const sure = await confirm("Cancel this transaction?", "A running transaction is stopped by its node. Side effects of its steps are not undone.", "Cancel it");
   if (!sure) return;
   await act(() => post(`/v1/transactions/${part(own.id)}/cancel`), (answer) =>
-    answer.status === "cancelling" ? "Its node was told to stop" : "The transaction is cancelled");
+    answer.status === "cancelling" ? "Its node will stop it" : "The transaction is cancelled");
   await load(own).catch(() => {});
   own.redraw();
 }

@@ -1,4 +1,4 @@
-// Transactions: lists by status, webhooks and their next try, three levels of statistics.
+// Transactions: lists by status, webhooks with their next attempt, three levels of statistics.
 
 import { get } from "../api.js";
 import { chart } from "../charts.js";
@@ -38,18 +38,18 @@ async function load(own) {
 }
 
 function view(own) {
-  const figures = model.facts.transactions;
+  const metrics = model.facts.transactions;
   return [
-    heading("Transactions", "Pipelines of steps on groups of nodes; each accepted transaction ends exactly once."),
-    tiles(["Queued", count(figures.queued), model.modules.transactions.oldestMs === null ? null : `first waits ${duration(model.modules.transactions.oldestMs)}`],
-      ["Running", count(figures.running)], ["Sleeping", count(figures.sleeping)], ["Webhooks due", count(figures.webhooks)],
-      ["To archive", count(figures.to_archive)],
-      ["Nodes", count(figures.nodes), figures.silent_nodes ? `${count(figures.silent_nodes)} silent` : null, figures.silent_nodes ? "warn" : ""]),
+    heading("Transactions", "Nodes run the steps of pipelines. Each accepted transaction ends exactly once."),
+    tiles(["Queued", count(metrics.queued), model.modules.transactions.oldestMs === null ? null : `first waits ${duration(model.modules.transactions.oldestMs)}`],
+      ["Running", count(metrics.running)], ["Sleeping", count(metrics.sleeping)], ["Webhooks due", count(metrics.webhooks)],
+      ["To archive", count(metrics.to_archive)],
+      ["Nodes", count(metrics.nodes), metrics.silent_nodes ? `${count(metrics.silent_nodes)} silent` : null, metrics.silent_nodes ? "warn" : ""]),
     statistics(own),
     listCard(own),
     webhooks(own),
     own.watch?.awaited_steps.length ? awaitedSteps(own.watch) : null,
-    own.watch ? h("div", { class: "grid", key: "watch" }, nodes(own.watch), elders(own.watch)) : null,
+    own.watch ? h("div", { class: "grid", key: "watch" }, nodes(own.watch), longestRunning(own.watch)) : null,
   ];
 }
 
@@ -75,7 +75,7 @@ function rows(own) {
     { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },
     { label: "Step", cell: (row) => count((row.step ?? 0) + 1), number: true },
     { label: "Owner", cell: (row) => row.owner, class: "wrap" },
-    { label: "What now", cell: (row) => whatNow(row), class: "wrap soft" },
+    { label: "Details", cell: (row) => whatNow(row), class: "wrap soft" },
     { label: "Started", cell: (row) => h("span", { title: at(row.created_ms) }, ago(row.created_ms)), number: true },
   ], own.list.rows, (row) => row.id);
 }
@@ -107,8 +107,8 @@ function bars(title, found, seconds, intervals, pipeline) {
 function webhooks(own) {
   if (!own.hooks.read) return loading();
   if (!own.hooks.rows.length)
-    return card("Webhooks", { body: empty("transactions", "No webhook is due", "One that failed waits here for its next try, with the reason.") });
-  return card("Webhooks", { note: "whatever is tried next comes first", table: table("Webhooks", [
+    return card("Webhooks", { body: empty("transactions", "No webhook is due", "A failed webhook is listed here with the reason and the time of its next attempt.") });
+  return card("Webhooks", { note: "the next attempt first", table: table("Webhooks", [
     { label: "Transaction", cell: (row) => h("a", { href: href(row.transaction_id), class: "mono", title: row.transaction_id }, brief(row.transaction_id)), class: "nowrap" },
     { label: "Receiver", cell: (row) => row.url, class: "wrap" },
     { label: "Tries", cell: (row) => count(row.tries), number: true },
@@ -119,16 +119,16 @@ function webhooks(own) {
 
 function nodes(watch) {
   if (!watch.nodes.length)
-    return card("Nodes", { body: empty("transactions", "No node runs", "Transactions wait in their queue until one comes.", "angarium serve node --app module:app") });
+    return card("Nodes", { body: empty("transactions", "No node runs", "Transactions wait in their queue until a node starts.", "angarium serve node --app module:app") });
   return card("Nodes", { table: table("Nodes", [
     { label: "Node", cell: (row) => row.node, class: "wrap" },
     { label: "State", cell: (row) => badge(row.alive ? "alive" : "silent", row.alive ? "good" : "warn") },
-    { label: "Heard of", cell: (row) => `${duration(row.silent_ms)} ago`, number: true },
+    { label: "Last heartbeat", cell: (row) => `${duration(row.silent_ms)} ago`, number: true },
   ], watch.nodes, (row) => row.node) });
 }
 
 function awaitedSteps(watch) {
-  return card("Awaited steps", { note: "transactions that wait for a node with a step type", key: "awaited", table: table("Awaited steps", [
+  return card("Awaited steps", { note: "transactions that wait for a node with this step", key: "awaited", table: table("Awaited steps", [
     { label: "Step type", cell: (row) => row.step_type, class: "wrap" },
     { label: "Node group", cell: (row) => row.node_group, class: "wrap" },
     { label: "Transactions", cell: (row) => count(row.transactions), number: true },
@@ -136,9 +136,9 @@ function awaitedSteps(watch) {
   ], watch.awaited_steps, (row) => `${row.node_group}|${row.step_type}`) });
 }
 
-function elders(watch) {
+function longestRunning(watch) {
   if (!watch.elders.length)
-    return card("Running longest", { body: empty("transactions", "Nothing runs", "Those that a node took long ago and has not ended show here.") });
+    return card("Running longest", { body: empty("transactions", "Nothing runs", "The transactions that have been running longest are listed here.") });
   return card("Running longest", { table: table("Running longest", [
     { label: "Id", cell: (row) => h("a", { href: href(row.transaction_id), class: "mono", title: row.transaction_id }, brief(row.transaction_id)), class: "nowrap" },
     { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },

@@ -1,27 +1,24 @@
-"""Where a list goes on: a mark that one page gives and the next one takes. Pure.
-
-A mark is a few whole numbers with colons between them; what else comes in is refused.
-"""
+"""Page cursors: whole numbers joined by colons. One page returns the cursor of the next."""
 
 from __future__ import annotations
 
 from angarium.runtime.errors import InputInvalid
 
-# Redis' cursors have 64 bits; places in lists have less.
+# The largest cursor of Redis' SCAN.
 NUMBER_MAX = 2**64 - 1
 
 
-def mark(*numbers: int) -> str:
+def page_cursor(*numbers: int) -> str:
     return ":".join(str(number) for number in numbers)
 
 
-def numbers_of(text: str | None, count: int) -> tuple[int, ...]:
-    """The numbers of a mark; zeros where there is none."""
+def cursor_numbers(text: str | None, count: int) -> tuple[int, ...]:
+    """The numbers of a page cursor; zeros for the first page."""
     if text is None:
         return (0,) * count
     parts = text.split(":")
     if len(parts) != count or not all(_is_number(part) for part in parts):
-        raise InputInvalid(f"{text[:100]!r} is no mark that a list gave")
+        raise InputInvalid(f"{text[:100]!r} is not a page cursor; use `next` of the page before")
     return tuple(int(part) for part in parts)
 
 

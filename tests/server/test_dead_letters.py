@@ -1,4 +1,4 @@
-"""What an operator asks of routing and pickup: one dead delivery, dead mail, an empty house."""
+"""Operators list and retry dead letters of routing, and empty queues of pickup."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
 from tests.kit.clock import FakeClock
 from tests.kit.sample import sample_runtime
-from tests.server.test_access import house
+from tests.server.harness import running_api
 
 
-async def _letters(runtime: Runtime) -> None:
+async def _add_dead_letters(runtime: Runtime) -> None:
     name = runtime.keyspace.name
     dead, inbound = name(routing_keys.OUTBOUND_DEAD), name(routing_keys.INBOUND_DEAD)
     await runtime.redis.call(
@@ -30,7 +30,7 @@ async def _letters(runtime: Runtime) -> None:
         b'{"id":"m1","reason":"500","message":"{\\"id\\":\\"m1\\",\\"retries\\": 5}","at_ms":1}',
         b'{"id":"m2","reason":"answered 500","message":"{\\"retries\\":5}","at_ms":2}',
         b'{"id":"m3","reason":"not an item","message":"nonsense","at_ms":3}',
-        b"no letter at all",
+        b"not a dead letter",
         key=dead,
     )
     await runtime.redis.call(
@@ -41,11 +41,11 @@ async def _letters(runtime: Runtime) -> None:
     )
 
 
-async def test_one_dead_delivery_is_tried_again_and_the_others_stay(
+async def test_one_dead_delivery_is_retried_and_the_others_stay(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (runtime, call):
-        await _letters(runtime)
+    async with running_api(redis_url) as (runtime, call):
+        await _add_dead_letters(runtime)
         path = "/v1/routing/dead/{}/revive"
         assert await call("POST", path.format("m2")) == (200, {"id": "m2", "status": "revived"})
         status, problem = await call("POST", path.format("m2"))
@@ -62,9 +62,9 @@ async def test_one_dead_delivery_is_tried_again_and_the_others_stay(
         assert b'"e":"outbound_accepted","s":"m1"' in found[0][1][-1]
 
 
-async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> None:
+async def test_the_script_reads_only_the_oldest_dead_letters(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
-        await _letters(runtime)
+        await _add_dead_letters(runtime)
         names = [
             runtime.keyspace.name(key)
             for key in (routing_keys.OUTBOUND, routing_keys.OUTBOUND_DEAD)
@@ -74,29 +74,27 @@ async def test_the_script_looks_at_the_oldest_letters_only(redis_url: str) -> No
             assert status_of(reply) == wanted
 
 
-async def test_mail_that_no_instance_could_handle_is_listed(
-    redis_url: str, no_settings: object
-) -> None:
-    async with house(redis_url) as (runtime, call):
+async def test_dead_inbound_messages_are_listed(redis_url: str, no_settings: object) -> None:
+    async with running_api(redis_url) as (runtime, call):
         assert await call("GET", "/v1/routing/dead-inbound") == (200, {"letters": []})
-        await _letters(runtime)
+        await _add_dead_letters(runtime)
         status, found = await call("GET", "/v1/routing/dead-inbound")
-        (letter,) = found["letters"]
+        (dead_letter,) = found["letters"]
         assert status == 200
-        assert (letter["recip_key"], letter["reason"]) == ("did:key:z", "ValueError: no")
+        assert (dead_letter["recip_key"], dead_letter["reason"]) == ("did:key:z", "ValueError: no")
 
 
-async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
+async def test_dead_inbound_messages_are_retried_and_unreadable_ones_are_listed(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (runtime, call):
-        await _letters(runtime)
+    async with running_api(redis_url) as (runtime, call):
+        await _add_dead_letters(runtime)
         inbound = runtime.keyspace.name(routing_keys.INBOUND_DEAD)
-        for letter in (
+        for dead_letter in (
             b"\xff",
             b'{"id":"i2","recip_key":"k","message":"{}","reason":"","at_ms":5}',
         ):
-            await runtime.redis.call("RPUSH", inbound, letter, key=inbound)
+            await runtime.redis.call("RPUSH", inbound, dead_letter, key=inbound)
         path = "/v1/routing/dead-inbound"
         status, found = await call("GET", path)
         assert (status, [each["id"] for each in found["letters"]]) == (200, ["i1", "", "i2"])
@@ -109,10 +107,10 @@ async def test_dead_mail_is_handed_out_again_and_what_can_not_be_read_is_shown(
         assert await runtime.redis.call("LRANGE", inbound, 0, -1, key=inbound) == [b"\xff"]
 
 
-async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
+async def test_emptying_a_queue_is_answered_at_once_if_no_gateway_ever_ran(
     redis_url: str, no_settings: object
 ) -> None:
-    async with house(redis_url) as (runtime, call):
+    async with running_api(redis_url) as (runtime, call):
         began_s = time.monotonic()
         assert await call("DELETE", "/v1/pickup/connections/x") == (200, {"removed": 0})
         await DeduplicatedAdd(runtime).add(NewMessage("x", b"{}", "r1"))
@@ -123,7 +121,7 @@ async def test_where_no_gateway_ever_ran_emptying_a_queue_is_answered_at_once(
         assert time.monotonic() - began_s < 2 * COUNT_WAIT_S
 
 
-async def test_the_database_is_not_counted_at_each_look(redis_url: str, tmp_path: Path) -> None:
+async def test_the_database_is_not_counted_at_each_call(redis_url: str, tmp_path: Path) -> None:
     clock = FakeClock()
     async with sample_runtime(redis_url, clock=clock) as runtime:
         archive = await MessageArchive.open(

@@ -1,4 +1,4 @@
-"""What somebody new types first: groups without a command, lists in a pipe, Redis away, `up`."""
+"""Groups without a command, lists in a pipe, an unavailable Redis, `doctor`, `up`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from angarium.cli.main import main
-from angarium.cli.runtime import PATIENCE_MS, impatient
+from angarium.cli.runtime import UNAVAILABLE_TIMEOUT_MS, with_short_timeout
 from angarium.settings import load
 from tests.cli.test_cli import COMMAND, angarium, components, environment, get
 from tests.kit.eventually import wait_until
@@ -42,7 +42,9 @@ def module(redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_group_alone_says_what_is_in_it(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_without_a_command_lists_its_commands(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([group]) == 2
     shown = capsys.readouterr()
     assert f"Usage: angarium {group}" in shown.out
@@ -50,7 +52,7 @@ def test_a_group_alone_says_what_is_in_it(group: str, capsys: pytest.CaptureFixt
     assert shown.err == ""
 
 
-def test_a_wrong_argument_leads_to_the_help_of_its_own_command(
+def test_a_wrong_argument_names_the_help_of_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["transactions", "list", "sleeping"]) == 2
@@ -79,7 +81,7 @@ def test_a_list_in_a_pipe_has_a_line_for_each_row(
     assert "the data is not JSON" in capsys.readouterr().err
 
 
-def test_a_durable_message_is_told_with_its_id_which_is_found(
+def test_a_durable_message_is_printed_with_its_id_and_found_by_it(
     module: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["publish", "--durable", '{"hello": 1}']) == 0
@@ -91,16 +93,16 @@ def test_a_durable_message_is_told_with_its_id_which_is_found(
 
 def test_a_command_does_not_wait_for_redis_as_long_as_a_role(no_settings: object) -> None:
     away = load(redis_url="redis://127.0.0.1:1")
-    assert impatient(away).redis.unavailable_timeout_ms == PATIENCE_MS
-    assert away.redis.unavailable_timeout_ms > PATIENCE_MS
+    assert with_short_timeout(away).redis.unavailable_timeout_ms == UNAVAILABLE_TIMEOUT_MS
+    assert away.redis.unavailable_timeout_ms > UNAVAILABLE_TIMEOUT_MS
     # Unless somebody said so, or a server has to be started first.
     said = load(redis_url="redis://127.0.0.1:1", redis={"unavailable_timeout_ms": 9_000})
-    assert impatient(said) is said
+    assert with_short_timeout(said) is said
     own = load(redis_url="embedded")
-    assert impatient(own) is own
+    assert with_short_timeout(own) is own
 
 
-def test_doctor_tells_where_traces_go(tmp_path: Path) -> None:
+def test_doctor_shows_where_traces_go(tmp_path: Path) -> None:
     found = components(angarium(tmp_path, "doctor", "--json"))["traces"]
     assert (found["ok"], found["required"]) == (True, False)
     assert "OTEL_EXPORTER_OTLP_ENDPOINT is not set" in found["detail"]
@@ -119,7 +121,7 @@ def test_bench_outside_of_a_checkout_says_where_the_benchmarks_are(tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a terminal as Linux has it")
-def test_at_a_terminal_up_leaves_its_address_in_sight(tmp_path: Path) -> None:
+def test_on_a_terminal_up_keeps_its_address_visible(tmp_path: Path) -> None:
     ports = {
         "ANGARIUM_PICKUP__PORT": "0",
         "ANGARIUM_DISPATCH__ACK_PORT": "0",

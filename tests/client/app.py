@@ -1,4 +1,4 @@
-"""Functions that use the clients of their application: what a role's process runs in the tests."""
+"""An application whose functions use its clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def start(message: dict[str, Any]) -> dict[str, Any]:
 
 @app.step("plain")
 def plain(step: Step) -> Outcome:
-    """A plain function, in a thread: it uses the client without a loop."""
+    """A synchronous function runs in a thread and uses the synchronous client."""
     client = app.sync_client
     client.conversations.request("anna", step.key)
     status = client.conversations.reply("anna", step.key, step.key, {"n": 1})

@@ -1,4 +1,4 @@
-"""Rates and notices, told from figures alone."""
+"""Rates, notices and page cursors, computed from plain values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from angarium.conversations.wait_reasons import SenderWait
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.process_report import ProcessReport
-from angarium.server.dashboard.attention import notices
-from angarium.server.dashboard.marks import mark, numbers_of
+from angarium.server.dashboard.notices import notices
+from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.store.queries import AwaitedStep
 
@@ -26,14 +26,14 @@ def node(actor: str, at_ms: int, **figures: float) -> ProcessReport:
     return ProcessReport("node", actor, "host", 1, dict(figures), at_ms)
 
 
-def test_a_rate_is_what_a_process_counted_between_two_of_its_reports() -> None:
+def test_a_rate_is_the_difference_between_two_reports_of_a_process() -> None:
     rates = Rates()
     first = rates.update([node("a", 1_000, taken=10)], 0, 1_000)
-    assert first["transactions.started"] == 0, "one report tells no rate"
+    assert first["transactions.started"] == 0, "one report gives no rate"
     second = rates.update([node("a", 3_000, taken=50), node("b", 3_000, taken=900)], 0, 3_000)
-    assert second["transactions.started"] == 20, "a newcomer's past is not a rate"
+    assert second["transactions.started"] == 20, "the first report of a process gives no rate"
     same = rates.update([node("a", 3_000, taken=50), node("b", 3_000, taken=900)], 0, 4_000)
-    assert same["transactions.started"] == 20, "nothing new was said"
+    assert same["transactions.started"] == 20, "no new report"
     gone = rates.update([node("b", 5_000, taken=910)], 0, 5_000)
     assert gone["transactions.started"] == 5
 
@@ -44,7 +44,7 @@ def test_a_process_that_counts_from_zero_again_has_no_negative_rate() -> None:
     assert rates.update([node("a", 2_000, taken=3)], 0, 2_000)["transactions.started"] == 0
 
 
-def test_ends_of_every_kind_are_one_rate_and_words_are_no_figures() -> None:
+def test_all_kinds_of_ends_are_one_rate_and_text_values_are_ignored() -> None:
     rates = Rates()
     rates.update([node("a", 1_000, ended_success=0, ended_failed=0)], 0, 1_000)
     report = ProcessReport(
@@ -55,7 +55,7 @@ def test_ends_of_every_kind_are_one_rate_and_words_are_no_figures() -> None:
     assert found["transactions.started"] == 0
 
 
-def test_the_journals_rate_follows_its_count_even_after_it_began_anew() -> None:
+def test_the_journals_rate_follows_its_count_also_after_a_reset() -> None:
     rates = Rates()
     assert rates.update([], 1_000, 1_000)["journal.events"] == 0
     assert rates.update([], 1_500, 3_000)["journal.events"] == 250
@@ -81,7 +81,7 @@ def test_the_journals_rate_follows_its_count_even_after_it_began_anew() -> None:
         ("transactions", {"silent_nodes": 1}, "warning", "1 node silent"),
     ],
 )
-def test_what_needs_an_eye_is_told_in_words(
+def test_a_problem_in_a_module_is_a_notice(
     module: str, facts: dict[str, int], level: str, text: str
 ) -> None:
     assert notices(FACTS, ROLES, 0) == []
@@ -91,14 +91,14 @@ def test_what_needs_an_eye_is_told_in_words(
     assert found.hint
 
 
-def test_a_step_that_is_awaited_for_long_is_trouble() -> None:
+def test_a_step_without_a_node_for_five_seconds_is_trouble() -> None:
     steps = [AwaitedStep("default", "notify", 3, 5_000), AwaitedStep("g2", "debit", 1, 4_999)]
     (found,) = notices(FACTS, ROLES, 0, steps)
     assert (found.module, found.level) == ("transactions", "trouble")
     assert found.text == "3 transactions waiting for a node with step 'notify' (default)"
 
 
-def test_work_without_anyone_to_do_it_is_trouble_and_comes_first() -> None:
+def test_work_without_a_process_is_trouble_and_comes_first() -> None:
     facts = {
         **FACTS,
         "dispatch": {**FACTS["dispatch"], "dead": 1},
@@ -111,12 +111,12 @@ def test_work_without_anyone_to_do_it_is_trouble_and_comes_first() -> None:
     assert "7 events dropped" in found[-1].text
 
 
-def test_a_mark_is_read_as_it_was_given_and_nothing_else_is() -> None:
-    assert numbers_of(mark(3, 2**64 - 1), 2) == (3, 2**64 - 1)
-    assert numbers_of(None, 3) == (0, 0, 0)
+def test_only_page_cursors_of_this_form_are_accepted() -> None:
+    assert cursor_numbers(page_cursor(3, 2**64 - 1), 2) == (3, 2**64 - 1)
+    assert cursor_numbers(None, 3) == (0, 0, 0)
     for wrong in ("", "1", "1:2:3", "1:-2", "1:x", "1:٣", f"1:{2**64}", "1:" + "9" * 400):
-        with pytest.raises(InputInvalid, match="is no mark"):
-            numbers_of(wrong, 2)
+        with pytest.raises(InputInvalid, match="is not a page cursor"):
+            cursor_numbers(wrong, 2)
 
 
 def test_replies_that_wait_for_a_sender_are_trouble() -> None:

@@ -1,7 +1,7 @@
-"""A whole building as a user runs it, with something in every module for the dashboard to show.
+"""Starts all roles in one process on its own server, and adds sample data to every module.
 
-One process with all roles on a server of its own. What stands in the modules was put there through
-the API and the modules' own stores; ids and payloads carry markup, which a page must show as text.
+The data goes through the API and the modules' stores. Ids and payloads contain markup, which a page
+must show as text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PIPELINE = {
 
 
 @dataclass(frozen=True)
-class Building:
+class RunningSystem:
     server: ServerProcess
     role: RoleProcess
     prefix: str
@@ -80,8 +80,8 @@ def environment(server: ServerProcess, prefix: str, **more: str) -> dict[str, st
 
 
 @contextmanager
-def building(**more: str) -> Iterator[Building]:
-    """All roles but the lake in one process; the lake has tests of its own."""
+def running_system(**more: str) -> Iterator[RunningSystem]:
+    """Run all roles except the lake, which has its own tests."""
     roles = ["api", "relay", "inbox", "deliverer", "dispatcher", "worker", "gateway",
              "conversations", "archiver", "webhooks", "node"]  # fmt: skip
     with ServerProcess(aof=True) as server:
@@ -89,12 +89,10 @@ def building(**more: str) -> Iterator[Building]:
         arguments = ["serve", *roles, "--app", APP]
         with RoleProcess(arguments, env, ready_lines=len(roles), deadline_s=DEADLINE_S) as role:
             database_url = f"sqlite:///{role.home}/angarium.db"
-            yield Building(server, role, env["ANGARIUM_PREFIX"], database_url)
+            yield RunningSystem(server, role, env["ANGARIUM_PREFIX"], database_url)
 
 
 class Client:
-    """The API, as a program uses it."""
-
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
@@ -128,22 +126,22 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Story:
-    """What was put into the modules, by the ids that tests look for."""
+class SampleData:
+    """Ids of the sample data."""
 
     dead: tuple[str, ...]
     sleeping: str
     ended: str
     failed: str
-    hooked: str
+    with_webhook: str
     conversation: str
     key: str
     connection: str
 
 
-async def furnish(here: Building) -> Story:
+async def add_sample_data(system: RunningSystem) -> SampleData:
     async with aiohttp.ClientSession() as session:
-        api = Client(session, here.url)
+        api = Client(session, system.url)
         await api.ask("PUT", "/v1/pipelines/payment", PIPELINE)
         ids = await _transactions(api)
         dead = tuple([await api.message({"fail": f"no {n} {MARKUP}"}) for n in range(3)])
@@ -151,16 +149,16 @@ async def furnish(here: Building) -> Story:
             await api.message({"order": number})
         conversation = f"chat-{MARKUP}"
         await _conversation(api, conversation)
-        key = await _mail(session, here)
-        await _deliveries(here)
-        connection = await _pickup(here)
+        key = await _mail(session, system)
+        await _deliveries(system)
+        connection = await _pickup(system)
 
         async def settled() -> bool:
             letters = (await api.get("/v1/dispatch/dead"))["letters"]
             given_up = (await api.get("/v1/routing/dead"))["letters"]
             not_handled = (await api.get("/v1/routing/dead-inbound"))["letters"]
             ended = await api.get(f"/v1/transactions/{ids['ended']}")
-            hook = await api.get(f"/v1/transactions/{ids['hooked']}")
+            hook = await api.get(f"/v1/transactions/{ids['with_webhook']}")
             asleep = await api.get(f"/v1/transactions/{ids['sleeping']}")
             path = f"/v1/conversations/{urllib.parse.quote(conversation, safe='')}"
             shown = {each["reason"]["why"] for each in (await api.get(path))["replies"]}
@@ -173,21 +171,21 @@ async def furnish(here: Building) -> Story:
             )
 
         await eventually(settled, DEADLINE_S)
-    return Story(dead=dead, conversation=conversation, key=key, connection=connection, **ids)
+    return SampleData(dead=dead, conversation=conversation, key=key, connection=connection, **ids)
 
 
 async def _transactions(api: Client) -> dict[str, str]:
-    nobody = "http://127.0.0.1:9/hook"  # the port of «discard», where nobody listens
+    closed = "http://127.0.0.1:9/hook"  # nothing listens on the discard port
     return {
         "sleeping": await api.transaction({"amount": 42}, external_id=f"order-{MARKUP}"),
         "ended": await api.transaction({"quick": True, "note": MARKUP}),
         "failed": await api.transaction({"refused": True}, owner="shop"),
-        "hooked": await api.transaction({"quick": True}, webhook=nobody),
+        "with_webhook": await api.transaction({"quick": True}, webhook=closed),
     }
 
 
 async def _conversation(api: Client, conversation: str) -> None:
-    """The first reply was sent and waits for its ACK, the second has no reply, the third waits."""
+    """The first request's reply waits for its ACK, the second has no reply, the third's wait."""
     for request in ("r1", "r2", "r3"):
         await api.request(conversation, request)
     await api.reply(conversation, "r1", "r1-a", {"ack": f"ack-{secrets.token_hex(4)}"})
@@ -195,8 +193,8 @@ async def _conversation(api: Client, conversation: str) -> None:
     await api.reply(conversation, "r3", "r3-b", {"text": "second"})
 
 
-async def _mail(session: aiohttp.ClientSession, here: Building) -> str:
-    url = f"http://127.0.0.1:{here.port('relay', 'http')}/"
+async def _mail(session: aiohttp.ClientSession, system: RunningSystem) -> str:
+    url = f"http://127.0.0.1:{system.port('relay', 'http')}/"
     for number in range(12):
         key = f"key-{number}-{MARKUP}"
         text = "refused" if number < 2 else "hello"
@@ -205,15 +203,15 @@ async def _mail(session: aiohttp.ClientSession, here: Building) -> str:
     return key
 
 
-async def _deliveries(here: Building) -> None:
-    """One delivery to an address that is refused, which the deliverer gives up at once."""
-    async with Runtime.open(here.settings) as runtime:
+async def _deliveries(system: RunningSystem) -> None:
+    """Add a delivery to a refused address; the deliverer gives up at once."""
+    async with Runtime.open(system.settings) as runtime:
         store = OutboundStore(runtime, "native")
         await store.push(f"gopher://nowhere.example/{MARKUP}", b"hello", {})
 
 
-async def _pickup(here: Building) -> str:
-    url = f"ws://127.0.0.1:{here.port('gateway', 'gateway')}/"
+async def _pickup(system: RunningSystem) -> str:
+    url = f"ws://127.0.0.1:{system.port('gateway', 'gateway')}/"
     connection = f"phone-{MARKUP}"
     async with PickupClient(url) as client:
         for number in range(3):
@@ -222,5 +220,5 @@ async def _pickup(here: Building) -> str:
 
 
 def run(coroutine: Any) -> Any:
-    """For tests without a loop of their own: the browser's own loop runs in this thread."""
+    """For tests without a loop. The browser's loop runs in this thread."""
     return asyncio.run(coroutine)

@@ -1,6 +1,6 @@
-"""A process with made-up services, for the tests of the host: `python -m tests.server.hosted …`.
+"""Runs sample services under the host: `python -m tests.server.hosted_process …`.
 
-Each argument is a service, `name` or `name:quirk`. What happens to it is told on stdout.
+Each argument is a service, `name` or `name:quirk`. It prints each of its transitions on stdout.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from angarium.runtime import log
 from angarium.runtime.service import Service
 from angarium.server import host
 
-# Short, so that a test of the end of patience is short; long enough for an honest stop.
+# Short, so that the deadline's tests are short; long enough for a normal stop.
 DEADLINE_S = 2.0
 
 
-class Told(Service):
+class LoggedService(Service):
     def __init__(self, name: str, quirk: str) -> None:
         super().__init__(name)
         self.quirk = quirk
 
     async def on_start(self) -> None:
-        self.tell("start")
+        self.log_line("start")
         self.ports = {f"{self.name}-port": 1000 + len(self.name)}
         if self.quirk == "slow-start":
             await asyncio.Event().wait()
@@ -34,28 +34,30 @@ class Told(Service):
             raise ValueError("no luck")
 
     async def on_quiet(self) -> None:
-        self.tell("quiet")
+        self.log_line("quiet")
         if self.quirk == "collector":
-            self.tell(f"{gc.get_freeze_count() > 1_000} {gc.get_threshold()[0] > 1_000}")
+            self.log_line(f"{gc.get_freeze_count() > 1_000} {gc.get_threshold()[0] > 1_000}")
 
     async def on_stop(self) -> None:
-        self.tell("stop")
+        self.log_line("stop")
         if self.quirk == "slow-stop":
             await asyncio.Event().wait()
         if self.quirk == "blocked-stop":
             threading.Event().wait()
 
     async def on_close(self) -> None:
-        self.tell("close")
+        self.log_line("close")
 
-    def tell(self, what: str) -> None:
+    def log_line(self, what: str) -> None:
         with contextlib.suppress(BrokenPipeError):
             print(f"{what} {self.name}", flush=True)
 
 
 def main(arguments: list[str]) -> int:
     log.configure()
-    services = [Told(name, quirk) for name, _, quirk in (a.partition(":") for a in arguments)]
+    services = [
+        LoggedService(name, quirk) for name, _, quirk in (a.partition(":") for a in arguments)
+    ]
     composition = contextlib.nullcontext(services)
     return host.run(composition, deadline_s=DEADLINE_S, on_ready=all_ready)
 

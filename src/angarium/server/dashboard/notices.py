@@ -1,4 +1,4 @@
-"""What needs attention, derived from the modules' metrics. Pure: metrics in, notices out."""
+"""Derives notices for operators from the modules' metrics. Pure: metrics in, notices out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 from angarium.conversations.wait_reasons import SenderWait, process_with_sender
 from angarium.transactions.store.queries import AwaitedStep
 
-# Nodes of two applications in one group pass work on to each other all the time; what waits longer
-# than this waits for a node that is missing, or has too much to do.
+# Nodes of two applications in one group constantly pass work to each other. Work that waits longer
+# than this waits for a node that is missing or overloaded.
 STEP_AWAITED_MS = 5_000
 
 Facts = Mapping[str, Mapping[str, int]]
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """`hint` says what to do about it."""
+    """`hint` is the next action for the operator."""
 
     module: str
     level: Literal["warning", "trouble"]
@@ -33,13 +33,13 @@ def notices(
     awaited_steps: Sequence[AwaitedStep] = (),
     needs: Sequence[SenderWait] = (),
 ) -> list[Notice]:
-    """The worst first."""
+    """Trouble first, then warnings."""
     found = [
         *_dispatch(facts["dispatch"]),
         *_routing(facts["routing"]),
         *_transactions(facts["transactions"], roles),
         *_awaited_steps(awaited_steps),
-        *_needs(needs),
+        *_waiting_replies(needs),
         *_rest(facts, roles, dropped_events),
     ]
     return sorted(found, key=lambda notice: notice.level != "trouble")
@@ -65,13 +65,13 @@ def _routing(module: Mapping[str, int]) -> Iterator[Notice]:
         yield Notice("routing", "trouble", text, "start an instance: angarium serve inbox")
     if module["silent"]:
         text = f"{_many(module['silent'], 'instance')} silent"
-        yield Notice("routing", "warning", text, "its keys move to others by themselves")
+        yield Notice("routing", "warning", text, "its keys move to other instances automatically")
     if module["dead_outbound"]:
         text = f"{_many(module['dead_outbound'], 'delivery')} given up"
         yield Notice("routing", "warning", text, "look at the reasons, then retry")
     if module["dead_inbound"]:
         text = f"{_many(module['dead_inbound'], 'inbound message')} that no instance could handle"
-        yield Notice("routing", "warning", text, "the log of the role inbox tells why")
+        yield Notice("routing", "warning", text, "the reason is in the log of the role inbox")
 
 
 def _transactions(module: Mapping[str, int], roles: Set[str]) -> Iterator[Notice]:
@@ -79,11 +79,11 @@ def _transactions(module: Mapping[str, int], roles: Set[str]) -> Iterator[Notice
         text = f"{_many(module['queued'], 'transaction')} queued and no node"
         yield Notice("transactions", "trouble", text, "start one: angarium serve node")
     if module["webhooks"] and "webhooks" not in roles:
-        text = f"{_many(module['webhooks'], 'webhook')} due and nobody sends them"
+        text = f"{_many(module['webhooks'], 'webhook')} due and no process sends them"
         yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
     if module["silent_nodes"]:
         text = f"{_many(module['silent_nodes'], 'node')} silent"
-        yield Notice("transactions", "warning", text, "others take over what it had in hand")
+        yield Notice("transactions", "warning", text, "other nodes take over its transactions")
 
 
 def _awaited_steps(steps: Sequence[AwaitedStep]) -> Iterator[Notice]:
@@ -95,7 +95,7 @@ def _awaited_steps(steps: Sequence[AwaitedStep]) -> Iterator[Notice]:
             yield Notice("transactions", "trouble", text, hint)
 
 
-def _needs(needs: Sequence[SenderWait]) -> Iterator[Notice]:
+def _waiting_replies(needs: Sequence[SenderWait]) -> Iterator[Notice]:
     for need in needs:
         text = f"{_many(need.replies, 'reply')} waiting for {process_with_sender(need.senders)}"
         hint = "start a process whose application has this sender, or cancel them"
@@ -105,10 +105,10 @@ def _needs(needs: Sequence[SenderWait]) -> Iterator[Notice]:
 def _rest(facts: Facts, roles: Set[str], dropped_events: int) -> Iterator[Notice]:
     replies = facts["conversations"]["replies"]
     if replies and "conversations" not in roles:
-        text = f"{_many(replies, 'reply')} in flight and nobody sends"
+        text = f"{_many(replies, 'reply')} in flight and no process sends them"
         yield Notice("conversations", "trouble", text, "start one: angarium serve conversations")
     if dropped_events:
-        text = f"{_many(dropped_events, 'event')} dropped from the journal before a reader came"
+        text = f"{_many(dropped_events, 'event')} dropped from the journal before they were read"
         yield Notice("lake", "warning", text, "run the lake, or raise ANGARIUM_JOURNAL__BYTES_MAX")
 
 
