@@ -61,10 +61,10 @@ def journal(seed: int, *, used_again: bool) -> list[Event]:
     found, sequences, at_ms = [], [0, 0], AT_MS + chance.randint(0, DAY_MS)
     while plans:
         place = chance.randrange(len(plans))
-        partition, told = plans[place]
+        partition, left = plans[place]
         at_ms += chance.choice((0, 1, 700, 9_000, 900_000))
         sequences[partition] += 1
-        module, name, subject = told.pop(0)
+        module, name, subject = left.pop(0)
         values = {
             value: f"{value}-{chance.randint(0, 2)}" for value in ("key", "owner", "node", "detail")
             if chance.random() < 0.5
@@ -76,7 +76,7 @@ def journal(seed: int, *, used_again: bool) -> list[Event]:
             event(sequences[partition], module, name, subject, at_ms, partition=partition,
                   attempt=chance.choice((None, 1, 2)), status=status, **values)
         )  # fmt: skip
-        if not told:
+        if not left:
             plans.pop(place)
     return found
 
