@@ -158,7 +158,7 @@ async def _intake(runtime: Runtime) -> None:
 
 
 async def _routing(runtime: Runtime) -> None:
-    store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
+    store = RoutingStore(runtime, RoutingRules())
     await store.touch("one")
     await _each(lambda n: store.process_payload_recip_key(f"did:key:z6Mk{n % KEYS:040}", TEXT))
 

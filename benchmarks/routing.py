@@ -119,7 +119,7 @@ async def _relays() -> None:
                 RoleProcess(["serve", "inbox", *app], env),
                 RoleProcess(["-m", "benchmarks.routing_peer", "relay", other.url]) as peer,
             ):
-                store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
+                store = RoutingStore(runtime, RoutingRules())
 
                 def spread(items: int) -> list[bytes]:
                     return list(itertools.islice(itertools.cycle(requests), items))
@@ -204,7 +204,7 @@ async def _sizes() -> None:
             server = stack.enter_context(ServerProcess())
             witness = server.client(decode_responses=True)
             runtime = await stack.enter_async_context(sample_runtime(server.url))
-            store = RoutingStore(runtime, RoutingRules(), runtime.settings.limits)
+            store = RoutingStore(runtime, RoutingRules())
             await store.touch("one")
             # A server's scripts cost half as much while it is young, whatever it holds.
             await _assign(store, AGED_BY)

@@ -18,6 +18,7 @@ from angarium.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
 from tests.kit.server import ServerProcess
+from tests.kit.variants import VariantRecorder, missing
 
 # The same examples at each run, so that a red test is a change and not a draw; the long runs
 # search for new ones, and print what replays a failure.
@@ -35,6 +36,40 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(pyfuncitem.obj(**arguments))
     return True
+
+
+class ReplyVariants:
+    """Fails a run of all tests in which some declared reply of a transition never occurred."""
+
+    def __init__(self) -> None:
+        self.recorder = VariantRecorder()
+        self.recorder.install()
+        self.missing: list[str] = []
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A process of `-n` has ended: take what it recorded."""
+        self.recorder.produced |= {tuple(each) for each in node.workeroutput.get("variants", ())}
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        config = session.config
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["variants"] = [list(each) for each in self.recorder.produced]
+            return
+        selected = config.option.keyword or config.option.markexpr or config.option.maxfail
+        all_tests = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not selected
+        if all_tests and not config.option.collectonly:
+            self.missing = missing(self.recorder.produced)
+            if self.missing:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for each in self.missing:
+            terminalreporter.write_line(f"no test produced the reply {each}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ReplyVariants(), "reply-variants")
 
 
 @pytest.hookimpl(optionalhook=True)

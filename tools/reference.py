@@ -18,7 +18,7 @@ from angarium.runtime import limits
 from angarium.runtime.key import Key, Scope
 from angarium.runtime.keyspace import LAYOUT_VERSION
 from angarium.runtime.setting_sources import SettingField, setting_fields
-from angarium.settings import Settings
+from angarium.settings import AllLimits, Settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 COMMAND = "python tools/reference.py"
@@ -110,7 +110,7 @@ def _setting_row(entry: SettingField) -> tuple[str, ...]:
 
 
 def _limit_rows() -> Iterator[tuple[str, ...]]:
-    for name, default, limit in limits.described():
+    for name, default, limit in limits.described(AllLimits):
         yield f"`ANGARIUM_LIMITS__{name.upper()}`", f"`{default}`", limit.unit, limit.reason
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from angarium.client.application import Angarium
+    from angarium.runtime.retry_policy import DoNotRetry
 
 __version__ = "0.2.0"
-__all__ = ["Angarium", "__version__"]
+__all__ = ["Angarium", "DoNotRetry", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from angarium.client.application import Angarium
 
         return Angarium
+    if name == "DoNotRetry":
+        from angarium.runtime.retry_policy import DoNotRetry
+
+        return DoNotRetry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

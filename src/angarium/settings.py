@@ -8,34 +8,47 @@ are in the module's manifest.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import ValidationError, model_validator
 
+from angarium.conversations.limits import ConversationsLimits
 from angarium.conversations.settings import ConversationsSettings
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.settings import DispatchSettings
 from angarium.lake.settings import LakeSettings
 from angarium.modules import MODULES
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.settings import PickupSettings
 from angarium.redis.options import Durability
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.settings import Layout, RoutingSettings
 from angarium.runtime.common_settings import AccessMode
 from angarium.runtime.key import Key
 from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.limits import Limits
 from angarium.runtime.runtime import RuntimeOptions
 from angarium.runtime.setting_sources import Sources
 from angarium.runtime.setting_values import refusal
 from angarium.runtime.settings import CommonSettings
 from angarium.runtime.urls import redacted
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.settings import TransactionsSettings
 
-__all__ = ["AccessMode", "Durability", "Layout", "Limits", "Settings", "load", "redacted"]
+__all__ = ["AccessMode", "AllLimits", "Durability", "Layout", "Settings", "load", "redacted"]
 
 Setting = tuple[str, str]
 
 
+@dataclass(frozen=True)
+class AllLimits(
+    TransactionsLimits, PickupLimits, ConversationsLimits, RoutingLimits, DispatchLimits
+):
+    """The limits of all modules."""
+
+
 class Settings(CommonSettings):
+    limits: AllLimits = AllLimits()
     dispatch: DispatchSettings = DispatchSettings()
     routing: RoutingSettings = RoutingSettings()
     conversations: ConversationsSettings = ConversationsSettings()

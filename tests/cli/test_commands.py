@@ -153,10 +153,10 @@ def test_on_a_terminal_up_keeps_its_address_visible(tmp_path: Path) -> None:
         wait_until(lambda: "Stop it with" in read(), 60)
         assert process.stdout is not None
         port = json.loads(process.stdout.readline())["ports"]["http"]
-        # By now the roles have told their figures, which elsewhere is a line of the log each.
+        # By now the roles have reported their metrics, which elsewhere is a line of the log each.
         wait_until(lambda: len(get(port, "/v1/processes").json()["processes"]) > 3, 60)
-        assert '"figures"' not in read()
-        assert "figures " not in read()
+        assert '"metrics"' not in read()
+        assert "queued_per_s" not in read()  # one of the relay's, however a line is written
         assert read().rstrip().endswith("Stop it with Ctrl-C.")
     finally:
         process.terminate()

@@ -99,13 +99,13 @@ def test_a_history_that_redis_has_let_go_comes_from_the_lake(
 
     ended = filed.data.ended
     with opened(chrome, f"{filed.url}/#/search?id={ended}") as page:
-        expect(page.get_by_text("The lake was asked too.")).to_be_visible()
+        expect(page.get_by_text("Includes events from the lake.")).to_be_visible()
         history = page.locator(".history li")
         expect(history.first).to_contain_text("started")
         before = history.count()
         _in_another_thread(forget)
         page.reload()
-        expect(page.get_by_text("The lake was asked too.")).to_be_visible()
+        expect(page.get_by_text("Includes events from the lake.")).to_be_visible()
         expect(history).to_have_count(before)
         expect(history.first).to_contain_text("started")
         expect(page.locator(".history .faint", has_text="lake").first).to_be_visible()

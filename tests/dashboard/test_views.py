@@ -14,8 +14,7 @@ from angarium.conversations.model import MessageOptions, TaskItem
 from angarium.conversations.settings import ConversationsSettings
 from angarium.conversations.store import ConversationStore
 from angarium.pickup.store import PickupStore
-from angarium.routing.role_settings import routing_rules
-from angarium.routing.store import RoutingStore
+from angarium.routing.role_settings import routing_store
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
@@ -63,7 +62,7 @@ async def walk(ask: Ask, path: str, member: str, **parameters: Any) -> list[Any]
 
 async def test_all_keys_are_listed_with_their_owners(any_redis_url: str, tmp_path: Path) -> None:
     async with asked(any_redis_url, tmp_path) as (runtime, ask):
-        store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
+        store = runtime.store(routing_store)
         await store.touch("one")
         names = {f"key {number}" for number in range(60)}
         for name in names:

@@ -9,7 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
-from angarium.dispatch.frames import Command, FrameReader, encode_acknowledgements
+from angarium.dispatch.frames import (
+    Command,
+    DispatchedMessage,
+    FrameReader,
+    encode_acknowledgements,
+)
+from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import (
     Hello,
@@ -263,3 +269,24 @@ async def pool_harness(
             yield found
         finally:
             found.pool.close()
+
+
+def messages_of(count: int, payload: bytes = b"{}") -> list[DispatchedMessage]:
+    return [(message_id, payload) for message_id in new_ids(count)]
+
+
+async def arrived(peers: list[ScriptedWorker], count: int) -> None:
+    await eventually(lambda: sum(len(each.messages) for each in peers) >= count, DEADLINE_S)
+
+
+async def has_free_slots(connection: WorkerConnection, count: int) -> None:
+    await eventually(lambda: connection.free_slots == count, DEADLINE_S)
+
+
+async def one_more_beat(peer: ScriptedWorker) -> None:
+    beats = len(peer.frames)
+    await eventually(lambda: len(peer.frames) > beats, DEADLINE_S)
+
+
+def worker(window: int = 100, name: str = "") -> Hello:
+    return Hello(consumer_id=name, window=window, completes=True)

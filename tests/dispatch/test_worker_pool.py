@@ -12,35 +12,16 @@ from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.protocol import (
     Hello,
 )
-from angarium.dispatch.worker_connection import WorkerConnection
 from tests.dispatch.scripted_worker import (
     DEADLINE_S,
-    ScriptedWorker,
+    arrived,
+    has_free_slots,
+    messages_of,
     pool_harness,
     scripted_worker,
+    worker,
 )
 from tests.kit.eventually import eventually
-
-
-def messages_of(count: int, payload: bytes = b"{}") -> list[DispatchedMessage]:
-    return [(message_id, payload) for message_id in new_ids(count)]
-
-
-async def arrived(peers: list[ScriptedWorker], count: int) -> None:
-    await eventually(lambda: sum(len(each.messages) for each in peers) >= count, DEADLINE_S)
-
-
-async def has_free_slots(connection: WorkerConnection, count: int) -> None:
-    await eventually(lambda: connection.free_slots == count, DEADLINE_S)
-
-
-async def one_more_beat(peer: ScriptedWorker) -> None:
-    beats = len(peer.frames)
-    await eventually(lambda: len(peer.frames) > beats, DEADLINE_S)
-
-
-def worker(window: int = 100, name: str = "") -> Hello:
-    return Hello(consumer_id=name, window=window, completes=True)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

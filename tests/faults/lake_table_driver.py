@@ -8,6 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
 import angarium.lake
 from angarium.lake.tables import Lake, LakeTable
 from angarium.settings import Settings
@@ -32,8 +35,6 @@ def main() -> None:
         "spark.eventLog.rolling.enabled": "false",
     }
     spark = angarium.lake.session(settings, master=master, conf=conf)
-    from pyspark.sql import functions as f
-
     table = LakeTable(Lake.of(settings), "numbers", numbers(spark, 0, 1).schema, ("part",))
     last = table.last_batch(WRITER)
     for batch in range(0 if last is None else last + 1, batches):
@@ -42,13 +43,12 @@ def main() -> None:
         done = table.write(frame, writer=WRITER, batch=batch)
         print(f"committed {batch} {done.added} {done.rows}", flush=True)
     found = table.read(spark).agg(f.count("*"), f.count_distinct("n"), f.max("n")).first()
+    assert found is not None
     print(f"read {found[0]} {found[1]} {found[2]}", flush=True)
     spark.stop()
 
 
-def numbers(spark, first, count):  # type: ignore[no-untyped-def]
-    from pyspark.sql import functions as f
-
+def numbers(spark: SparkSession, first: int, count: int) -> DataFrame:
     rows = spark.range(first, first + count, numPartitions=TASKS)
     text, part = f.sha2(f.col("id").cast("string"), 512), (f.col("id") % 2).cast("int")
     return rows.select(f.col("id").alias("n"), text.alias("text"), part.alias("part"))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import textwrap
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from angarium.redis.client import Redis
 from angarium.runtime.errors import InputInvalid
-from tests.kit.roles import RoleProcess
+from tests.findings.file_steps import file_steps
 from tests.kit.sample import SampleStore, sample_runtime, sample_settings
 from tests.kit.server import ServerProcess
 
@@ -22,20 +20,6 @@ from tests.kit.server import ServerProcess
 ODD = os.fsdecode(b"caf\xe9")
 UNPACKABLE: list[Any] = [ODD, None, [1], {"a": 1}, True]
 CALLS = 200
-ENDED_DEADLINE_S = 30.0
-
-APPLICATION = """
-    import os
-    from angarium import Angarium
-
-    app = Angarium()
-
-    @app.step("open-file")
-    async def open_file(step):
-        if step.data["odd"]:
-            raise FileNotFoundError(f"no such file: {os.fsdecode(b'caf' + bytes([0xe9]))}")
-        return {"name": step.data["name"]}
-"""
 
 
 @pytest.mark.parametrize("argument", UNPACKABLE, ids=repr)
@@ -90,40 +74,9 @@ async def test_one_bad_item_of_a_batch_fails_alone(redis_url: str, position: int
 async def test_an_odd_error_text_ends_its_own_transaction_and_nobody_elses_answer_changes(
     redis_server: ServerProcess, tmp_path: Path
 ) -> None:
-    (tmp_path / "files.py").write_text(textwrap.dedent(APPLICATION))
-    (tmp_path / "pipelines.toml").write_text(
-        '[[pipelines]]\nname = "open"\nsteps = [{ type = "open-file" }]\n'
-    )
-    env = {
-        "ANGARIUM_REDIS_URL": redis_server.url,
-        "ANGARIUM_PREFIX": f"f1-{secrets.token_hex(4)}:",
-        "ANGARIUM_TRANSACTIONS__PIPELINES": str(tmp_path / "pipelines.toml"),
-        "PYTHONPATH": os.pathsep.join(
-            [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-    }
-    args = ["serve", "api", "node", "--app", "files:app"]
-    async with RoleProcess(args, env, ready_lines=2) as role, aiohttp.ClientSession() as web:
-        url = f"http://127.0.0.1:{role.port_of('api', 'http')}/v1/transactions"
-
-        async def run(name: str, odd: bool) -> dict[str, Any]:
-            body = {"pipeline": "open", "data": {"name": name, "odd": odd}}
-            async with web.post(url, json=body) as answer:
-                assert answer.status in (200, 201, 202), await answer.text()
-                id = (await answer.json())["id"]
-            async with asyncio.timeout(ENDED_DEADLINE_S):
-                while True:
-                    async with web.get(f"{url}/{id}", params={"wait_s": "5"}) as answer:
-                        found: dict[str, Any] = await answer.json()
-                    assert found["id"] == id, (id, found)
-                    if found["status"] not in ("queued", "running"):
-                        return found
-
-        async def own(name: str) -> bool:
-            found = await run(name, odd=False)
-            return bool(found["status"] == "success" and found["output"] == {"name": name})
-
-        failed = await run("odd", odd=True)
+    async with file_steps(redis_server.url, tmp_path) as steps:
+        failed = await steps.run("odd", odd=True)
         assert failed["status"] == "internal-error"
         assert r"caf\udce9" in failed["note"]
+        own = steps.gets_its_own_output
         assert all(await asyncio.gather(*(own(f"name-{n}") for n in range(120))))

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import textwrap
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import yarl
 
-from tests.findings.test_f01 import APPLICATION
-from tests.kit.roles import RoleProcess
+from tests.findings.file_steps import ENDED_DEADLINE_S, file_steps
 from tests.kit.server import ServerProcess
 
 CALLS = 120
-ENDED_DEADLINE_S = 60.0
 # As an escape for half of a pair, and as a byte of Latin-1.
 BAD = {"escaped": rb"caf\udce9", "raw": b"caf\xe9"}
 # Latin-1, and half of a pair as it would be in UTF-8.
@@ -63,45 +57,13 @@ def bad_requests(id: str) -> dict[str, Bad]:
 async def test_bad_text_in_any_place_is_one_callers_error(
     redis_server: ServerProcess, tmp_path: Path
 ) -> None:
-    (tmp_path / "files.py").write_text(textwrap.dedent(APPLICATION))
-    (tmp_path / "pipelines.toml").write_text(
-        '[[pipelines]]\nname = "open"\nsteps = [{ type = "open-file" }]\n'
-    )
-    env = {
-        "ANGARIUM_REDIS_URL": redis_server.url,
-        "ANGARIUM_PREFIX": f"f1-{secrets.token_hex(4)}:",
-        "ANGARIUM_TRANSACTIONS__PIPELINES": str(tmp_path / "pipelines.toml"),
-        "PYTHONPATH": os.pathsep.join(
-            [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-    }
-    args = ["serve", "api", "node", "--app", "files:app"]
-    async with RoleProcess(args, env, ready_lines=2) as role, aiohttp.ClientSession() as web:
-        port = role.port_of("api", "http")
-        url = f"http://127.0.0.1:{port}/v1/transactions"
-
-        async def run(name: str) -> dict[str, Any]:
-            body = {"pipeline": "open", "data": {"name": name, "odd": False}}
-            async with web.post(url, json=body) as answer:
-                assert answer.status == 201, await answer.text()
-                id = (await answer.json())["id"]
-            async with asyncio.timeout(ENDED_DEADLINE_S):
-                while True:
-                    async with web.get(f"{url}/{id}", params={"wait_s": "5"}) as answer:
-                        found: dict[str, Any] = await answer.json()
-                    assert found["id"] == id, (id, found)
-                    if found["status"] not in ("queued", "running"):
-                        return found
-
-        async def own(name: str) -> bool:
-            found = await run(name)
-            return bool(found["status"] == "success" and found["output"] == {"name": name})
-
-        first = await run("first")
+    async with file_steps(redis_server.url, tmp_path) as steps:
+        own = steps.gets_its_own_output
+        first = await steps.run("first")
         answers: dict[str, int] = {}
 
         async def bad(what: str, request: Bad) -> None:
-            answers[what] = await send(port, request)
+            answers[what] = await send(steps.port, request)
 
         requests = bad_requests(first["id"])
         assert all(

@@ -26,6 +26,7 @@ from angarium.dispatch.protocol import (
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources import entry_ids
 from angarium.pickup import jsonrpc, methods
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.payload import check_payload
 from angarium.redis.url import parse_redis_url
 from angarium.routing import items
@@ -36,7 +37,6 @@ from angarium.routing.http1 import HttpRequestReader, HttpRequestRefused
 from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.http_api import decode
 from angarium.runtime.journal import EntryUnreadable, decode_entry
-from angarium.runtime.limits import Limits
 from angarium.runtime.setting_values import key_name, read_consumers, read_list
 from angarium.runtime.tokens import from_settings
 from angarium.runtime.trace import read_traceparent, trace_in_payload
@@ -54,7 +54,7 @@ from angarium.transactions.http import SwitchBody, TransactionBatchBody, Transac
 from angarium.transactions.pipeline import PipelineDefinition, read_pipelines
 from tests.fuzz.redis_replies import RIGHT, redis_replies
 
-LIMITS = Limits()
+LIMITS = PickupLimits()
 REFUSED = (InputInvalid, LimitExceeded)
 SMALL = 4_096
 

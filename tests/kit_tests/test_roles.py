@@ -14,17 +14,18 @@ from tests.kit.roles import RoleFailed, RoleProcess
 from tests.kit.server import ServerProcess
 from tests.kit_tests.test_server import is_running
 
+# SIGTERM is blocked and waited for: a handler that sets an Event which the main thread waits on
+# can find the Event's lock held by that same thread.
 READY = """
-import json, os, signal, sys, threading
-stop = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stop.set())
+import json, os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print("starting", flush=True)
 print(json.dumps({"role": "relay", "ready": True, "ports": {"http": 1, "ws": 2}}), flush=True)
 print(json.dumps({"env": {k: v for k, v in os.environ.items() if k.startswith("ANGARIUM_")}}))
-stop.wait()
+signal.sigwait([signal.SIGTERM])
 print("bye", flush=True)
 """
-STUBBORN = READY.replace("stop.set()", "None")
+STUBBORN = READY.replace("signal.sigwait([signal.SIGTERM])", "signal.pause()")
 
 
 def test_a_role_is_ready_with_its_ports_and_ends_by_itself() -> None:

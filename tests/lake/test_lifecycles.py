@@ -13,7 +13,7 @@ from angarium.lake.lifecycles import CATALOGUE, MODULES, OUTCOMES, Role
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "angarium"
 KNOWN = {(each.module, each.event) for each in CATALOGUE}
-LITERAL = re.compile(r"\b(?:note|tell)\(\s*'([a-z_]+)'\s*,")
+LITERAL = re.compile(r"\b(?:note|note_message|record_event)\(\s*'([a-z_]+)'\s*,")
 ROW = re.compile(r'"e":"([a-z_]+)"')
 EVENTS_LINE = re.compile(r"^-- Events: (.*(?:\n-- (?![A-Z][a-z]+:|include).*)*)", re.MULTILINE)
 

@@ -98,7 +98,7 @@ class Traffic:
 
     async def routing(self) -> None:
         rules = RoutingRules("native", routing_harness.STALE_MS, 1_000)
-        store = RoutingStore(self.runtime, rules, self.settings.limits)
+        store = RoutingStore(self.runtime, rules)
         await store.touch("uid1")
         await routing_harness.post(store, "key-a", b"1", b"2")
         await routing_harness.handle_all(store, "uid1", "key-a")

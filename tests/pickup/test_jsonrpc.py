@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from angarium.pickup import methods
 from angarium.pickup.jsonrpc import Call, Refusal, failure_answer, parse, result_answer
+from angarium.pickup.limits import PickupLimits
 from angarium.runtime.errors import InputInvalid, LimitExceeded, Overloaded
-from angarium.runtime.limits import Limits
 
 BATCH_MAX = 10
-LIMITS = Limits()
+LIMITS = PickupLimits()
 
 
 def refusal(data: bytes) -> tuple[int, Any]:

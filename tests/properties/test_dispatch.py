@@ -396,7 +396,7 @@ def test_any_order_of_events_leaves_each_message_in_one_place(
     run_state_machine_as_test(
         Lifecycle,
         settings=settings(
-            max_examples=rounds(30 if single else 10, 400), stateful_step_count=60, deadline=None
+            max_examples=rounds(110 if single else 10, 400), stateful_step_count=60, deadline=None
         ),
     )
     full = "refused" if policy == "refuse_new" else "dropped"

@@ -3,7 +3,7 @@
 Every question has an answer that only it can have: a value used once, or the next number of a
 counter. A caller that was told nothing (OutcomeUnknown, cancelled) leaves its question open; one
 that was told RedisUnavailable or CommandInvalid knows that it was not done. `settle` compares what
-the server holds with what the callers were told.
+the server holds with the answers that the callers got.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def as_bytes(argument: Argument) -> bytes:
 
 
 @dataclass
-class Told:
-    """What callers of one counter were told."""
+class CounterAnswers:
+    """The answers that callers of one counter got."""
 
     numbers: list[int] = field(default_factory=list)
     done: int = 0
@@ -92,7 +92,7 @@ class Model:
         self.commands = 0
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.counters: dict[str, Told] = defaultdict(Told)
+        self.counters: dict[str, CounterAnswers] = defaultdict(CounterAnswers)
         self._number = 0
         self._questions: dict[str, Callable[[], Awaitable[None]]] = {
             "echo": self._echo,
@@ -128,15 +128,15 @@ class Model:
         """Call when nothing is in flight and no fault is left."""
         if self.wrong:
             raise WrongAnswer(f"{len(self.wrong)} wrong answers; the first to {self.wrong[0]}")
-        for name, told in self.counters.items():
+        for name, answers in self.counters.items():
             value = int(await self.redis.call("GET", name, key=name) or 0)
-            known = len(told.numbers) + told.done
-            if len(set(told.numbers)) != len(told.numbers):
+            known = len(answers.numbers) + answers.done
+            if len(set(answers.numbers)) != len(answers.numbers):
                 raise WrongAnswer(f"{name}: two callers were given one number")
-            if not known <= value <= known + told.unknown:
-                raise WrongAnswer(f"{name} is {value}; {known} known, {told.unknown} unknown")
-            if told.numbers and max(told.numbers) > value:
-                raise WrongAnswer(f"{name}: a caller was given {max(told.numbers)} of {value}")
+            if not known <= value <= known + answers.unknown:
+                raise WrongAnswer(f"{name} is {value}; {known} known, {answers.unknown} unknown")
+            if answers.numbers and max(answers.numbers) > value:
+                raise WrongAnswer(f"{name}: a caller was given {max(answers.numbers)} of {value}")
         if self.redis.unmatched:
             raise WrongAnswer(f"{self.redis.unmatched} connections had replies that do not match")
 
@@ -187,15 +187,15 @@ class Model:
     async def _script(self) -> None:
         name, argument = self._counter(), self._argument()
         self.commands += 1
-        told = self.counters[name]
-        told.unknown += 1
+        answers = self.counters[name]
+        answers.unknown += 1
         try:
             (reply,) = await self.redis.run(SCRIPT, [name], [argument])
         except RedisUnavailable:
-            told.unknown -= 1
+            answers.unknown -= 1
             raise
-        told.unknown -= 1
-        told.done += 1
+        answers.unknown -= 1
+        answers.done += 1
         value = as_bytes(argument)
         self._expect(reply, [value, [1, [value], None], -1])
 

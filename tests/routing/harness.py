@@ -30,7 +30,7 @@ async def routing(
 ) -> AsyncIterator[tuple[Runtime, RoutingStore]]:
     async with sample_runtime(redis_url, clock=clock, **overrides) as runtime:
         rules = RoutingRules(layout, STALE_MS, moves_max)
-        yield runtime, RoutingStore(runtime, rules, runtime.settings.limits)
+        yield runtime, RoutingStore(runtime, rules)
 
 
 def envelope(

@@ -374,7 +374,7 @@ async def test_a_runtime_from_options_handles_messages_too(any_redis_url: str) -
         )
         take = RecordingHandler()
         async with Runtime.open(options, actor="plain") as other:
-            plain = RoutingStore(other, RoutingRules(), options.limits)
+            plain = RoutingStore(other, RoutingRules())
             async with running(plain, take, "plain"):
                 for number in range(30):
                     await post(store, f"k{number}", b"%d" % number)

@@ -71,7 +71,7 @@ def test_only_options_that_were_given_are_kept() -> None:
     app.step("pay", timeout_s=0.5)(double)
     app.step("ship")(double)
     assert app.handler("worker", "worker").options == {"window": 7}
-    assert [each.options for each in app.handlers("step").values()] == [{"timeout_s": 0.5}, {}]
+    assert [each.retry.timeout_s for each in app.handlers("step").values()] == [0.5, None]
 
 
 def test_handlers_of_a_kind_come_in_the_order_of_registration() -> None:

@@ -5,18 +5,21 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from angarium.runtime.limits import Limits, described
+from angarium.settings import AllLimits
 
 
 def test_every_limit_has_a_unit_and_a_reason() -> None:
-    for name, default, limit in described():
+    for name, default, limit in described(AllLimits):
         assert name.endswith("_max")
         assert limit.unit in name or limit.unit == "items"
         assert limit.reason.endswith(".")
-        assert default == getattr(Limits(), name)
+        assert default == getattr(AllLimits(), name)
 
 
 def test_every_limit_is_described() -> None:
-    assert [name for name, _, _ in described()] == [field.name for field in fields(Limits)]
+    assert [name for name, _, _ in described(AllLimits)] == [
+        field.name for field in fields(AllLimits)
+    ]
 
 
 def test_limits_have_the_defaults_that_other_code_relies_on() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from angarium.runtime.errors import SettingInvalid
-from angarium.runtime.limits import Limits
 from angarium.runtime.setting_sources import setting_fields
-from angarium.settings import Durability, Layout, Settings, load
+from angarium.settings import AllLimits, Durability, Layout, Settings, load
 
 UNKNOWN = "there is no such setting"
 LIST = "docs/settings.md lists the names"
@@ -50,7 +49,7 @@ def test_defaults_are_those_of_the_contract(folder: Path) -> None:
     assert (settings.dispatch.lock_ms, settings.pickup.port) == (2000, 3100)
     assert settings.routing.inbound == (("http", "127.0.0.1", 8071), ("ws", "127.0.0.1", 8081))
     assert settings.routing.layout is Layout.NATIVE
-    assert settings.limits == Limits()
+    assert settings.limits == AllLimits()
 
 
 def test_the_environment_is_read_under_the_names_of_the_contract(
@@ -95,7 +94,7 @@ def test_the_environment_is_read_under_the_names_of_the_contract(
     assert settings.routing.inbound == (("http", "0.0.0.0", 8021),)
     assert settings.routing.layout is Layout.ACAPY
     assert settings.allow_private_addresses is True
-    assert settings.limits == Limits(batch_items_max=7)
+    assert settings.limits == AllLimits(batch_items_max=7)
 
 
 def test_keywords_beat_the_environment_which_beats_the_file(
@@ -113,7 +112,7 @@ def test_keywords_beat_the_environment_which_beats_the_file(
     assert settings.dispatch.channel == "file"
     assert settings.dispatch.lock_ms == 400
     assert settings.dispatch.ack_port == 3
-    assert settings.limits == Limits(id_bytes_max=9, batch_items_max=8, batch_bytes_max=7)
+    assert settings.limits == AllLimits(id_bytes_max=9, batch_items_max=8, batch_bytes_max=7)
 
 
 def test_the_file_may_be_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

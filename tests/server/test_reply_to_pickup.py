@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -141,6 +141,21 @@ async def test_an_ack_survives_a_killed_process(any_redis_url: str, no_settings:
         await client.close()
 
 
+@asynccontextmanager
+async def follower_of_a_removal(
+    redis_url: str, clock: FakeClock, hear: Callable[[Removal], Awaitable[bool]]
+) -> AsyncIterator[tuple[AckFollower, str]]:
+    """A follower that finds one removed message; the clock is the test's."""
+    async with sample_runtime(redis_url) as runtime:
+        await mark_archive_counted(runtime)
+        client = Client(runtime=runtime)
+        message_id = await client.pickup.add("anna", {"n": 1}, key="k")
+        await client.pickup.remove("anna", [message_id])
+        runtime.clock = clock
+        yield AckFollower(runtime, 0, hear), message_id
+        await client.close()
+
+
 async def test_a_removal_before_the_reply_is_recorded_as_sent_acknowledges_it(
     redis_url: str,
 ) -> None:
@@ -152,13 +167,7 @@ async def test_a_removal_before_the_reply_is_recorded_as_sent_acknowledges_it(
         heard.append(removal.ack_id)
         return known
 
-    async with sample_runtime(redis_url) as runtime:
-        await mark_archive_counted(runtime)
-        client = Client(runtime=runtime)
-        message_id = await client.pickup.add("anna", {"n": 1}, key="k")
-        await client.pickup.remove("anna", [message_id])
-        runtime.clock = clock
-        follower = AckFollower(runtime, 0, hear)
+    async with follower_of_a_removal(redis_url, clock, hear) as (follower, message_id):
         await follower.run_once()
         await follower.run_once()
         assert heard == [message_id]
@@ -168,7 +177,6 @@ async def test_a_removal_before_the_reply_is_recorded_as_sent_acknowledges_it(
         await clock.advance(1)
         await follower.run_once()
         assert heard == [message_id, message_id]
-        await client.close()
 
 
 async def test_an_unknown_ack_is_tried_a_few_times_only(redis_url: str) -> None:
@@ -179,18 +187,11 @@ async def test_an_unknown_ack_is_tried_a_few_times_only(redis_url: str) -> None:
         heard.append(removal.ack_id)
         return False
 
-    async with sample_runtime(redis_url) as runtime:
-        await mark_archive_counted(runtime)
-        client = Client(runtime=runtime)
-        message_id = await client.pickup.add("anna", {"n": 1}, key="k")
-        await client.pickup.remove("anna", [message_id])
-        runtime.clock = clock
-        follower = AckFollower(runtime, 0, hear)
+    async with follower_of_a_removal(redis_url, clock, hear) as (follower, message_id):
         for _ in range(10):
             await follower.run_once()
             await clock.advance(0.3)
         assert heard == [message_id] * 3
-        await client.close()
 
 
 async def test_one_process_follows_at_a_time_and_another_after_its_release(redis_url: str) -> None:

@@ -195,7 +195,7 @@ async def _store() -> AsyncIterator[DispatchStore]:
     from angarium.dispatch.store import DispatchStore
 
     async with open_runtime() as runtime:
-        yield DispatchStore(runtime)
+        yield runtime.store(DispatchStore)
 
 
 def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:

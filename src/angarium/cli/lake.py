@@ -292,7 +292,7 @@ async def _send(
 def _to_dispatch(runtime: Runtime) -> Send:
     from angarium.dispatch.store import DispatchStore
 
-    store = DispatchStore(runtime)
+    store = runtime.store(DispatchStore)
 
     async def send(planned: Planned, key: str) -> str:
         return (await store.enqueue(planned.row["fields"].encode(), key)).message_id

@@ -61,7 +61,7 @@ async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
 
     sent, unheard, listeners = 0, 0, 0
     async with _runtime(arguments) as runtime:
-        store = DispatchStore(runtime)
+        store = runtime.store(DispatchStore)
         for chunk in _chunks(arguments, count, store):
             heard_by = await store.publish_all(chunk)
             listeners = heard_by[-1]
@@ -85,7 +85,7 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
     shown: list[Enqueued] = []
     alone = len(arguments) == 1 and count == 1
     async with _runtime(arguments) as runtime:
-        store = DispatchStore(runtime)
+        store = runtime.store(DispatchStore)
         for chunk in _chunks(arguments, count, store):
             enqueued = await store.enqueue_all([(payload, key) for payload in chunk])
             duplicates += sum(each.duplicate for each in enqueued)

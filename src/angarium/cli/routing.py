@@ -86,9 +86,7 @@ def _run(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
 
 async def _asked(ask: Callable[[RoutingStore], Awaitable[T]]) -> T:
     from angarium.cli.runtime import open_runtime
-    from angarium.routing.role_settings import routing_rules
-    from angarium.routing.store import RoutingStore
+    from angarium.routing.role_settings import routing_store
 
     async with open_runtime() as runtime:
-        settings = runtime.settings
-        return await ask(RoutingStore(runtime, routing_rules(settings), settings.limits))
+        return await ask(runtime.store(routing_store))

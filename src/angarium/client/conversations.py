@@ -27,7 +27,7 @@ class ConversationsClient:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
         self._tracing = runtime.tracing
-        self._store = ConversationStore(runtime)
+        self._store = runtime.store(ConversationStore)
         self._operations = ConversationOperations(
             self._store, runtime.settings.group(ConversationsSettings)
         )

@@ -15,7 +15,7 @@ from angarium.runtime.text import check_text
 
 class DispatchClient:
     def __init__(self, runtime: Runtime) -> None:
-        self._store = DispatchStore(runtime)
+        self._store = runtime.store(DispatchStore)
 
     async def publish(self, message: Any) -> int:
         """Returns the number of listening dispatchers. With none, the message is lost."""

@@ -15,6 +15,7 @@ from angarium.conversations.settings import ConversationsSettings
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.deduplicated_add import DeduplicatedAdd, NewMessage, derived_id
 from angarium.pickup.inspection import ConnectionQueue, Inspection
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import DEFAULT_TENANT, StoredMessage, queue_name
 from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore, TakeLimits
@@ -28,7 +29,7 @@ class PickupQueuesClient:
         self._settings = runtime.settings
         repeats_ms = runtime.settings.group(ConversationsSettings).awaited_message_ttl
         self._adds = DeduplicatedAdd(runtime, repeats_ms)
-        self._store = PickupStore(runtime)
+        self._store = runtime.store(PickupStore)
         self._archive: MessageArchive | None = None
         self._opening = asyncio.Lock()
 
@@ -68,7 +69,7 @@ class PickupQueuesClient:
         tenant: str = DEFAULT_TENANT,
     ) -> list[StoredMessage]:
         """Take messages, oldest first. They are delivered again unless removed in time."""
-        limits = self._settings.limits
+        limits = self._settings.limits_of(PickupLimits)
         messages_max = min(limit, limits.pickup_take_messages_max)
         queue = _queue(tenant, connection_id)
         check_text(recipient, "recipient")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from angarium.routing.role_settings import routing_rules
-from angarium.routing.store import KeyState, RoutingStore
+from angarium.routing.role_settings import routing_store
+from angarium.routing.store import KeyState
 from angarium.runtime.errors import InputInvalid, LimitExceeded
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import status_of
@@ -13,7 +13,7 @@ from angarium.runtime.text import check_text
 class RoutingClient:
     def __init__(self, runtime: Runtime) -> None:
         settings = runtime.settings
-        self._store = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._store = runtime.store(routing_store)
         self._bytes_max = settings.limits.http_body_bytes_max
         self._key_bytes_max = settings.limits.id_bytes_max
 

@@ -86,7 +86,7 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
 class ConversationsHttpApi:
     def __init__(self, runtime: Runtime) -> None:
         self._settings = runtime.settings
-        self._store = ConversationStore(runtime)
+        self._store = runtime.store(ConversationStore)
         self._operations = ConversationOperations(
             self._store, runtime.settings.group(ConversationsSettings)
         )

@@ -22,6 +22,7 @@ from angarium.conversations.errors import (
     RetriesEnded,
     error_text,
 )
+from angarium.conversations.limits import ConversationsLimits
 from angarium.conversations.memory_queue import (
     MemoryQueue,
     MemoryQueueLimits,
@@ -99,7 +100,10 @@ class ConversationsInstance(Service):
         self._joined = dict(senders or {})
         self.runtime = runtime
         self._app = app
-        settings, limits = runtime.settings.group(ConversationsSettings), runtime.settings.limits
+        settings, limits = (
+            runtime.settings.group(ConversationsSettings),
+            runtime.settings.limits_of(ConversationsLimits),
+        )
         self._settings = settings
         self._tasks_max = limits.conversation_queue_replies_max
         self._bytes_max = limits.conversation_queue_bytes_max

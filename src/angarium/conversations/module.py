@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from angarium.conversations import keys
+from angarium.conversations.limits import ConversationsLimits
 from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle
 
 CONVERSATIONS = Module(
@@ -13,6 +14,7 @@ CONVERSATIONS = Module(
         for key in keys.KEYS
     ),
     settings="angarium.conversations.settings:ConversationsSettings",
+    limits=ConversationsLimits,
     events=(
         *life_cycle(
             "request",

@@ -12,6 +12,7 @@ import msgspec
 
 from angarium.conversations import keys
 from angarium.conversations.ids import ConversationIds
+from angarium.conversations.limits import ConversationsLimits
 from angarium.conversations.model import MinMessageInfo
 from angarium.conversations.settings import ConversationsSettings
 from angarium.redis.connection import Argument
@@ -26,7 +27,10 @@ def load(name: str) -> Script:
 
 class ScriptCalls:
     def __init__(self, runtime: Runtime, senders: Sequence[str] | None) -> None:
-        settings, limits = runtime.settings.group(ConversationsSettings), runtime.settings.limits
+        settings, limits = (
+            runtime.settings.group(ConversationsSettings),
+            runtime.settings.limits_of(ConversationsLimits),
+        )
         self._runtime = runtime
         self.name = runtime.keyspace.name
         self.ids = ConversationIds(runtime.keyspace, limits.id_bytes_max)

@@ -17,6 +17,7 @@ from angarium.conversations.errors import (
     RequestUnknown,
     WrongConversation,
 )
+from angarium.conversations.limits import ConversationsLimits
 from angarium.conversations.model import CanSend, MinMessageInfo
 from angarium.conversations.queries import ConversationQueries
 from angarium.conversations.script_calls import load
@@ -65,7 +66,7 @@ class ConversationStore(ConversationQueries):
         self.wake_channel = self._calls.wake_channel
         # True while a process of 0.1.0 runs: it does not find replies by their sender.
         self.old_version_runs = False
-        limits = runtime.settings.limits
+        limits = runtime.settings.limits_of(ConversationsLimits)
         self._requests_max = limits.conversation_requests_max
         self._replies_max = limits.conversation_replies_max
         batched = self._calls.batched

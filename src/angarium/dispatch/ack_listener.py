@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from socket import socket
-from typing import cast
 
 from angarium.dispatch import security
+from angarium.dispatch.accepted_connection import AcceptedConnection
 from angarium.dispatch.acknowledgements import AcknowledgementWriter, SendReply
 from angarium.dispatch.errors import FrameInvalid
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.protocol import (
     AcknowledgementsReceived,
@@ -19,7 +20,6 @@ from angarium.dispatch.protocol import (
     ProtocolViolated,
     RejectionReceived,
     SendBytes,
-    encode_error,
 )
 from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime import log
@@ -65,7 +65,7 @@ class AckListener:
 
     @property
     def is_full(self) -> bool:
-        return len(self.connections) >= self._settings.limits.ack_connections_max
+        return len(self.connections) >= self._settings.limits_of(DispatchLimits).ack_connections_max
 
     def acknowledged(self, ids: Sequence[bytes], consumer: str, send_reply: SendReply) -> None:
         for message_id in ids:
@@ -85,29 +85,27 @@ class AckListener:
 
     def _connection(self) -> AckConnection:
         token = security.token(self._settings)
-        bytes_max = self._settings.limits.frame_bytes_max
+        bytes_max = self._settings.limits_of(DispatchLimits).frame_bytes_max
         return AckConnection(self, DispatcherProtocol(bytes_max, token, dials=False))
 
 
-class AckConnection(asyncio.Protocol):
+class AckConnection(AcceptedConnection):
     def __init__(self, listener: AckListener, protocol: DispatcherProtocol) -> None:
+        super().__init__()
         self._listener = listener
         self._protocol = protocol
         self._consumer = "ack port"
-        self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        super().connection_made(transport)
         if self._listener.is_full:
-            self._transport.abort()
+            self.abort()
             return
         self._listener.connections.add(self)
         if not self._protocol.authenticated:
-            loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(security.HANDSHAKE_S_MAX, self._proof_overdue)
+            self._start_deadline()
             self.write(self._protocol.opening())
-        peer = self._transport.get_extra_info("peername")
+        peer = transport.get_extra_info("peername")
         self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
 
     def data_received(self, data: bytes) -> None:
@@ -133,28 +131,5 @@ class AckConnection(asyncio.Protocol):
         if self._protocol.incomplete:
             self._listener.metrics.frames_cut += 1
 
-    def pause_writing(self) -> None:
-        # Close without a reply: the worker has stopped reading.
-        if self._transport is not None:
-            self._transport.abort()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def _proof_overdue(self) -> None:
-        self._close_with_error(security.proof_overdue())
-
-    def _close_with_error(self, error: FrameInvalid) -> None:
+    def _violated(self, error: FrameInvalid) -> None:
         self._listener.violated(error, self._consumer)
-        self.write(encode_error(error))
-        self.close()
-
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None

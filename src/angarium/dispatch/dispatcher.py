@@ -19,6 +19,7 @@ from angarium.dispatch import security
 from angarium.dispatch.ack_listener import AckListener
 from angarium.dispatch.acknowledgements import AcknowledgementWriter
 from angarium.dispatch.epochs import EpochRing, PublishedMessage, digest
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.partition_leader import PartitionLeader, partition_of_digest
 from angarium.dispatch.protocol import RejectionReceived
@@ -85,10 +86,10 @@ def _listen(settings: CommonSettings) -> socket.socket:
 class Dispatcher(Service, WorkerConnectionEvents):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("dispatcher", clock=runtime.clock)
-        settings, limits = runtime.settings, runtime.settings.limits
+        settings, limits = runtime.settings, runtime.settings.limits_of(DispatchLimits)
         self._runtime = runtime
         self._dispatch = settings.group(DispatchSettings)
-        self._store = DispatchStore(runtime)
+        self._store = runtime.store(DispatchStore)
         self.metrics = DispatcherMetrics()
         self._ring = EpochRing(limits.ring_messages_max, limits.ring_bytes_max)
         options = WorkerConnectionOptions(
@@ -126,7 +127,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
         self.spawn("acknowledgements", self._acknowledgements.run)
         self.loop("members", self._join_once, MEMBERS_S, until="stop")
         self.loop("epochs", self._end_epoch_once, EPOCH_S)
-        self.loop("figures", self._report_once, INTERVAL_S, until="stop")
+        self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
         claim_s = self._dispatch.ack_timeout_ms / 1000 / CLAIMS_PER_TIMEOUT
         claim_s = min(max(claim_s, CLAIM_S_MIN), CLAIM_S_MAX)
         for each in self.partitions:
@@ -361,7 +362,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
         now_s = self.clock.monotonic()
         rate = (self.metrics.processed - self._last_processed) / (now_s - self._last_report_s)
         self._last_processed, self._last_report_s = self.metrics.processed, now_s
-        figures = {
+        reported = {
             **asdict(self.metrics),
             "pending": pending,
             "messages_per_s": round(rate, 1),
@@ -371,8 +372,8 @@ class Dispatcher(Service, WorkerConnectionEvents):
             "ring_messages": self._ring.messages,
             "ring_dropped": self._ring.dropped,
         }
-        await self._reporter.report(figures)
+        await self._reporter.report(reported)
         self._ack_listener.warnings.flush()
         self.workers.warnings.flush()
         shown = ("accepted", "processed", "redelivered", "pending", "messages_per_s")
-        self.log.info("figures", **{name: figures[name] for name in shown}, leads=len(led))
+        self.log.info("metrics", **{name: reported[name] for name in shown}, leads=len(led))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from angarium.dispatch import security
+from angarium.dispatch.accepted_connection import AcceptedConnection
 from angarium.dispatch.errors import FrameInvalid
 from angarium.dispatch.frames import DispatchedMessage
 from angarium.dispatch.metrics import WorkerMetrics
@@ -18,7 +19,6 @@ from angarium.dispatch.protocol import (
     ProtocolViolated,
     SendBytes,
     WorkerProtocol,
-    encode_error,
 )
 from angarium.runtime.repeated_warnings import RepeatedWarnings
 from angarium.runtime.settings import CommonSettings
@@ -38,7 +38,7 @@ class DispatcherConnectionEvents:
     ) -> None: ...
 
 
-class DispatcherConnection(asyncio.Protocol):
+class DispatcherConnection(AcceptedConnection):
     def __init__(
         self,
         settings: CommonSettings,
@@ -47,22 +47,20 @@ class DispatcherConnection(asyncio.Protocol):
         metrics: WorkerMetrics,
         warnings: RepeatedWarnings,
     ) -> None:
+        super().__init__()
         token, bytes_max = security.token(settings), settings.limits.frame_bytes_max
         self._protocol = WorkerProtocol(bytes_max, token, hello, dials=False)
         self._events = events
         self._metrics = metrics
         self._warnings = warnings
-        self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(UNREAD_BYTES_MAX)
+        super().connection_made(transport)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(UNREAD_BYTES_MAX)
         if self._protocol.authenticated:
             self._events.on_authenticated(self)
         else:
-            loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(security.HANDSHAKE_S_MAX, self._proof_overdue)
+            self._start_deadline()
             self._events.on_connected(self)
         self.write(self._protocol.opening())
 
@@ -87,31 +85,6 @@ class DispatcherConnection(asyncio.Protocol):
             self._metrics.frames_cut += 1
         self._events.on_disconnected(self)
 
-    def pause_writing(self) -> None:
-        self.abort()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _proof_overdue(self) -> None:
-        self._close_with_error(security.proof_overdue())
-
-    def _close_with_error(self, error: FrameInvalid) -> None:
+    def _violated(self, error: FrameInvalid) -> None:
         self._metrics.protocol_errors += 1
         self._warnings.warn("protocol_error", error.code, code=error.code, problem=str(error))
-        self.write(encode_error(error))
-        self.close()
-
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None

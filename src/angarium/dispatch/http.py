@@ -20,6 +20,7 @@ from angarium.dispatch.dead_letters import (
     page_cursor,
 )
 from angarium.dispatch.gauges import DispatchGauges
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid, LimitExceeded
@@ -79,7 +80,7 @@ class RetriedDeadLetter(msgspec.Struct, frozen=True):
 
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
-    store = DispatchStore(runtime)
+    store = runtime.store(DispatchStore)
     return HttpApi(
         "dispatch", DispatchHttpApi(runtime, store).operations(), DispatchGauges(runtime, store)
     )
@@ -87,7 +88,7 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
 
 class DispatchHttpApi:
     def __init__(self, runtime: Runtime, store: DispatchStore) -> None:
-        self._limits = runtime.settings.limits
+        self._limits = runtime.settings.limits_of(DispatchLimits)
         self._store = store
         self._dead_letters = DispatchDeadLetters(store)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from angarium.dispatch import keys
+from angarium.dispatch.limits import DispatchLimits
 from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, other_events
 
 DISPATCH = Module(
@@ -24,6 +25,7 @@ DISPATCH = Module(
         KeyName(keys.LEADER_LOCK_TERM, "lock", ":term"),
     ),
     settings="angarium.dispatch.settings:DispatchSettings",
+    limits=DispatchLimits,
     events=(
         *life_cycle(
             "message",

@@ -78,7 +78,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self._runtime = runtime
         self._handler = handler
         self._is_async = handler.is_async
-        self._store = DispatchStore(runtime)
+        self._store = runtime.store(DispatchStore)
         self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
         self._window = int(handler.options.get("window", settings.worker_window))
         self._caller = Caller(1 if self._is_async else self._concurrency)
@@ -116,7 +116,7 @@ class Worker(Service, DispatcherConnectionEvents):
         # still finish here.
         beat_s = self._runtime.settings.group(DispatchSettings).heartbeat_ms / 1000
         self.loop("beats", self._beat_once, beat_s, until="stop")
-        self.loop("figures", self._report_once, INTERVAL_S, until="stop")
+        self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
         await self._join_once()
 
     async def on_quiet(self) -> None:
@@ -293,13 +293,13 @@ class Worker(Service, DispatcherConnectionEvents):
             connection.write(encode_heartbeat())
 
     async def _report_once(self) -> None:
-        figures: Mapping[str, float] = {
+        reported: Mapping[str, float] = {
             **asdict(self.metrics),
             "in_hand": len(self._unfinished),
             "dispatchers": self.dispatchers,
         }
-        await self._reporter.report(figures)
-        self.log.info("figures", **figures)
+        await self._reporter.report(reported)
+        self.log.info("metrics", **reported)
         self.warnings.flush()
 
 

@@ -56,7 +56,7 @@ class LakeService(Service):
 
     async def on_start(self) -> None:
         self.spawn("spark", self._run)
-        self.loop("figures", self._tell, process_report.INTERVAL_S)
+        self.loop("metrics", self._tell, process_report.INTERVAL_S)
 
     async def on_stop(self) -> None:
         await self._end_child()

@@ -132,7 +132,7 @@ class Lake:
         if found is None:
             raise LakeEmpty(
                 f"there is no table '{name}' in {self.url} yet; run `angarium lake run --once` "
-                "once something has happened, or set ANGARIUM_LAKE_URL"
+                "once something has happened in the modules, or set ANGARIUM_LAKE_URL"
             )
         return found
 

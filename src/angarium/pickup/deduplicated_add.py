@@ -16,6 +16,7 @@ import msgspec
 
 from angarium.pickup import keys
 from angarium.pickup.errors import QueueFull
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import (
     DEFAULT_TENANT,
     DERIVED_ID_PREFIX,
@@ -73,7 +74,7 @@ def is_derived_id(message_id: str) -> bool:
 class DeduplicatedAdd:
     def __init__(self, runtime: Runtime, remembered_ms: int = REMEMBERED_MS) -> None:
         """A repeat within `remembered_ms` adds nothing."""
-        settings, limits = runtime.settings, runtime.settings.limits
+        settings, limits = runtime.settings, runtime.settings.limits_of(PickupLimits)
         self._keys = QueueKeys(runtime)
         self._payload_bytes_max = limits.frame_bytes_max
         self._payload_levels_max = limits.pickup_payload_levels_max

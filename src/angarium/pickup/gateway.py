@@ -148,7 +148,7 @@ class Gateway(Service):
             self.loop(f"sweep-{partition}", Sweeper(self.store, partition).run_once, SWEEP_S)
         if settings.push_url is not None or settings.push_sender or settings.push_allowed:
             self.loop("push", self.pushes.run_once, PUSH_S)
-        self.loop("figures", self._report, INTERVAL_S)
+        self.loop("metrics", self._report, INTERVAL_S)
 
     async def on_quiet(self) -> None:
         self.rpc.quiet = True
@@ -303,11 +303,11 @@ class Gateway(Service):
             "pushes_sent": self.pushes.sent,
             "pushes_failed": self.pushes.failed,
         }
-        self.log.info("figures", **metrics)
+        self.log.info("metrics", **metrics)
         try:
             await self._reporter.report(metrics)
         except (RedisUnavailable, OutcomeUnknown) as error:
-            self.log.warning("figures_not_reported", error=repr(error))
+            self.log.warning("metrics_not_reported", error=repr(error))
 
 
 def _quiet_logger() -> logging.Logger:

@@ -16,6 +16,7 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
+from angarium.runtime.tenants import by_query
 
 TENANT = Parameter("tenant", description="The connection's tenant; `default` without tenants.")
 RECIPIENT = Parameter("recipient", description="Only messages of this recipient DID.")
@@ -41,7 +42,7 @@ class _InspectionService(Service):
             if self._inspection is None:
                 settings = self._runtime.settings
                 self._archive = await MessageArchive.open(settings.database_url, settings.prefix)
-                self._inspection = Inspection(PickupStore(self._runtime), self._archive)
+                self._inspection = Inspection(self._runtime.store(PickupStore), self._archive)
             return self._inspection
 
     async def on_close(self) -> None:
@@ -81,11 +82,12 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
                 "GET", path, "pickup_connection",
                 "The queue and the live session of a connection.", show,
                 answers={200: ConnectionQueue}, parameters=(CONNECTION, TENANT),
+                tenant=by_query("tenant"),
             ),
             Operation(
                 "DELETE", path, "pickup_drain", "Remove every message of a connection.", drain,
                 answers={200: DrainResult}, parameters=(CONNECTION, TENANT, RECIPIENT),
-                scope="write",
+                scope="write", tenant=by_query("tenant"),
             ),
         ),
         service=service,

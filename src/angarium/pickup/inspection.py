@@ -113,6 +113,6 @@ class Inspection:
 async def inspection(runtime: Runtime) -> AsyncIterator[Inspection]:
     archive = await MessageArchive.open(runtime.settings.database_url, runtime.settings.prefix)
     try:
-        yield Inspection(PickupStore(runtime), archive)
+        yield Inspection(runtime.store(PickupStore), archive)
     finally:
         await archive.close()

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import PushToken, check_id
 from angarium.pickup.payload import DETAIL_CHARS_MAX, check_payload
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from angarium.runtime.limits import Limits
 
 EVENTS = ("messagesReceived", "messageReceived")
 # The answer repeats every name, so many names would make a large answer.
@@ -87,7 +87,7 @@ _DECODERS = {
 }
 
 
-def read(kind: Any, params: bytes, limits: Limits) -> Any:
+def read(kind: Any, params: bytes, limits: PickupLimits) -> Any:
     """The params as `kind`; the connection is checked."""
     if params[:1] != b"{":
         raise InputInvalid("params must be an object")
@@ -99,7 +99,7 @@ def read(kind: Any, params: bytes, limits: Limits) -> Any:
     return value
 
 
-def read_take(params: bytes, limits: Limits) -> TakeParams:
+def read_take(params: bytes, limits: PickupLimits) -> TakeParams:
     take: TakeParams = read(TakeParams, params, limits)
     if take.did:
         check_id("recipientDid", take.did, limits.id_bytes_max)
@@ -109,7 +109,7 @@ def read_take(params: bytes, limits: Limits) -> TakeParams:
     return take
 
 
-def read_add(params: bytes, limits: Limits) -> AddParams:
+def read_add(params: bytes, limits: PickupLimits) -> AddParams:
     add: AddParams = read(AddParams, params, limits)
     dids = add.dids
     if not dids:
@@ -128,7 +128,7 @@ def read_add(params: bytes, limits: Limits) -> AddParams:
     return add
 
 
-def read_remove(params: bytes, limits: Limits) -> RemoveParams:
+def read_remove(params: bytes, limits: PickupLimits) -> RemoveParams:
     remove: RemoveParams = read(RemoveParams, params, limits)
     ids = remove.message_ids
     if b'"messageIds"' not in params:
@@ -140,7 +140,7 @@ def read_remove(params: bytes, limits: Limits) -> RemoveParams:
     return remove
 
 
-def read_recipient(params: bytes, limits: Limits, *, needs_did: bool) -> RecipientParams:
+def read_recipient(params: bytes, limits: PickupLimits, *, needs_did: bool) -> RecipientParams:
     value: RecipientParams = read(RecipientParams, params, limits)
     if value.did:
         check_id("recipientDid", value.did, limits.id_bytes_max)
@@ -149,7 +149,7 @@ def read_recipient(params: bytes, limits: Limits, *, needs_did: bool) -> Recipie
     return value
 
 
-def read_session(params: bytes, limits: Limits, *, needs_id: bool) -> SessionParams:
+def read_session(params: bytes, limits: PickupLimits, *, needs_id: bool) -> SessionParams:
     session: SessionParams = read(SessionParams, params, limits)
     if session.session_id is not None:
         check_id("sessionId", session.session_id, limits.id_bytes_max)

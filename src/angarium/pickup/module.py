@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from angarium.pickup import keys
+from angarium.pickup.limits import PickupLimits
 from angarium.runtime.module import Module, Rate, Role, life_cycle, other_events
 
 PICKUP = Module(
     "pickup",
     keys=keys.KEYS,
     settings="angarium.pickup.settings:PickupSettings",
+    limits=PickupLimits,
     events=(
         *life_cycle(
             "message",

@@ -30,6 +30,7 @@ from angarium.pickup.errors import (
     SessionsExceeded,
 )
 from angarium.pickup.jsonrpc import Call, Refusal, parse
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.live_sessions import LiveSessions
 from angarium.pickup.model import StoredMessage, connection_of, queue_name
 from angarium.pickup.push import PushWorker
@@ -39,7 +40,6 @@ from angarium.pickup.take_handler import TakeHandler, fetch_bytes
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, OutcomeUnknown
 from angarium.runtime.ids import time_ordered_id
-from angarium.runtime.limits import Limits
 from angarium.runtime.scripts import status_of
 
 TRUE, FALSE = b"true", b"false"
@@ -61,7 +61,7 @@ class RpcHandler:
         self._pushes = pushes
         self._access = access
         self._spawn = spawn
-        self._limits: Limits = store.runtime.settings.limits
+        self._limits: PickupLimits = store.runtime.settings.limits_of(PickupLimits)
         self._loop = asyncio.get_running_loop()
         self._tracing = store.runtime.tracing
         self._log = log.logger("angarium.pickup")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from angarium.pickup import keys
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.move_store import MoveStore
 from angarium.pickup.push_store import PushStore
 from angarium.pickup.queue_keys import QueueKeys
@@ -104,7 +105,10 @@ class PickupStore:
         self.sessions = SessionStore(runtime, names)
         self.pushes = PushStore(runtime, names)
         self.moves = MoveStore(runtime, names)
-        settings, limits = runtime.settings.group(PickupSettings), runtime.settings.limits
+        settings, limits = (
+            runtime.settings.group(PickupSettings),
+            runtime.settings.limits_of(PickupLimits),
+        )
         self._threshold_ms = settings.threshold_timestamp
         self._sending_ms = settings.sending_ms
         window = limits.pickup_sending_messages_max

@@ -20,18 +20,18 @@ from angarium.pickup.answers import RpcAnswer
 from angarium.pickup.budget import ByteBudget
 from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.errors import AnswersExceeded
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import encode_message, queue_name
 from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import ANY_BYTES, PULL_BYTES_MAX, TakeLimits
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError, Overloaded
-from angarium.runtime.limits import Limits
 
 # Shorter than the usual time-out of a caller, so that the caller still waits for the answer.
 WAIT_S_MAX = 20.0
 
 
-def fetch_bytes(limits: Limits) -> int:
+def fetch_bytes(limits: PickupLimits) -> int:
     """Bytes to reserve for one fetch, before its size is known."""
     return max(PULL_BYTES_MAX, limits.pickup_message_bytes_max)
 
@@ -68,7 +68,7 @@ class TakeHandler:
     def __init__(
         self,
         queues: PickupQueues,
-        limits: Limits,
+        limits: PickupLimits,
         spawn: Callable[[Coroutine[Any, Any, object]], None],
         removed: Callable[[Sequence[str], int], None],
     ) -> None:

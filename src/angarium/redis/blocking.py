@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
@@ -65,7 +66,7 @@ class BlockingRedis(AbstractContextManager["BlockingRedis"]):
 
     def close(self) -> None:
         if not self._loop.is_closed() and os.getpid() == self._process:
-            self._loop.run_until_complete(self._redis.close())
+            self._finished(self._redis.close())
             self._loop.close()
 
     def __enter__(self) -> Self:
@@ -83,7 +84,16 @@ class BlockingRedis(AbstractContextManager["BlockingRedis"]):
             work.close()
             raise AngariumError("this client was made before a fork; make one in each process")
         try:
-            return self._loop.run_until_complete(work)
+            return self._finished(work)
         except RedisUnavailable as error:
             waited = f"waited {self._options.unavailable_timeout_s:.0f} s"
             raise RedisUnavailable(f"{error} ({waited})") from error
+
+    def _finished(self, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop.run_until_complete(work)
+        # The caller's thread runs another event loop, which a second one can't run inside.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self._loop.run_until_complete, work).result()

@@ -37,9 +37,9 @@ from angarium.redis.subscription import Subscription
 from angarium.redis.topology import SentinelLocator, Single, Topology, always_at
 from angarium.redis.url import parse_redis_url
 
-# Replies that say «not now, nothing was done».
+# Replies that say "not now": nothing was done.
 TRANSIENT = frozenset(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED"))
-# Replies that say «not here, nothing was done».
+# Replies that say "not here": nothing was done.
 REDIRECTIONS = frozenset(("MOVED", "ASK", "READONLY"))
 REFUSALS = TRANSIENT | REDIRECTIONS
 # Beyond the time a blocking read asks the server to wait: after this the connection is dead.

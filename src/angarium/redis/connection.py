@@ -318,9 +318,9 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and self._transport.is_closing()
 
     def unmatched(self, problem: str) -> bool:
-        """Wrong data is never handed out: whoever waits is told that the outcome is unknown."""
+        """Close the connection: every waiting caller gets `OutcomeUnknown`, never wrong data."""
         if self._closing():
-            return False  # told already
+            return False  # reported already
         waiting = sum(not isinstance(each, bytes) for each in self._in_flight)
         waiting += len(self._unverified)
         log.error(

@@ -1,4 +1,4 @@
-"""What a Redis client has to be told. The only configuration that this package reads."""
+"""The options of a Redis client: the only configuration that this package reads."""
 
 from __future__ import annotations
 

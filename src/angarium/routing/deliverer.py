@@ -21,6 +21,7 @@ from angarium.routing import items
 from angarium.routing.consumer import RoutingPass
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.host_limiter import HostLimiter
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.outbound_store import (
     TAKE_BYTES_MAX,
     DeliveryLease,
@@ -78,8 +79,8 @@ class Deliverer(Service):
         self._runtime = runtime
         routing = runtime.settings.group(RoutingSettings)
         self._store = OutboundStore(runtime, routing.layout.value, routing.delivery_timeout_ms)
-        self._deliveries_max = runtime.settings.limits.deliveries_max
-        self._bytes_max = runtime.settings.limits.deliveries_bytes_max
+        self._deliveries_max = runtime.settings.limits_of(RoutingLimits).deliveries_max
+        self._bytes_max = runtime.settings.limits_of(RoutingLimits).deliveries_bytes_max
         self._work: asyncio.Queue[_Delivery] = asyncio.Queue()
         self._limiter: HostLimiter[_Delivery] = HostLimiter()
         self._has_work = [True] * self._store.partitions  # per partition: worth a look
@@ -317,7 +318,7 @@ class Deliverer(Service):
         }
         self._reported = delivered
         await self._reporter.report(metrics)
-        self.log.info("figures", **metrics)
+        self.log.info("metrics", **metrics)
 
 
 def _headers_of(item: items.OutboundItem) -> dict[str, str]:

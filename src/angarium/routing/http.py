@@ -11,9 +11,9 @@ from starlette.responses import Response
 from angarium.routing.envelope import decode_base64url
 from angarium.routing.listing_store import RoutingListing
 from angarium.routing.outbound_store import OutboundStore
-from angarium.routing.role_settings import routing_rules
+from angarium.routing.role_settings import routing_store
 from angarium.routing.settings import RoutingSettings
-from angarium.routing.store import KeyState, RoutingInstance, RoutingStore, StoredDeadLetter
+from angarium.routing.store import KeyState, RoutingInstance, StoredDeadLetter
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import Conflict, InputInvalid, NotFound
 from angarium.runtime.http_api import (
@@ -93,7 +93,7 @@ class RoutingHttpApi:
         settings = runtime.settings
         self._limits = settings.limits
         self._allow_private = settings.allow_private_addresses
-        self._store = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._store = runtime.store(routing_store)
         self._outbound = OutboundStore(runtime, settings.group(RoutingSettings).layout.value)
         self._listing = RoutingListing(runtime)
 

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.items import InboundMessage
-from angarium.routing.role_settings import check_layout, routing_rules
+from angarium.routing.limits import RoutingLimits
+from angarium.routing.role_settings import check_layout, routing_store
 from angarium.routing.settings import RoutingSettings
-from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium, Caller
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
@@ -38,9 +38,9 @@ class Inbox(InstanceConsumer):
             stale_after_ms=routing.stale_after_ms,
             handlers=routing.inbox_handlers,
             attempts_max=routing.inbox_attempts,
-            keys_max=settings.limits.inbox_keys_max,
+            keys_max=settings.limits_of(RoutingLimits).inbox_keys_max,
         )
-        store = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        store = runtime.store(routing_store)
         handler = app.handler("inbox", "inbox")
         self._caller = Caller(routing.inbox_handlers)
         # An async function is awaited directly: one call less for each message.
@@ -77,4 +77,4 @@ class Inbox(InstanceConsumer):
         }
         self._reported = now.handled
         await self._reporter.report(metrics)
-        self.log.info("figures", **metrics)
+        self.log.info("metrics", **metrics)

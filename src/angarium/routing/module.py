@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from angarium.routing import keys
+from angarium.routing.limits import RoutingLimits
 from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, other_events
 
 ROUTING = Module(
@@ -14,6 +15,7 @@ ROUTING = Module(
         if key.name.startswith(keys.TOPIC_PREFIX)
     ),
     settings="angarium.routing.settings:RoutingSettings",
+    limits=RoutingLimits,
     events=(
         *life_cycle("inbound", accept="accepted", end={"delivered": "handled", "dead": "dead"}),
         *life_cycle(

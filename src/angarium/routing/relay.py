@@ -19,13 +19,13 @@ from angarium.routing.envelope import read_envelope
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.flow_control import SOCKET_BYTES, FlowControl
 from angarium.routing.items import DirectResponse, decode_response
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.pending_calls import PendingCalls
 from angarium.routing.relay_http import HttpConnection
 from angarium.routing.relay_ws import WsConnection, listener_of
-from angarium.routing.role_settings import check_layout, routing_rules, server_tls
+from angarium.routing.role_settings import check_layout, routing_store, server_tls
 from angarium.routing.settings import RoutingSettings
 from angarium.routing.status import RoleStatus, StatusServer, check_status_port
-from angarium.routing.store import RoutingStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
@@ -64,7 +64,7 @@ class RelayIntake:
     """Accepts the messages of one listener and queues them."""
 
     def __init__(self, relay: Relay, transport: str) -> None:
-        limits = relay.runtime.settings.limits
+        limits = relay.runtime.settings.limits_of(RoutingLimits)
         self.body_bytes_max = limits.http_body_bytes_max
         self.connection_messages_max = limits.relay_connection_messages_max
         self.connection_bytes_max = limits.relay_connection_bytes_max
@@ -136,11 +136,12 @@ class Relay(Service):
         settings = runtime.settings.group(RoutingSettings)
         self.runtime = runtime
         self.loop_ = asyncio.get_running_loop()
-        self.store = RoutingStore(runtime, routing_rules(runtime.settings), runtime.settings.limits)
+        limits = runtime.settings.limits_of(RoutingLimits)
+        self.store = runtime.store(routing_store)
         self.calls = PendingCalls(
-            settings.direct_response_timeout_ms / 1000, runtime.settings.limits.relay_callers_max
+            settings.direct_response_timeout_ms / 1000, limits.relay_callers_max
         )
-        self.flow = FlowControl(runtime.settings.limits.relay_bytes_max)
+        self.flow = FlowControl(limits.relay_bytes_max)
         self.status = RoleStatus(runtime, lambda: self.ready)
         self.queued = 0
         self._reported = 0
@@ -249,4 +250,4 @@ class Relay(Service):
         }
         self._reported = self.queued
         await self._reporter.report(metrics)
-        self.log.info("figures", **metrics)
+        self.log.info("metrics", **metrics)

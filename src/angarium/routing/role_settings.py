@@ -5,8 +5,9 @@ from __future__ import annotations
 import ssl
 
 from angarium.routing.settings import Layout, RoutingSettings
-from angarium.routing.store import RoutingRules
+from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import CommonSettings
 
 
@@ -15,6 +16,11 @@ def routing_rules(settings: CommonSettings) -> RoutingRules:
         layout=settings.group(RoutingSettings).layout.value,
         stale_after_ms=settings.group(RoutingSettings).stale_after_ms,
     )
+
+
+def routing_store(runtime: Runtime) -> RoutingStore:
+    """The store by the settings, for `Runtime.store`."""
+    return RoutingStore(runtime, routing_rules(runtime.settings))
 
 
 def check_layout(settings: CommonSettings) -> None:

@@ -19,7 +19,6 @@ from angarium.routing.errors import InstancesFull, RecipientUnknown
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
 from angarium.runtime.ids import time_ordered_id
 from angarium.runtime.key import Key
-from angarium.runtime.limits import Limits
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
 
@@ -129,10 +128,10 @@ class FinishedKey:
 
 
 class RoutingStore:
-    def __init__(self, runtime: Runtime, rules: RoutingRules, limits: Limits) -> None:
+    def __init__(self, runtime: Runtime, rules: RoutingRules) -> None:
         self._runtime = runtime
         self._rules = rules
-        self._bytes_max = limits.batch_bytes_max
+        self._bytes_max = runtime.options.limits.batch_bytes_max
         self.partitions = runtime.keyspace.partitions
         self.acapy = rules.layout == ACAPY
         self._maps = [self._names(MAPS, number) for number in range(self.partitions)]

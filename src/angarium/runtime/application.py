@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from angarium.runtime.errors import SettingInvalid
+from angarium.runtime.retry_policy import DEFAULT_POLICY, BackoffKind, ErrorTypes, RetryPolicy
 
 Kind = Literal["worker", "step", "reply_sender", "inbox", "table", "stream"]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,6 +32,7 @@ class Handler:
     name: str
     function: Callable[..., Any]
     options: Mapping[str, Any]
+    retry: RetryPolicy = DEFAULT_POLICY
 
     @property
     def is_async(self) -> bool:
@@ -49,24 +51,48 @@ class Angarium:
         self._handlers: dict[tuple[Kind, str], Handler] = {}
 
     def worker(
-        self, *, concurrency: int | None = None, window: int | None = None
+        self,
+        *,
+        concurrency: int | None = None,
+        window: int | None = None,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
     ) -> Callable[[Function], Function]:
         """Process messages of the dispatch module. The function returns a dict or None."""
-        return self._adder("worker", "worker", concurrency=concurrency, window=window)
+        policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
+        options = {"concurrency": concurrency, "window": window}
+        return self._adder("worker", "worker", policy, **options)
 
     def step(
-        self, step_type: str, *, timeout_s: float | None = None
+        self,
+        step_type: str,
+        *,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
     ) -> Callable[[Function], Function]:
         """Run steps of this type in the transactions module."""
-        return self._adder("step", step_type, timeout_s=timeout_s)
+        policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
+        return self._adder("step", step_type, policy)
 
     def reply_sender(self, name: str = "default") -> Callable[[Function], Function]:
         """Send replies of the conversations module."""
         return self._adder("reply_sender", name)
 
-    def inbox(self) -> Callable[[Function], Function]:
+    def inbox(
+        self,
+        *,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
+    ) -> Callable[[Function], Function]:
         """Handle messages that the routing module delivers to this instance."""
-        return self._adder("inbox", "inbox")
+        policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
+        return self._adder("inbox", "inbox", policy)
 
     def table(self, name: str, *, of: str) -> Callable[[Function], Function]:
         """Make a table of the lake: a DataFrame of the new rows of table `of` in, rows out."""
@@ -103,7 +129,9 @@ class Angarium:
             raise SettingInvalid("ANGARIUM_APP", problem, "leave one of them")
         return next(iter(found.values()))
 
-    def _adder(self, kind: Kind, name: str, **options: Any) -> Callable[[Function], Function]:
+    def _adder(
+        self, kind: Kind, name: str, retry: RetryPolicy = DEFAULT_POLICY, **options: Any
+    ) -> Callable[[Function], Function]:
         if not isinstance(name, str):
             # `@app.step` without parentheses would replace the function, which would never run.
             raise TypeError(f"@app.{kind} needs parentheses: @app.{kind}(…)")
@@ -114,10 +142,14 @@ class Angarium:
             if (kind, name) in self._handlers:
                 raise ValueError(f"@app.{kind} {name!r} is registered twice")
             given = {key: value for key, value in options.items() if value is not None}
-            self._handlers[kind, name] = Handler(kind, name, function, given)
+            self._handlers[kind, name] = Handler(kind, name, function, given, retry)
             return function
 
         return add
+
+
+class HandlerExit(RuntimeError):
+    """A user's function raised what ends a process or a task; only its own call has failed."""
 
 
 class Caller:
@@ -132,25 +164,40 @@ class Caller:
 
     async def call(self, handler: Handler, *args: Any) -> Any:
         if handler.is_async:
-            return await handler.function(*args)
+            return await _awaited(handler.function, args)
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()  # logs of the function contain its trace id
         result = await loop.run_in_executor(
             self._threads, context.run, _call, handler.function, args
         )
-        return await result if inspect.isawaitable(result) else result
+        return await _awaited(lambda: result, ()) if inspect.isawaitable(result) else result
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+async def _awaited(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return await function(*args)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise HandlerExit(f"the function raised {error!r}") from error
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise HandlerExit(f"the function raised {error!r}") from error
+
+
 def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
-    except (StopIteration, GeneratorExit) as error:
-        # A future refuses StopIteration, so its caller would wait for ever. GeneratorExit would end
-        # the task that awaits, and with it its task group.
-        raise RuntimeError(f"the function raised {type(error).__name__}") from error
+    except StopIteration as error:
+        # A future refuses StopIteration, so its caller would wait for ever.
+        raise HandlerExit(f"the function raised {error!r}") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise HandlerExit(f"the function raised {error!r}") from error
 
 
 def load_application(path: str) -> Angarium:

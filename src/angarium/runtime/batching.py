@@ -50,30 +50,29 @@ def joined(
 class BytesUnanswered:
     """Counts the bytes of all items without an answer, for all batchers of a process."""
 
-    __slots__ = ("_bytes_max", "count")
+    __slots__ = ("bytes_max", "count")
 
     def __init__(self, limits: Limits) -> None:
-        self._bytes_max = limits.batch_waiting_bytes_max
+        self.bytes_max = limits.batch_waiting_bytes_max
         self.count = 0
-
-    def add(self, size_bytes: int) -> None:
-        # An item larger than the limit is accepted when nothing else is unanswered. An item
-        # without a payload is always accepted: such calls often free the bytes.
-        if self.count and self.count + size_bytes > self._bytes_max:
-            raise Overloaded("batch_waiting_bytes_max", self._bytes_max)
-        self.count += size_bytes
 
 
 class _PartitionQueue(Generic[Item, Result]):
-    """The waiting items of one partition, and the orders in flight: one set for each batch."""
+    """The waiting items of one partition, and the orders in flight: one set for each batch.
 
-    __slots__ = ("in_flight", "number", "scheduled", "waiting")
+    `bytes` and `ordered` are sums over the waiting items: their bytes with the answers, and how
+    many of them have an order.
+    """
+
+    __slots__ = ("bytes", "in_flight", "number", "ordered", "scheduled", "waiting")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.waiting: deque[_Waiting[Item, Result]] = deque()
         self.in_flight: list[set[Hashable]] = []
         self.scheduled = False
+        self.bytes = 0
+        self.ordered = 0
 
 
 class _PartitionQueues(dict[int, _PartitionQueue[Item, Result]]):
@@ -129,10 +128,19 @@ class Batcher(Generic[Item, Result]):
         if self._waiting >= self._waiting_max:
             raise Overloaded("batch_waiting_items_max", self._waiting_max)
         if size_bytes:
-            self._unanswered.add(size_bytes)
+            # An item larger than the limit is accepted when nothing else is unanswered. An item
+            # without a payload is always accepted: such calls often free the bytes.
+            unanswered = self._unanswered
+            if unanswered.count and unanswered.count + size_bytes > unanswered.bytes_max:
+                raise Overloaded("batch_waiting_bytes_max", unanswered.bytes_max)
+            unanswered.count += size_bytes
         future: asyncio.Future[Result] = self._loop.create_future()
         queue = self._queues[partition]
-        queue.waiting.append((item, order, size_bytes, size_bytes + answer_bytes, future))
+        batch_bytes = size_bytes + answer_bytes
+        queue.waiting.append((item, order, size_bytes, batch_bytes, future))
+        queue.bytes += batch_bytes
+        if order is not None:
+            queue.ordered += 1
         self._waiting += 1
         if not queue.scheduled and len(queue.in_flight) < IN_FLIGHT_MAX:
             # In the next turn of the loop, so that all calls of this turn share a batch.
@@ -180,6 +188,8 @@ class Batcher(Generic[Item, Result]):
         waiting, items_max = queue.waiting, self._items_max
         if not queue.in_flight and len(waiting) >= SPLIT_ITEMS_MIN:
             items_max = min(items_max, (len(waiting) + 1) // 2)
+        if not queue.ordered and queue.bytes <= self._bytes_max:
+            return self._first_items(queue, items_max), set()
         orders_in_flight = queue.in_flight[0] if queue.in_flight else ()
         batch: list[_Waiting[Item, Result]] = []
         deferred: list[_Waiting[Item, Result]] = []
@@ -192,19 +202,35 @@ class Batcher(Generic[Item, Result]):
             if batch and size_bytes + item_bytes > self._bytes_max:
                 break
             waiting.popleft()
-            if future.done():
-                self._waiting -= 1
-                self._unanswered.count -= unanswered_bytes
-            elif order is not None and order in orders_in_flight:
+            if order is not None and order in orders_in_flight and not future.done():
                 deferred.append(entry)
-            else:
-                batch.append(entry)
-                size_bytes += item_bytes
-                if order is not None:
-                    orders.add(order)
-        self._waiting -= len(batch)
+                continue
+            self._waiting -= 1
+            queue.bytes -= item_bytes
+            if order is not None:
+                queue.ordered -= 1
+            if future.done():
+                self._unanswered.count -= unanswered_bytes
+                continue
+            batch.append(entry)
+            size_bytes += item_bytes
+            if order is not None:
+                orders.add(order)
         waiting.extendleft(reversed(deferred))
         return batch, orders
+
+    def _first_items(
+        self, queue: _PartitionQueue[Item, Result], items_max: int
+    ) -> list[_Waiting[Item, Result]]:
+        """The common case: no item has an order, and all of them fit into one batch's bytes."""
+        waiting = queue.waiting
+        taken = [waiting.popleft() for _ in range(min(items_max, len(waiting)))]
+        self._waiting -= len(taken)
+        queue.bytes -= sum([entry[3] for entry in taken])
+        batch = [entry for entry in taken if not entry[4].done()]
+        if len(batch) < len(taken):
+            self._unanswered.count -= sum(entry[2] for entry in taken if entry[4].done())
+        return batch
 
     async def _results(self, partition: int, items: list[Item]) -> Sequence[Result | Exception]:
         """One result per item, in order. An error of the call is the result of every item."""

@@ -15,6 +15,7 @@
     ├── LeaseLost                 a newer term exists: the old holder may write nothing
     ├── InputInvalid              an input can't be decoded or breaks a rule: nothing was changed
     │   └── CommandInvalid        an argument can't be encoded for Redis: nothing was sent
+    ├── Forbidden                 the caller may not do this
     ├── NotFound                  there is nothing with that id
     └── Conflict                  its state does not allow the operation
 
@@ -47,6 +48,7 @@ __all__ = [
     "CommandInvalid",
     "Conflict",
     "DatabaseUnavailable",
+    "Forbidden",
     "InputInvalid",
     "LayoutMismatch",
     "LeaseLost",
@@ -71,6 +73,11 @@ class LayoutMismatch(SettingInvalid):
 class DatabaseUnavailable(AngariumError):
     code = "database_unavailable"
     http_status = 503
+
+
+class Forbidden(AngariumError):
+    code = "forbidden"
+    http_status = 403
 
 
 class NotDurable(AngariumError):

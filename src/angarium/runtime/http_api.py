@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.runtime.service import Service
+from angarium.runtime.tenants import TenantRule, all_tenants
 from angarium.runtime.trace import TRACEPARENT, read_traceparent
 
 Body = TypeVar("Body")
@@ -69,6 +70,7 @@ class Operation:
     parameters: Sequence[Parameter] = ()
     scope: str = "read"
     content: str = JSON
+    tenant: TenantRule = all_tenants
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
 """The manifest of a module: everything that other code needs to know about it.
 
-A module declares in its `module.py` which keys, settings, events, roles, rates and HTTP operations
-it has. Server, access, dashboard, `top`, the lake's catalogue and the generated pages read the
-manifests; there is no other list. Settings, services and HTTP are slow to import, so a manifest
-contains their paths and they are imported when they are used.
+A module declares in its `module.py` which keys, settings, limits, events, roles, rates and HTTP
+operations it has. Server, access, dashboard, `top`, the lake's catalogue and the generated pages
+read the manifests; there is no other list. Settings, services and HTTP are slow to import, so a
+manifest contains their paths and they are imported when they are used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Literal
 
 from angarium.runtime.key import Key
+from angarium.runtime.limits import Limits
 
 Functions = Literal["worker", "step", "inbox"]
 
@@ -127,6 +128,7 @@ class Module:
     key_names: tuple[KeyName, ...] = ()
     settings: str = ""
     """Path of the class of its settings: `angarium.dispatch.settings:DispatchSettings`."""
+    limits: type[Limits] = Limits
     events: tuple[EventType, ...] = ()
     ids_once: tuple[str, ...] = ()
     """Accounts whose ids are accepted only once; in other accounts an id may be accepted again."""

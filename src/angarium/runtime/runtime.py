@@ -14,7 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
@@ -28,11 +28,12 @@ from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
 from angarium.runtime.limits import Limits
 from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.tracing import Tracing, open_tracing
-from angarium.runtime.transition import Item, Transition
+from angarium.runtime.transition import BoundTransition, Item, Transition
 
 if TYPE_CHECKING:
     from angarium.runtime.settings import CommonSettings
 
+Store = TypeVar("Store")
 CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
 # The server reports the state of the write when this time is over. The connection's own time-out
 # must be longer, or the report would be lost.
@@ -95,6 +96,8 @@ class Runtime:
             for p in range(self.keyspace.partitions)
         ]
         self._batchers: list[Batcher[Any, Any]] = []
+        self._transitions: dict[Transition[Any], BoundTransition[Any]] = {}
+        self._stores: dict[Callable[[Runtime], Any], Any] = {}
         self._unanswered = BytesUnanswered(options.limits)
 
     @property
@@ -139,6 +142,13 @@ class Runtime:
         durability, journal = self.options.redis.durability, self.options.journal_bytes_max
         pairs = ("durability", durability, "journal_bytes_max", journal)
         await self.redis.call("HSET", name, *pairs, key=name)
+
+    def store(self, kind: Callable[[Runtime], Store]) -> Store:
+        """The module's store on this runtime. All callers share it, and so its batches."""
+        found = self._stores.get(kind)
+        if found is None:
+            found = self._stores[kind] = kind(self)
+        return cast(Store, found)
 
     async def run(
         self,
@@ -190,13 +200,9 @@ class Runtime:
         durable: bool = True,
     ) -> Any:
         """One call of a declared transition: its reply, or one for each item."""
-        names = transition.names(self.keyspace, partition, args)
-        values = transition.values(self.keyspace, args)
-        if transition.item is not None:
-            names_of = transition.item_names(self.keyspace)
-            entries = [(names_of(partition, item), item) for item in items]
-            names, values = joined(names, values, entries)
-        reply = await self.run(transition.script, partition, names, values, durable=durable)
+        bound = self._bound(transition)
+        names, values = bound.call(partition, args, items)
+        reply = await self.run(bound.script, partition, names, values, durable=durable)
         if transition.item is None or transition.one_reply:
             return transition.decode(reply)
         return [transition.decode(each) for each in reply]
@@ -206,23 +212,21 @@ class Runtime:
     ) -> Batcher[Item, Any]:
         """Single calls of a declared transition that share script calls; `args` are the same for
         all of them. A reply is a variant, as `Transition.decode` gives it."""
-        before = transition.values(self.keyspace, args)
-        names_of = transition.item_names(self.keyspace) if transition.item_keys else None
+        bound = self._bound(transition)
 
         async def run(partition: int, items: list[Item]) -> Sequence[Any]:
-            names = transition.names(self.keyspace, partition, args)
-            values = [*before, len(items)]
-            for item in items:
-                values += item
-                if names_of is not None:
-                    names += names_of(partition, item)
-            return transition.decode_all(
-                await self.run(transition.script, partition, names, values)
-            )
+            names, values = bound.call(partition, args, items)
+            return transition.decode_all(await self.run(bound.script, partition, names, values))
 
         batcher: Batcher[Item, Any] = Batcher(run, self.options.limits, self._unanswered)
         self._batchers.append(batcher)
         return batcher
+
+    def _bound(self, transition: Transition[Item]) -> BoundTransition[Item]:
+        found = self._transitions.get(transition)
+        if found is None:
+            found = self._transitions[transition] = BoundTransition(transition, self.keyspace)
+        return found
 
     async def _call(
         self,

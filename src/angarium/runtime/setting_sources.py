@@ -70,8 +70,8 @@ def setting_fields(model: type[BaseModel], above: Location = ()) -> Iterator[Set
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from setting_fields(kind, path)
-        elif kind is Limits:
-            for limit_name, default, limit in described():
+        elif isinstance(kind, type) and issubclass(kind, Limits):
+            for limit_name, default, limit in described(kind):
                 yield SettingField((*path, limit_name), default, f"In {limit.unit}. {limit.reason}")
         else:
             yield SettingField(

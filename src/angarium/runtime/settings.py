@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from angarium.runtime.runtime import RuntimeOptions
 
 ModuleSettings = TypeVar("ModuleSettings", bound=Group)
+ModuleLimits = TypeVar("ModuleLimits", bound=Limits)
 
 
 class CommonSettings(Redacting, BaseSettings):
@@ -159,6 +160,11 @@ class CommonSettings(Redacting, BaseSettings):
                 found: ModuleSettings = getattr(self, name)
                 return found
         raise TypeError(f"{kind.__name__} is no group of these settings")
+
+    def limits_of(self, kind: type[ModuleLimits]) -> ModuleLimits:
+        """The limits, as those of one module."""
+        assert isinstance(self.limits, kind), f"{kind.__name__} are not among these settings"
+        return self.limits
 
     def redis_options(self) -> RedisOptions:
         return RedisOptions(

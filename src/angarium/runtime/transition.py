@@ -112,26 +112,6 @@ class Transition(Generic[Item]):
                 problem = f"each_item takes ({found}), and the declaration says {wanted}"
                 raise ScriptFailed(f"{self.package}.{self.name}: {problem}")
 
-    # What the runtime asks --------------------------------------------------------------------
-
-    def names(self, keyspace: Keyspace, partition: int, args: tuple[Any, ...] | None) -> list[str]:
-        """The shared keys; a placeholder is filled by the argument of that name."""
-        return [keyspace.name(key, partition, *_filling(key, args)) for key in self.keys.values()]
-
-    def item_names(self, keyspace: Keyspace) -> Callable[[int, Item], tuple[str, ...]]:
-        """A function that gives the keys of one item."""
-        places = [(key, _place(key, self.item)) for key in self.item_keys.values()]
-        name = keyspace.name
-
-        def names(partition: int, item: Item) -> tuple[str, ...]:
-            return tuple([name(key, partition, item[place]) for key, place in places])
-
-        return names
-
-    def values(self, keyspace: Keyspace, args: tuple[Any, ...] | None) -> list[Argument]:
-        """The arguments before the items in ARGV."""
-        return [*map(keyspace.global_name, self.channels.values()), *_plain(args or ())]
-
     @cached_property
     def _decoders(self) -> Mapping[bytes, Callable[[Sequence[Any]], Any] | str]:
         return {
@@ -167,6 +147,52 @@ class Transition(Generic[Item]):
         return decoder if isinstance(decoder, str) else decoder(fields)
 
 
+class BoundTransition(Generic[Item]):
+    """A transition on one keyspace: what is the same for every call is made once."""
+
+    def __init__(self, transition: Transition[Item], keyspace: Keyspace) -> None:
+        self.transition = transition
+        self.script = transition.script
+        self._keyspace = keyspace
+        self._channels = [keyspace.global_name(each) for each in transition.channels.values()]
+        keys = transition.keys.values()
+        self._fixed = all(placeholder_of(key.name) is None for key in keys)
+        self._names: dict[int, list[str]] = {}
+        places = [(key, _place(key, transition.item)) for key in transition.item_keys.values()]
+        self._item_places = places
+        self._args_have_bools = bool in [kind for _, kind in _fields(transition.args)]
+        self._items_have_bools = bool in [kind for _, kind in _fields(transition.item)]
+
+    def call(
+        self, partition: int, args: tuple[Any, ...] | None, items: Sequence[Item]
+    ) -> tuple[list[str], list[Argument]]:
+        """KEYS and ARGV: the shared ones, the number of items, then each item's own."""
+        names = [*self._shared_names(partition, args)]
+        values: list[Argument] = [*self._channels]
+        if args is not None:
+            values += _without_bools(args) if self._args_have_bools else args
+        if self.transition.item is None:
+            return names, values
+        values.append(len(items))
+        for item in items:
+            values += _without_bools(item) if self._items_have_bools else item
+        if self._item_places:
+            name = self._keyspace.name
+            for item in items:
+                names += [name(key, partition, item[place]) for key, place in self._item_places]
+        return names, values
+
+    def _shared_names(self, partition: int, args: tuple[Any, ...] | None) -> list[str]:
+        """A placeholder is filled by the argument of that name."""
+        found = self._names.get(partition)
+        if found is None:
+            name, keys = self._keyspace.name, self.transition.keys.values()
+            found = [name(key, partition, *_filling(key, args)) for key in keys]
+            if self._fixed:
+                self._names[partition] = found
+        return found
+
+
 def _fields(kind: type[tuple[Any, ...]] | None) -> list[tuple[str, Any]]:
     return list(get_type_hints(kind).items()) if kind is not None else []
 
@@ -197,9 +223,8 @@ def _place(key: Key, item: type[tuple[Any, ...]] | None) -> int:
     return names.index(placeholder)
 
 
-def _plain(values: Sequence[Any]) -> list[Argument]:
+def _without_bools(values: Sequence[Any]) -> list[Argument]:
     """Booleans become integers, because Redis has none."""
-
     return [int(value) if value is True or value is False else value for value in values]
 
 

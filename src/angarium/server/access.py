@@ -2,8 +2,8 @@
 
 The API is open if it listens on loopback and no token has ever existed, except to pages of other
 hosts in a browser; `ANGARIUM_ACCESS` overrides this. Otherwise a caller needs a token with the
-operation's scope. A token of a tenant reaches only the tenant's pickup queues and transactions. It
-does not reveal whether data of other tenants exists.
+operation's scope. A token of a tenant may make only the requests that the operation's tenant rule
+allows (`runtime/tenants.py`).
 """
 
 from __future__ import annotations
@@ -11,59 +11,28 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from angarium.lake.filed import transactions_of
 from angarium.runtime import log
-from angarium.runtime.errors import AngariumError
-from angarium.runtime.http_api import Handle, Operation, read_bytes
+from angarium.runtime.errors import AngariumError, Forbidden
+from angarium.runtime.http_api import Handle, Operation
 from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.sockets import is_loopback
+from angarium.runtime.tenants import all_tenants
 from angarium.runtime.tokens import Token, TokenStore, digest, from_settings
 from angarium.runtime.tokens_seen import TokensSeen
 from angarium.settings import AccessMode
-from angarium.transactions.client import Transactions
-from angarium.transactions.errors import TransactionUnknown
-from angarium.transactions.model import OWNER_DEFAULT
 
 CREATE_TOKEN = "`angarium token create NAME --scope admin`"
 # A created or revoked token takes effect within this time.
 TOKEN_READ_INTERVAL_S = 2.0
-# Operations with a tenant parameter, and its name.
-TENANT_PARAMETERS = {
-    "pickup_connection": "tenant",
-    "pickup_drain": "tenant",
-    "listTransactions": "owner",
-}
-OWNED_BY_TENANT = frozenset(
-    {"getTransaction", "cancelTransaction", "setSwitch", "followTransaction"}
-)
-STARTS_TRANSACTIONS = frozenset({"startTransaction", "startTransactions"})
 
 
 class Unauthorized(AngariumError):
     code = "unauthorized"
     http_status = 401
-
-
-class Forbidden(AngariumError):
-    code = "forbidden"
-    http_status = 403
-
-
-class ForeignTenant(Forbidden):
-    code = "tenant_foreign"
-
-
-class _Owned(msgspec.Struct):
-    owner: str = OWNER_DEFAULT
-
-
-class _Batch(msgspec.Struct):
-    transactions: list[_Owned] = []
 
 
 class Access:
@@ -77,8 +46,6 @@ class Access:
         self._store = TokenStore(runtime)
         self._seen = TokensSeen(runtime, "api")
         self._stored: Mapping[str, Token] = {}
-        self._transactions = Transactions(runtime, lake_lookup=transactions_of(runtime.settings))
-        self._body_bytes_max = settings.limits.http_body_bytes_max
         self._state = ""
         self._log = log.logger("angarium.access")
 
@@ -94,9 +61,6 @@ class Access:
             else:
                 self._log.info("access", state=state, access=self._mode)
         return len(self._stored)
-
-    async def close(self) -> None:
-        await self._transactions.close()
 
     @property
     def open(self) -> bool:
@@ -130,17 +94,17 @@ class Access:
             raise Forbidden(f"this needs the scope {scope!r}, and the token has {token.scope!r}")
         return token
 
-    def check_without_tenant(self, request: Request, scope: str) -> None:
+    async def check_without_tenant(self, request: Request, scope: str) -> None:
         """For pages that are not operations and show data of all tenants."""
         token = self.check(request, scope)
         if token is not None and token.tenant is not None:
-            raise _all_tenants(token.tenant)
+            await all_tenants(request, token.tenant)
 
     def guarded(self, operation: Operation) -> Handle:
         async def handle(request: Request) -> Response:
             token = self.check(request, operation.scope)
             if token is not None and token.tenant is not None:
-                await self._check_tenant(request, operation, token.tenant)
+                await operation.tenant(request, token.tenant)
             response = await operation.handle(request)
             if isinstance(response, StreamingResponse):
                 parts = response.body_iterator
@@ -163,41 +127,3 @@ class Access:
         finally:
             if isinstance(parts, AsyncGenerator):
                 await parts.aclose()
-
-    # Tenants
-
-    async def _check_tenant(self, request: Request, operation: Operation, tenant: str) -> None:
-        name = operation.name
-        if name in TENANT_PARAMETERS:
-            if request.query_params.get(TENANT_PARAMETERS[name]) != tenant:
-                raise ForeignTenant(
-                    f"the token is for {tenant!r}: add {TENANT_PARAMETERS[name]}={tenant}"
-                )
-        elif name in OWNED_BY_TENANT:
-            id = request.path_params["id"]
-            if (await self._transactions.get(id)).owner != tenant:
-                # The same answer as for an unknown id, so that a foreign id reveals nothing.
-                raise TransactionUnknown(f"there is no transaction {id!r}")
-        elif name in STARTS_TRANSACTIONS:
-            await self._check_owners(request, operation, tenant)
-        else:
-            raise _all_tenants(tenant)
-
-    async def _check_owners(self, request: Request, operation: Operation, tenant: str) -> None:
-        body = await read_bytes(request, self._body_bytes_max)
-        request._body = body  # the handler reads it again
-        try:
-            if operation.name == "startTransactions":
-                owners = {
-                    each.owner for each in msgspec.json.decode(body, type=_Batch).transactions
-                }
-            else:
-                owners = {msgspec.json.decode(body, type=_Owned).owner}
-        except (msgspec.MsgspecError, RecursionError, ValueError):
-            return  # the handler refuses this body with a precise error
-        if owners - {tenant}:
-            raise ForeignTenant(f"the token is for {tenant!r}: give it as the owner")
-
-
-def _all_tenants(tenant: str) -> ForeignTenant:
-    return ForeignTenant(f"the token is for {tenant!r}, and this shows data of all tenants")

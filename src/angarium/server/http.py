@@ -148,7 +148,6 @@ class Api(Service):
     async def on_close(self) -> None:
         for service in self._services:
             await service.stop(HTTP_API_STOP_S)
-        await self.access.close()
         self._up.clear()
         self._close_socket()
 
@@ -243,7 +242,7 @@ def application(api: Api, http_apis: Sequence[HttpApi]) -> FastRoutes:
         return reply({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
-        api.access.check_without_tenant(request, "read")
+        await api.access.check_without_tenant(request, "read")
         page = generate_latest() + generate_latest(api.reported)
         return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 

@@ -25,8 +25,7 @@ from angarium.dispatch.message_ids import is_message_id
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
 from angarium.pickup.store import PickupStore
-from angarium.routing.role_settings import routing_rules
-from angarium.routing.store import RoutingStore
+from angarium.routing.role_settings import routing_store
 from angarium.runtime import keys
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import AngariumError, InputInvalid, NotFound
@@ -106,11 +105,11 @@ class Search:
         self._runtime = runtime
         self._lake = lake
         self._entries_max = settings.limits.search_entries_max
-        self._dispatch = DispatchStore(runtime)
+        self._dispatch = runtime.store(DispatchStore)
         self._dead_letters = DispatchDeadLetters(self._dispatch)
-        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._routing = runtime.store(routing_store)
         self._conversations = ConversationQueries(runtime)
-        self._pickup = PickupStore(runtime)
+        self._pickup = runtime.store(PickupStore)
         self._transactions = Transactions(runtime)
 
     async def close(self) -> None:

@@ -55,7 +55,7 @@ class Archiver(Service):
         await self._archive.open()
         for partition in self._partitions:
             self.loop(f"archive{partition}", partial(self.run_once, partition), POLL_S)
-        self.loop("figures", self._report, process_report.INTERVAL_S)
+        self.loop("metrics", self._report, process_report.INTERVAL_S)
 
     async def run_once(self, partition: int, count: int = COUNT) -> ArchivePass:
         """Report what is stored, lease up to `count` more, and store them."""
@@ -81,5 +81,5 @@ class Archiver(Service):
 
     async def _report(self) -> None:
         report: dict[str, float | str] = {"archived": self._count, "grant": self._grant}
-        self.log.info("figures", **report)
+        self.log.info("metrics", **report)
         await self._reporter.report(report)

@@ -53,9 +53,9 @@ class Transactions:
         self._settings = runtime.settings
         self._lake_lookup = lake_lookup
         self._app = app or Angarium()
-        self._store = TransactionStore(runtime)
+        self._store = runtime.store(TransactionStore)
         self._queries = TransactionQueries(runtime)
-        self._pipelines = PipelineStore(runtime)
+        self._pipelines = runtime.store(PipelineStore)
         self._archive: TransactionArchive | None = None
 
     @property

@@ -30,9 +30,12 @@ from angarium.runtime.http_api import (
     traceparent_of,
 )
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.tenants import by_body, by_query
 from angarium.runtime.trace import TRACEPARENT
 from angarium.transactions import compat
 from angarium.transactions.client import StateLookup, Transactions
+from angarium.transactions.errors import TransactionUnknown
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.long_polls import LongPolls
 from angarium.transactions.model import (
     OWNER_DEFAULT,
@@ -92,6 +95,14 @@ class TransactionBatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     transactions: Annotated[list[TransactionStartBody], msgspec.Meta(min_length=1)]
 
 
+class _Owned(msgspec.Struct):
+    owner: str = OWNER_DEFAULT
+
+
+class _OwnedBatch(msgspec.Struct):
+    transactions: list[_Owned] = []
+
+
 class TransactionBatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id, or the problem with this start."""
 
@@ -142,7 +153,7 @@ class TransactionsHttpApi:
     def __init__(self, runtime: Runtime, transactions: Transactions, long_polls: LongPolls) -> None:
         self._transactions = transactions
         self._long_polls = long_polls
-        self._limits = runtime.settings.limits
+        self._limits = runtime.settings.limits_of(TransactionsLimits)
         self._tracing = runtime.tracing
         self._wait_s_max = runtime.settings.group(TransactionsSettings).longpoll_timeout_ms / 1000
 
@@ -154,31 +165,37 @@ class TransactionsHttpApi:
         count = Parameter("limit", schema={"type": "integer", "minimum": 1, "maximum": LIST_MAX})
         name = Parameter("name", "path", _NAME)
         root = "/v1/transactions"
+        starts_own = by_body(self._read, lambda body: {decode(body, _Owned).owner})
+        batch_own = by_body(
+            self._read, lambda body: {each.owner for each in decode(body, _OwnedBatch).transactions}
+        )
         return [
             Operation("POST", root, "startTransaction", "Start a transaction", self.start,
                       TransactionStartBody, dict.fromkeys((201, 200), TransactionStartedBody),
-                      [TRACE], scope="write"),
+                      [TRACE], scope="write", tenant=starts_own),
             Operation("POST", f"{root}/batch", "startTransactions", "Start many at once",
                       self.start_batch, TransactionBatchBody, {200: TransactionBatchAnswer},
-                      [TRACE], scope="write"),
+                      [TRACE], scope="write", tenant=batch_own),
             Operation("GET", root, "listTransactions", "List transactions by status",
                       self.list, answers={200: TransactionListAnswer}, parameters=[
                           Parameter("status", schema=_enum(TransactionStatus), required=True),
                           Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
-                          count]),
+                          count], tenant=by_query("owner")),
             Operation("GET", f"{root}/{{id}}", "getTransaction", "Get the state of a transaction",
-                      self.get, answers={200: Transaction}, parameters=[ID, wait]),
+                      self.get, answers={200: Transaction}, parameters=[ID, wait],
+                      tenant=self._check_owner),
             Operation("POST", f"{root}/{{id}}/cancel", "cancelTransaction",
                       "Cancel; a running transaction is stopped by its node", self.cancel,
                       answers=dict.fromkeys((200, 202), TransactionChangeAnswer),
-                      parameters=[ID], scope="write"),
+                      parameters=[ID], scope="write", tenant=self._check_owner),
             Operation("PUT", f"{root}/{{id}}/switches/{{name}}", "setSwitch",
                       "Set a switch; wakes a transaction that sleeps until it is set", self.switch,
-                      SwitchBody, {200: TransactionChangeAnswer}, [ID, name], scope="write"),
+                      SwitchBody, {200: TransactionChangeAnswer}, [ID, name], scope="write",
+                      tenant=self._check_owner),
             Operation("GET", f"{root}/{{id}}/events", "followTransaction",
                       "Stream the events of a transaction until its end (server-sent events)",
                       self.events, answers={200: str}, parameters=[ID],
-                      content="text/event-stream"),
+                      content="text/event-stream", tenant=self._check_owner),
             Operation("GET", "/v1/pipelines", "listPipelines",
                       "List the newest version of each pipeline",
                       self.pipelines, answers={200: PipelinesAnswer}),
@@ -201,6 +218,12 @@ class TransactionsHttpApi:
                           Parameter("elders", schema={"type": "integer", "minimum": 1,
                                                       "maximum": LONGEST_RUNNING_MAX})]),
         ]  # fmt: skip
+
+    async def _check_owner(self, request: Request, tenant: str) -> None:
+        id = request.path_params["id"]
+        if (await self._transactions.get(id)).owner != tenant:
+            # The same answer as for an unknown id, so that a foreign id reveals nothing.
+            raise TransactionUnknown(f"there is no transaction {id!r}")
 
     async def start(self, request: Request) -> Response:
         body = await self._body(request, TransactionStartBody)
@@ -297,7 +320,10 @@ class TransactionsHttpApi:
         return reply(await self._transactions.health_report(count))
 
     async def _body(self, request: Request, kind: type[Any]) -> Any:
-        return decode(await read_bytes(request, self._limits.http_body_bytes_max), kind)
+        return decode(await self._read(request), kind)
+
+    async def _read(self, request: Request) -> bytes:
+        return await read_bytes(request, self._limits.http_body_bytes_max)
 
 
 async def _events(

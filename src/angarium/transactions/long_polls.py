@@ -22,6 +22,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.transactions.client import Transactions
 from angarium.transactions.gauges import update_gauges
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import PollResult, Transaction, TransactionStatus
 from angarium.transactions.poll_response import PollResponse
 
@@ -77,7 +78,9 @@ class LongPolls(Service):
         self._recent_ends: dict[str, None] = {}
         self._subscribed_to_events: asyncio.Event | None = None
         self._count = 0
-        self._count_max = runtime.settings.limits.transaction_longpolls_items_max
+        self._count_max = runtime.settings.limits_of(
+            TransactionsLimits
+        ).transaction_longpolls_items_max
 
     async def on_start(self) -> None:
         self._subscribed_to_events = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from angarium.runtime.module import Module, Rate, Role, life_cycle, other_events
 from angarium.transactions import keys
+from angarium.transactions.limits import TransactionsLimits
 
 TRANSACTIONS = Module(
     "transactions",
     keys=keys.KEYS,
     settings="angarium.transactions.settings:TransactionsSettings",
+    limits=TransactionsLimits,
     events=(
         *life_cycle(
             "transaction",

@@ -22,6 +22,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Loop, Service
 from angarium.runtime.settings import CommonSettings
 from angarium.transactions.definitions import load_node_definitions, read_definitions
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.liveness import LivenessCheck
 from angarium.transactions.model import (
     TakenTransaction,
@@ -88,8 +89,8 @@ class TransactionNode(Service):
         self._settings = settings
         self._groups: Sequence[str] = settings.node_groups
         self._node = runtime.actor
-        self._store = TransactionStore(runtime)
-        self._pipelines = PipelineStore(runtime)
+        self._store = runtime.store(TransactionStore)
+        self._pipelines = runtime.store(PipelineStore)
         self._runner: TransactionRunner
         self._open = ExitStack()
         self._reporter = process_report.ProcessReporter(runtime, "node")
@@ -135,7 +136,7 @@ class TransactionNode(Service):
             handlers,
             settings.node_threads,
             self.clock,
-            runtime.settings.limits,
+            runtime.settings.limits_of(TransactionsLimits),
             settings.step_timeout_ms,
         )
         self._open.callback(self._runner.close)
@@ -156,7 +157,7 @@ class TransactionNode(Service):
         heartbeat_s = settings.node_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
         self.loop("heartbeat", self._heartbeat, heartbeat_s, until="stop")
         self.loop("deadlines", self._check_deadlines, DEADLINES_S, until="stop")
-        self.loop("figures", self._report, process_report.INTERVAL_S)
+        self.loop("metrics", self._report, process_report.INTERVAL_S)
 
     async def on_stop(self) -> None:
         await self.passes_ended()
@@ -397,5 +398,5 @@ class TransactionNode(Service):
             "lost": metrics.lost,
             **{f"ended_{status}": count for status, count in metrics.ended.items()},
         }
-        self.log.info("figures", **report)
+        self.log.info("metrics", **report)
         await self._reporter.report(report)

@@ -27,11 +27,11 @@ from angarium.runtime.errors import (
     Overloaded,
     RedisUnavailable,
 )
-from angarium.runtime.limits import Limits
 from angarium.runtime.log import logger
 from angarium.runtime.text import valid_text
 from angarium.runtime.trace import CURRENT_WORK, CurrentWork
 from angarium.transactions.children import children_data, children_outcome
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     Checkpoint,
     TakenTransaction,
@@ -77,7 +77,7 @@ class TransactionRunner:
         handlers: Mapping[str, Handler],
         threads: int,
         clock: Clock,
-        limits: Limits,
+        limits: TransactionsLimits,
         step_timeout_ms: int,
     ) -> None:
         self._store = store
@@ -86,7 +86,7 @@ class TransactionRunner:
         self.complete_pipelines = ""
         # With two values that every step needs: whether it is async, and its own time-out.
         self._handlers = {
-            name: (each, each.is_async, each.options.get("timeout_s", 0) * 1000)
+            name: (each, each.is_async, (each.retry.timeout_s or 0) * 1000)
             for name, each in handlers.items()
         }
         self._threads = asyncio.Semaphore(threads)

@@ -110,7 +110,7 @@ class WebhookSender(Service):
         self._loops = [
             self.loop(f"webhooks{p}", partial(self.run_once, p), POLL_S) for p in self._partitions
         ]
-        self.loop("figures", self._report, process_report.INTERVAL_S)
+        self.loop("metrics", self._report, process_report.INTERVAL_S)
 
     async def run_once(self, partition: int) -> WebhookPass:
         """Report results, lease due webhooks, and start to send them."""
@@ -232,5 +232,5 @@ class WebhookSender(Service):
             "sending": self._sending_count(),
             "grant": self._grant,
         }
-        self.log.info("figures", **report)
+        self.log.info("metrics", **report)
         await self._reporter.report(report)

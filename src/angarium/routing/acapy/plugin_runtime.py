@@ -13,10 +13,11 @@ from uuid import uuid4
 from angarium.redis.options import Durability, OptionNames, RedisOptions
 from angarium.routing import keys
 from angarium.routing.acapy.config import SECTION, PluginConfig, read_config
+from angarium.routing.limits import RoutingLimits
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.limits import MIB, Limits
+from angarium.runtime.limits import MIB
 from angarium.runtime.runtime import Runtime, RuntimeOptions, recorded_options
 
 # Used when no role has recorded its own.
@@ -28,7 +29,7 @@ class PluginRuntime:
 
     def __init__(self, config: PluginConfig) -> None:
         self.config = config
-        self.limits = Limits()
+        self.limits = RoutingLimits()
         self.uid = str(uuid4())
         self._stack = AsyncExitStack()
         self._lock = asyncio.Lock()
@@ -68,7 +69,7 @@ class PluginRuntime:
                 opened = Runtime.open(options, actor=actor)
                 self._runtime = await self._stack.enter_async_context(opened)
                 rules = RoutingRules(layout=config.layout)
-                self._routing = RoutingStore(self._runtime, rules, self.limits)
+                self._routing = RoutingStore(self._runtime, rules)
                 self._outbound = OutboundStore(self._runtime, config.layout)
             return self._runtime
 
@@ -88,7 +89,7 @@ class PluginRuntime:
             self._runtime = None
 
 
-async def _runtime_options(config: PluginConfig, limits: Limits) -> RuntimeOptions:
+async def _runtime_options(config: PluginConfig, limits: RoutingLimits) -> RuntimeOptions:
     """The section's values; for those it does not set, the roles' values from Redis."""
     names = {
         key: config.topic_prefix + key.name.removeprefix(keys.TOPIC_PREFIX)

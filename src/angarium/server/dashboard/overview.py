@@ -18,8 +18,7 @@ from angarium.dispatch.store import DispatchStore, PartitionStatus
 from angarium.pickup.listing import PickupListing
 from angarium.pickup.store import PickupStore
 from angarium.routing.listing_store import RoutingListing
-from angarium.routing.role_settings import routing_rules
-from angarium.routing.store import RoutingStore
+from angarium.routing.role_settings import routing_store
 from angarium.runtime.journal import Journal
 from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
@@ -69,11 +68,11 @@ class OverviewSampler:
         settings = runtime.settings
         self._runtime = runtime
         self._partitions = range(settings.partitions)
-        self._dispatch = DispatchStore(runtime)
-        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._dispatch = runtime.store(DispatchStore)
+        self._routing = runtime.store(routing_store)
         self._routing_lengths = RoutingListing(runtime)
         self._conversations = ConversationQueries(runtime)
-        self._pickup = PickupStore(runtime)
+        self._pickup = runtime.store(PickupStore)
         self._pickup_ages = PickupListing(runtime)
         self._transactions = Transactions(runtime)
         self._journal = Journal(runtime)

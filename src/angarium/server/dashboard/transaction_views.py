@@ -57,7 +57,7 @@ class TransactionViews:
         self._settings = runtime.settings
         self._partitions = runtime.settings.partitions
         self._listing = TransactionPages(runtime)
-        self._pipelines = PipelineStore(runtime)
+        self._pipelines = runtime.store(PipelineStore)
         self._opened: TransactionArchive | None = None
 
     def operations(self) -> list[Operation]:

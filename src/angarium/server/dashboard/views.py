@@ -23,8 +23,8 @@ from angarium.pickup.model import connection_of
 from angarium.pickup.store import PickupStore
 from angarium.routing.errors import RecipientUnknown
 from angarium.routing.listing_store import RoutingListing
-from angarium.routing.role_settings import routing_rules
-from angarium.routing.store import KeyState, RoutingStore
+from angarium.routing.role_settings import routing_store
+from angarium.routing.store import KeyState
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import Operation, Parameter, reply
 from angarium.runtime.runtime import Runtime
@@ -97,10 +97,10 @@ class ModuleViews:
         settings = runtime.settings
         self._partitions = settings.partitions
         self._keys = RoutingListing(runtime)
-        self._routing = RoutingStore(runtime, routing_rules(settings), settings.limits)
+        self._routing = runtime.store(routing_store)
         self._conversations = ConversationQueries(runtime)
         self._pickup = PickupListing(runtime)
-        self._queues = PickupStore(runtime)
+        self._queues = runtime.store(PickupStore)
         self._database = (settings.database_url, settings.prefix)
         self._archive: MessageArchive | None = None
 

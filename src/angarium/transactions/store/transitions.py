@@ -21,6 +21,7 @@ from angarium.runtime.runtime import Runtime
 from angarium.runtime.scripts import load_script, status_of
 from angarium.transactions import keys as transactions_keys
 from angarium.transactions.errors import PipelineUnknown, TransactionFinished, TransactionUnknown
+from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     PollResult,
     TakenTransaction,
@@ -99,35 +100,22 @@ class TransactionStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._settings = runtime.settings.group(TransactionsSettings)
-        self._data_bytes_max = runtime.settings.limits.transaction_data_bytes_max
-        self._switches_max = runtime.settings.limits.transaction_switches_items_max
-        self.keys = keys = TransactionKeys(runtime)
-        self._archive_ms = archive_ms = self._settings.delay_before_archiving * 1000
+        limits = runtime.settings.limits_of(TransactionsLimits)
+        self._data_bytes_max = limits.transaction_data_bytes_max
+        self._switches_max = limits.transaction_switches_items_max
+        self.keys = TransactionKeys(runtime)
+        self._archive_ms = self._settings.delay_before_archiving * 1000
         self._timeout_ms = self._settings.transaction_timeout_ms
 
-        def batched(
-            script: Script,
-            names: Callable[[int], Sequence[str]],
-            *more: int,
-        ) -> Batcher[BatchItem, Any]:
-            by_partition = [names(partition) for partition in keys.partitions]
-            return runtime.batched(script, by_partition.__getitem__, (*keys.channels, *more))
+        self._batch_starts_and_ends()
+        self._batch_steps()
+        self._get = runtime.batched(GET_STATES, lambda _: ())
 
-        def with_statistics(*kinds: tuple[str, Key]) -> Callable[[int], Sequence[str]]:
-            def names(partition: int) -> Sequence[str]:
-                return [
-                    *keys.statistics(partition),
-                    *(
-                        keys.stem(key, partition) if kind == "stem" else keys.name(key, partition)
-                        for kind, key in kinds
-                    ),
-                ]
-
-            return names
-
-        self._enqueue = batched(
+    def _batch_starts_and_ends(self) -> None:
+        keys, archive_ms = self.keys, self._archive_ms
+        self._enqueue = self._batched(
             ENQUEUE,
-            with_statistics(
+            self._with_statistics(
                 ("stem", transactions_keys.QUEUE_IN),
                 ("stem", transactions_keys.QUEUE_ADMIN),
                 ("stem", transactions_keys.PIPELINE),
@@ -135,28 +123,34 @@ class TransactionStore:
             self._settings.externalid_uniqueness_period * 1000,
             self._timeout_ms,
         )
-        self._complete = batched(COMPLETE, keys.ending, archive_ms)
-        self._cancel = batched(CANCEL, keys.ending_queued, archive_ms)
-        self._checkpoint = batched(CHECKPOINT, with_statistics())
-        self._sleep = batched(
+        self._complete = self._batched(COMPLETE, keys.ending, archive_ms)
+        self._cancel = self._batched(CANCEL, keys.ending_queued, archive_ms)
+        self._replied = self._batched(
+            RECORD_REPLIES, self._with_statistics(("name", transactions_keys.WEBHOOKS))
+        )
+
+    def _batch_steps(self) -> None:
+        keys = self.keys
+        self._checkpoint = self._batched(CHECKPOINT, self._with_statistics())
+        self._sleep = self._batched(
             SLEEP,
-            with_statistics(
+            self._with_statistics(
                 ("name", transactions_keys.PROCESSING),
                 ("name", transactions_keys.SLEEPING),
                 ("stem", transactions_keys.QUEUE_OUT),
             ),
         )
-        self._switch = batched(
+        self._switch = self._batched(
             SET_SWITCHES,
-            with_statistics(
+            self._with_statistics(
                 ("name", transactions_keys.SLEEPING), ("stem", transactions_keys.QUEUE_OUT)
             ),
             self._switches_max,
         )
-        self._progress = batched(
-            REPORT_PROGRESS, with_statistics(("name", transactions_keys.WEBHOOKS))
+        self._progress = self._batched(
+            REPORT_PROGRESS, self._with_statistics(("name", transactions_keys.WEBHOOKS))
         )
-        self._return = batched(
+        self._return = self._batched(
             RETURN,
             lambda partition: [
                 *keys.statistics(partition),
@@ -164,16 +158,33 @@ class TransactionStore:
                 *keys.queue_stems(partition),
             ],
         )
-        self._hand_over = batched(
+        self._hand_over = self._batched(
             HAND_OVER,
-            with_statistics(
+            self._with_statistics(
                 ("name", transactions_keys.PROCESSING), ("stem", transactions_keys.WAITING)
             ),
         )
-        self._get = runtime.batched(GET_STATES, lambda _: ())
-        self._replied = batched(
-            RECORD_REPLIES, with_statistics(("name", transactions_keys.WEBHOOKS))
-        )
+
+    def _batched(
+        self, script: Script, names: Callable[[int], Sequence[str]], *more: int
+    ) -> Batcher[BatchItem, Any]:
+        by_partition = [names(partition) for partition in self.keys.partitions]
+        channels = self.keys.channels
+        return self._runtime.batched(script, by_partition.__getitem__, (*channels, *more))
+
+    def _with_statistics(self, *kinds: tuple[str, Key]) -> Callable[[int], Sequence[str]]:
+        keys = self.keys
+
+        def names(partition: int) -> Sequence[str]:
+            return [
+                *keys.statistics(partition),
+                *(
+                    keys.stem(key, partition) if kind == "stem" else keys.name(key, partition)
+                    for kind, key in kinds
+                ),
+            ]
+
+        return names
 
     # Clients
 

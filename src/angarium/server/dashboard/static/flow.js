@@ -125,15 +125,15 @@ function journalLine(plan, name) {
 function drawJournal([x, y, width, height], model, narrow) {
   const { events, readers } = model.journal;
   const behind = Object.entries(readers);
-  const lake = behind.length
+  const readBy = behind.length
     ? behind.map(([name, ms]) => `${name} ${ms < 1000 ? "up to date" : `${duration(ms)} behind`}`).join(", ")
     : "no reader yet";
   const written = `${rate(model.rates["journal.events"] ?? 0)} · ${short(events)} events`;
-  return s("a", { href: "#/lake", "aria-label": `Journal: ${written}; ${lake}`, key: "journal" },
+  return s("a", { href: "#/lake", "aria-label": `Journal: ${written}; ${readBy}`, key: "journal" },
     s("g", { class: "journal module" },
       s("rect", { class: "box", x, y, width, height, rx: 12 }),
       s("text", { class: "name", x: x + 18, y: y + (narrow ? 23 : 33) }, "Journal"),
       s("text", { class: "small", x: x + 92, y: y + (narrow ? 23 : 32.5) }, written),
       s("text", { class: "small", x: narrow ? x + 18 : x + width - 18, y: y + (narrow ? 42 : 32.5),
-        "text-anchor": narrow ? "start" : "end" }, `Lake: ${lake}`)));
+        "text-anchor": narrow ? "start" : "end" }, readBy)));
 }
