@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from angarium.lake.lifecycles import CATALOGUE, FAILED_STATUSES, Role
+from angarium.lake.catalogue import CATALOGUE, FAILED_STATUSES
+from angarium.runtime.module import Part
 
-MEANINGS = {(each.module, each.event): each for each in CATALOGUE}
-BEGINS = (Role.ANNOUNCE, Role.ACCEPT, Role.REOPEN)
+BEGINS = (Part.ANNOUNCE, Part.ACCEPT, Part.REOPEN)
 COUNTS = {
-    Role.ANNOUNCE: "announces", Role.ACCEPT: "accepts", Role.REOPEN: "reopens", Role.END: "ends",
+    Part.ANNOUNCE: "announces", Part.ACCEPT: "accepts", Part.REOPEN: "reopens", Part.END: "ends",
 }  # fmt: skip
 Event = Mapping[str, Any]
 Row = dict[str, Any]
@@ -25,17 +25,17 @@ def messages(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
     current: dict[tuple[Any, ...], Row] = {}
     done: list[Row] = []
     for event in sorted(events, key=lambda each: (each["partition"], each["sequence"])):
-        meaning = MEANINGS.get((event["module"], event["event"]))
-        if meaning is None or meaning.role in (Role.REPORTED, Role.BESIDE):
+        meaning = CATALOGUE.get((event["module"], event["event"]))
+        if meaning is None or meaning.part in (Part.NONE, Part.BESIDE):
             continue
         key = (event["partition"], event["module"], meaning.account, event["subject"])
         row = current.get(key)
-        if row is not None and meaning.role in BEGINS and row["outcome"] is not None:
+        if row is not None and meaning.part in BEGINS and row["outcome"] is not None:
             done.append(current.pop(key))
             row = None
         if row is None:
             row = current[key] = _fresh(key)
-        _apply(row, event, meaning.role)
+        _apply(row, event, meaning.part)
     ended = [row for row in current.values() if row["outcome"] is not None]
     return [*done, *ended], [row for row in current.values() if row["outcome"] is None]
 
@@ -50,25 +50,25 @@ def _fresh(key: tuple[Any, ...]) -> Row:
     return {**identity, **counts, **dict.fromkeys(names.split())}
 
 
-def _apply(row: Row, event: Event, role: Role) -> None:
-    meaning, at_ms = MEANINGS[event["module"], event["event"]], event["at_ms"]
+def _apply(row: Row, event: Event, part: Part) -> None:
+    meaning, at_ms = CATALOGUE[event["module"], event["event"]], event["at_ms"]
     row["events"] += 1
     row["retries"] += meaning.retry
-    if role in COUNTS:
-        row[COUNTS[role]] += 1
+    if part in COUNTS:
+        row[COUNTS[part]] += 1
     if event["attempt"] is not None:
         row["attempts"] = max(row["attempts"] or 0, event["attempt"])
     row["first_sequence"] = row["first_sequence"] or event["sequence"]
-    if role in BEGINS:
+    if part in BEGINS:
         row["begin_sequence"] = row["begin_sequence"] or event["sequence"]
     if event["key"] is not None:
         row["key"], row["pipeline"] = event["key"], event["pipeline"]
     for name in ("owner", "node"):
         row[name] = event[name] if event[name] is not None else row[name]
     if event["detail"] is not None:
-        row["reference" if role is Role.ACCEPT else "detail"] = event["detail"]
+        row["reference" if part is Part.ACCEPT else "detail"] = event["detail"]
     row["last_event"] = event["event"]
-    if role is Role.END:
+    if part is Part.END:
         failed = event["event"] == "completed" and event["status"] in FAILED_STATUSES
         row["outcome"] = (
             "failed" if failed and event["module"] == "transactions" else meaning.outcome

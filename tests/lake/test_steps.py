@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from angarium.lake.lifecycles import CATALOGUE, Role
+from angarium.lake.catalogue import CATALOGUE
 from angarium.lake.schemas import EVENTS, INTERVALS_S, STATS_FINE
 from angarium.lake.steps import LakeTables, Step, follow, steps_of
 from angarium.lake.tables import Lake
+from angarium.runtime.module import Part
 from tests.lake import model
 
 if TYPE_CHECKING:
@@ -41,22 +42,22 @@ def journal(seed: int, *, used_again: bool) -> list[Event]:
     """
     chance = random.Random(seed)
     plans: list[tuple[int, list[tuple[str, str, str]]]] = []
-    accounts = sorted({(e.module, e.account) for e in CATALOGUE if e.account})
+    accounts = sorted({(module, e.account) for (module, _), e in CATALOGUE.items() if e.account})
     for number in range(chance.randint(12, 40)):
         module, account = accounts[number % len(accounts)]
-        known = [e for e in CATALOGUE if (e.module, e.account) == (module, account)]
+        known = [e for (of, _), e in CATALOGUE.items() if (of, e.account) == (module, account)]
 
-        def some(role: Role, count: int, known: Any = known) -> list[str]:
-            names = [each.event for each in known if each.role is role]
+        def some(part: Part, count: int, known: Any = known) -> list[str]:
+            names = [each.name for each in known if each.part is part]
             return [chance.choice(names) for _ in range(count)] if names else []
 
-        told = some(Role.ANNOUNCE, chance.randint(0, 1)) + some(Role.ACCEPT, 1)
-        told += some(Role.STEP, chance.randint(0, 3))
+        told = some(Part.ANNOUNCE, chance.randint(0, 1)) + some(Part.ACCEPT, 1)
+        told += some(Part.STEP, chance.randint(0, 3))
         if chance.random() < 0.7:
-            told += some(Role.END, 1) + some(Role.BESIDE, chance.randint(0, 2))
+            told += some(Part.END, 1) + some(Part.BESIDE, chance.randint(0, 2))
             if used_again and chance.random() < 0.4:
-                told += some(Role.REOPEN, 1) or some(Role.ACCEPT, 1)
-                told += some(Role.STEP, 1) + some(Role.END, chance.randint(0, 1))
+                told += some(Part.REOPEN, 1) or some(Part.ACCEPT, 1)
+                told += some(Part.STEP, 1) + some(Part.END, chance.randint(0, 1))
         plans.append((number % 2, [(module, each, f"{account}-{number}") for each in told]))
     found, sequences, at_ms = [], [0, 0], AT_MS + chance.randint(0, DAY_MS)
     while plans:

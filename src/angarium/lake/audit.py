@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium.lake import gold, silver
+from angarium.lake.catalogue import ENDS
 from angarium.lake.checkpoint import ENTRY, entry_id_of
-from angarium.lake.lifecycles import CATALOGUE, Role
 from angarium.lake.presence import Open, Presence
 from angarium.lake.schemas import AUDIT, FINDINGS
 from angarium.lake.steps import LakeTables
@@ -36,7 +36,6 @@ LOOK_ROWS = 10_000
 # A message is looked for so often before it counts as gone: things move while we look.
 LOOKS = 3
 DAYS = "days"
-_ENDS = frozenset((each.module, each.event) for each in CATALOGUE if each.role is Role.END)
 _COUNTS = [name for name in AUDIT.names if name not in ("audited_ms", *gold.WINDOW)]
 
 
@@ -237,7 +236,7 @@ async def _ended_since(runtime: Runtime, positions: dict[int, int | None]) -> se
                 ended |= {
                     (entry.module, each.subject)
                     for each in entry.events
-                    if (entry.module, each.event) in _ENDS
+                    if (entry.module, each.event) in ENDS
                 }
     return ended
 

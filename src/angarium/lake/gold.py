@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium.lake.bronze import expressions_of, with_values
-from angarium.lake.lifecycles import ONCE, OUTCOMES
+from angarium.lake.catalogue import ONCE, OUTCOMES
 from angarium.lake.schemas import (
     BALANCES,
     BUSIEST,

@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from angarium.lake.audit import Audit, last_audit
-from angarium.lake.lifecycles import CATALOGUE, Role
+from angarium.lake.catalogue import CATALOGUE, ENDS
 from angarium.lake.plots import Span, clock, line_chart, row_bars, stacked_bars
 from angarium.lake.query import connect, run
 from angarium.lake.tables import Lake
@@ -32,8 +32,7 @@ NOTHING_ACCEPTED = (
     "nothing to balance, and no latency to plot. Send one, run "
     "<code>angarium lake run --once</code> and write the report again.</p>"
 )
-_RETRIES = sorted({each.event for each in CATALOGUE if each.retry})
-_ENDS = sorted({(each.module, each.event) for each in CATALOGUE if each.role is Role.END})
+_RETRIES = sorted({each.name for each in CATALOGUE.values() if each.retry})
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def step_of(first_ms: int, last_ms: int) -> int:
 
 
 def _throughput(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
-    ends = ", ".join(f"('{module}', '{event}')" for module, event in _ENDS)
+    ends = ", ".join(f"('{module}', '{event}')" for module, event in ENDS)
     rows = run(
         connection,
         "select module, (start_s * 1000 // ?) * ? as at, sum(count) * 1000.0 / ? from stats_fine "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from angarium.lake.lifecycles import OUTCOMES
+from angarium.lake.catalogue import OUTCOMES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from angarium.lake.bronze import expressions_of, with_values
-from angarium.lake.lifecycles import CATALOGUE, FAILED_STATUSES, Role
+from angarium.lake.catalogue import CATALOGUE, FAILED_STATUSES
 from angarium.lake.schemas import MESSAGES, MESSAGES_OPEN, TRANSACTIONS
+from angarium.runtime.module import Part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,16 +52,16 @@ BUCKET_BITS = 18
 def catalogue(spark: SparkSession) -> DataFrame:
     """What each event means for its message; to be broadcast, and small enough to need no job."""
     rows = ", ".join(
-        f"('{each.module}', '{each.event}', '{each.account}', '{each.role.value}', "
+        f"('{module}', '{event}', '{each.account}', '{each.part}', "
         f"'{each.outcome}', '{each.stage}', {str(each.retry).lower()})"
-        for each in CATALOGUE
-        if each.role not in (Role.REPORTED, Role.BESIDE)
+        for (module, event), each in CATALOGUE.items()
+        if each.part not in (Part.NONE, Part.BESIDE)
     )
-    names = "module, event, account, role, ending, stage, retry"
+    names = "module, event, account, part, ending, stage, retry"
     return spark.sql(f"select * from values {rows} as catalogue({names})")
 
 
-_BEGINS = "role in ('announce', 'accept', 'reopen')"
+_BEGINS = "part in ('announce', 'accept', 'reopen')"
 _FAILED = ", ".join(f"'{each}'" for each in FAILED_STATUSES)
 
 
@@ -74,32 +75,32 @@ def _reported(condition: str, **values: str) -> str:
 _OF_EVENT: Mapping[str, str] = MappingProxyType(
     {
         "events": "1L",
-        "announces": "cast(role = 'announce' as bigint)",
-        "accepts": "cast(role = 'accept' as bigint)",
-        "reopens": "cast(role = 'reopen' as bigint)",
-        "ends": "cast(role = 'end' as bigint)",
+        "announces": "cast(part = 'announce' as bigint)",
+        "accepts": "cast(part = 'accept' as bigint)",
+        "reopens": "cast(part = 'reopen' as bigint)",
+        "ends": "cast(part = 'end' as bigint)",
         "retries": "cast(retry as bigint)",
         "first_sequence": "sequence",
         "begin_sequence": f"case when {_BEGINS} then sequence end",
-        "end_sequence": "case when role = 'end' then sequence end",
+        "end_sequence": "case when part = 'end' then sequence end",
         "first_ms": "at_ms",
         "accepted_ms": "case when stage = 'accepted' then at_ms end",
         "worked_ms": "case when stage = 'worked' then at_ms end",
         "archived_ms": "case when stage = 'archived' then at_ms end",
         "attempts": "attempt",
         "begin_last_sequence": f"case when {_BEGINS} then sequence end",
-        "step_sequence": "case when role = 'step' then sequence end",
+        "step_sequence": "case when part = 'step' then sequence end",
         "last_sequence": "named_struct('sequence', sequence, 'last_event', event)",
         "key_sequence": _reported("key is not null", key="key", pipeline="pipeline"),
         "owner_sequence": _reported("owner is not null", owner="owner"),
         "node_sequence": _reported("node is not null", node="node"),
         "reference_sequence": _reported(
-            "role = 'accept' and detail is not null", reference="detail"
+            "part = 'accept' and detail is not null", reference="detail"
         ),
         # What was reported with an acceptance is its reference, not what became of it.
-        "detail_sequence": _reported("role <> 'accept' and detail is not null", detail="detail"),
+        "detail_sequence": _reported("part <> 'accept' and detail is not null", detail="detail"),
         "end_last_sequence": _reported(
-            "role = 'end'",
+            "part = 'end'",
             ended_ms="at_ms",
             outcome="case when module = 'transactions' and event = 'completed' "
             f"and status in ({_FAILED}) then 'failed' else ending end",

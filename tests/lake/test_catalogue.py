@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from angarium.lake.lifecycles import CATALOGUE, MODULES, OUTCOMES, Role
+from angarium.lake.catalogue import CATALOGUE, OUTCOMES
+from angarium.modules import MODULES as ALL
+from angarium.runtime.module import Part
+from angarium.runtime.runtime_module import LEASE
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "angarium"
-KNOWN = {(each.module, each.event) for each in CATALOGUE}
+KNOWN = set(CATALOGUE)
+MODULES = sorted({module for module, _ in KNOWN})
 LITERAL = re.compile(r"\b(?:note|note_message|record_event)\(\s*'([a-z_]+)'\s*,")
 ROW = re.compile(r'"e":"([a-z_]+)"')
 EVENTS_LINE = re.compile(r"^-- Events: (.*(?:\n-- (?![A-Z][a-z]+:|include).*)*)", re.MULTILINE)
@@ -87,13 +91,15 @@ def test_the_page_of_a_module_explains_the_same_events(module: str) -> None:
 
 
 def test_every_account_can_begin_and_end() -> None:
-    for module, account in {(e.module, e.account) for e in CATALOGUE if e.account}:
-        roles = {e.role for e in CATALOGUE if (e.module, e.account) == (module, account)}
-        assert {Role.ACCEPT, Role.END} <= roles
+    parts: dict[tuple[str, str], set[Part]] = {}
+    for (module, _), each in CATALOGUE.items():
+        parts.setdefault((module, each.account), set()).add(each.part)
+    for (_, account), found in parts.items():
+        assert not account or {Part.ACCEPT, Part.END} <= found
 
 
 def test_an_event_means_one_thing() -> None:
-    assert max(Counter((each.module, each.event) for each in CATALOGUE).values()) == 1
-    for each in CATALOGUE:
-        assert (each.outcome in OUTCOMES) == (each.role is Role.END)
-        assert each.stage in ("", "accepted", "worked", "archived", "ended")
+    names = Counter((module.name, each.name) for module in (*ALL, LEASE) for each in module.events)
+    assert max(names.values()) == 1
+    for each in CATALOGUE.values():
+        assert (each.outcome in OUTCOMES) == (each.part is Part.END)
