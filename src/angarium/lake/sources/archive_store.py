@@ -1,12 +1,12 @@
 """The archive's queue as the lake sees it: what may be stored, and telling that it is.
 
-Uses the very script of the transactions module, by its file and not by import: at any time one
-process, whether it fills a database or the lake, has the role and is given work. Key names come
-from the runtime.
+Asks as the role `archiver` does: at any time one process, whether it fills a database or the lake,
+has the role and is given work.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -17,24 +17,22 @@ from typing import Any
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources.options import WAIT_S_MAX, connect_to_redis, positive, required
 from angarium.redis.blocking import BlockingRedis
-from angarium.redis.connection import Argument
-from angarium.runtime import keys as runtime_keys
+from angarium.redis.options import Durability
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB
-from angarium.runtime.scripts import load_script
+from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import CommonSettings
 from angarium.transactions import keys as transactions_keys
 from angarium.transactions.settings import TransactionsSettings
+from angarium.transactions.store import TransactionLeases
+from angarium.transactions.store.leases import ArchiveBatch, HolderState
 
-TO_ARCHIVE = load_script("angarium.transactions", "transactions_to_archive")
 KNOWN = (
     "url", "prefix", "partitions", "lock1Seconds", "lock2Seconds", "maxRowsPerBatch",
     "journalBytesMax", "waitSeconds",
 )  # fmt: skip
 # Ids of a batch stand in its offset, which Spark writes to its log: about 80 KiB.
 ROWS_MAX = 2_000
-WORKING = ("granted", "working")
-HELD = (*WORKING, "grace")
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,22 @@ class ArchiveOptions:
     def source(self) -> str:
         return f"archive:{self.prefix}:{self.partitions}"
 
+    def settings(self) -> CommonSettings:
+        """Settings of the modules that fit these options."""
+        from angarium.settings import Settings
+
+        return Settings(
+            redis_url=self.url,
+            prefix=self.prefix,
+            partitions=self.partitions,
+            durability=Durability.MEMORY,  # what Redis forgets in a crash, it is told again
+            redis={"unavailable_timeout_ms": int(self.wait_s * 1000)},
+            journal={"enabled": bool(self.journal_bytes_max),
+                     "bytes_max": self.journal_bytes_max or 256 * MIB},
+            transactions={"persisting_permission_lock1_period": self.lock1_s,
+                          "persisting_permission_lock2_period": self.lock2_s},
+        )  # fmt: skip
+
     def connect(self) -> BlockingRedis:
         return connect_to_redis(self.url, self.wait_s)
 
@@ -91,14 +105,6 @@ def options_of(settings: CommonSettings, url: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Handed:
-    """The answer to a question for work: whether we have the role, and ids to store."""
-
-    status: str
-    ids: Sequence[str]
-
-
 class ArchiveStore:
     def __init__(self, options: ArchiveOptions, redis: BlockingRedis) -> None:
         self._options = options
@@ -108,41 +114,22 @@ class ArchiveStore:
         self._holder = f"lake-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
     def ask(
-        self, partition: int, stored: Sequence[str], count: int, *, idle: bool = False
-    ) -> Handed:
-        """Say what is stored for good, and ask for up to `count` more.
+        self, stored: Mapping[int, Sequence[str]], count: int, state: HolderState = ""
+    ) -> dict[int, ArchiveBatch]:
+        """Say of these partitions what is stored for good, and ask each for up to `count` more.
 
         `idle`: with this, nothing that we were given is unstored, so that nobody need wait for us.
         """
-        options = self._options
-        names = [
-            self._space.name(runtime_keys.JOURNAL, partition),
-            self._space.name(runtime_keys.JOURNAL_META, partition),
-            *(
-                self._space.name(key, partition, "")
-                for key in (
-                    transactions_keys.STATS_FINE, transactions_keys.STATS_MEDIUM,
-                    transactions_keys.STATS_COARSE,
-                )
-            ),
-            *(
-                self._space.name(key, partition)
-                for key in (
-                    transactions_keys.TO_ARCHIVE, transactions_keys.WEBHOOKS,
-                    transactions_keys.ARCHIVE_LOCK1, transactions_keys.ARCHIVE_LOCK2,
-                )
-            ),
-            self._space.name(transactions_keys.STATE, partition, ""),
-        ]  # fmt: skip
-        args: list[Argument] = [
-            "", self._holder, options.journal_bytes_max,
-            self._space.global_name(transactions_keys.TRANSACTIONS_NOTIFY),
-            self._space.global_name(transactions_keys.TRANSACTIONS_WORK),
-            self._holder, options.lock1_s * 1000, options.lock2_s * 1000,
-            count, len(stored), *stored, "idle" if idle else "",
-        ]  # fmt: skip
-        status, *rows = self._redis.run(TO_ARCHIVE, names, args)
-        return Handed(status.decode(), [row[0].decode() for row in rows])
+
+        async def each() -> dict[int, ArchiveBatch]:
+            async with Runtime.open(self._options.settings(), actor=self._holder) as runtime:
+                leases = TransactionLeases(runtime)
+                return {
+                    partition: await leases.to_archive(partition, self._holder, ids, count, state)
+                    for partition, ids in stored.items()
+                }
+
+        return asyncio.run(each())
 
     def waiting(self) -> int:
         """How many are on the list, due or not."""
