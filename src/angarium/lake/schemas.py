@@ -7,19 +7,17 @@ pyarrow is imported only where it is asked for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from angarium.lake.catalogue import OUTCOMES
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-# Raised when a table changes in a way that old readers, or old data, can't stand.
-LAYOUT_VERSION = 2
 
 Type = Literal["string", "long", "int", "boolean", "binary", "date"]
 
@@ -45,40 +43,26 @@ class Table:
     def names(self) -> list[str]:
         return [each.name for each in self.columns]
 
-    def ddl(self) -> str:
-        return ", ".join(
-            f"`{each.name}` {_SPARK.get(each.type, each.type)}" for each in self.columns
-        )
+    @property
+    def _json(self) -> dict[str, Any]:
+        """Its columns as Delta and Spark both write them; every column may be null."""
+        kinds = {"int": "integer"}
+        return {"type": "struct", "fields": [
+            {"name": each.name, "type": kinds.get(each.type, each.type), "nullable": True,
+             "metadata": {}}
+            for each in self.columns
+        ]}  # fmt: skip
 
     def struct(self) -> StructType:
-        """As Spark has it; every column may be null."""
-        from pyspark.sql import types as t
+        from pyspark.sql.types import StructType
 
-        kinds = {
-            "string": t.StringType(),
-            "long": t.LongType(),
-            "int": t.IntegerType(),
-            "boolean": t.BooleanType(),
-            "binary": t.BinaryType(),
-            "date": t.DateType(),
-        }
-        return t.StructType([t.StructField(each.name, kinds[each.type]) for each in self.columns])
+        return StructType.fromJson(self._json)
 
     def arrow(self) -> pa.Schema:
         import pyarrow as pa
+        from deltalake import Schema
 
-        kinds = {
-            "string": pa.string(),
-            "long": pa.int64(),
-            "int": pa.int32(),
-            "boolean": pa.bool_(),
-            "binary": pa.binary(),
-            "date": pa.date32(),
-        }
-        return pa.schema([pa.field(each.name, kinds[each.type]) for each in self.columns])
-
-
-_SPARK: Mapping[str, str] = MappingProxyType({"long": "bigint"})
+        return pa.schema(Schema.from_json(json.dumps(self._json)).to_arrow())
 
 
 def _columns(*rows: tuple[str, Type, str]) -> tuple[Column, ...]:
