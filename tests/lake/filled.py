@@ -30,7 +30,7 @@ PASS_S_MAX = 100
 
 @dataclass(frozen=True)
 class Filled:
-    """`open` names what was left in flight, by room and account."""
+    """`open` names what was left in flight, by module and account."""
 
     settings: Settings
     open: Mapping[tuple[str, str], list[str]]
@@ -54,13 +54,16 @@ class Filled:
     @property
     def environment(self) -> dict[str, str]:
         """For a command in a process of its own."""
-        settings = self.settings
-        return {
-            "ANGARIUM_REDIS_URL": settings.redis_url,
-            "ANGARIUM_PREFIX": settings.prefix,
-            "ANGARIUM_PARTITIONS": str(settings.partitions),
-            "ANGARIUM_HOME": str(settings.home),
-        }
+        return environment_of(self.settings)
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    return {
+        "ANGARIUM_REDIS_URL": settings.redis_url,
+        "ANGARIUM_PREFIX": settings.prefix,
+        "ANGARIUM_PARTITIONS": str(settings.partitions),
+        "ANGARIUM_HOME": str(settings.home),
+    }
 
 
 # Spark gives a Python worker ten seconds to start, and can't be told otherwise.
@@ -93,12 +96,12 @@ def _store_once(spark: SparkSession, settings: Settings) -> Pipeline:
 
 @functools.cache
 def fill(redis_url: str, spark: SparkSession, folder: Path) -> Filled:
-    async def rooms() -> Filled:
+    async def modules() -> Filled:
         async with traffic(redis_url, folder) as made:
             await made.everything()
             return Filled(made.settings, made.open, made.clock.now_ms())
 
-    filled = asyncio.run(rooms())
+    filled = asyncio.run(modules())
     store_once(spark, filled.settings)
     return filled
 

@@ -7,21 +7,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from angarium.cli import main as cli
-from angarium.lake import java, spark, tables
+from angarium.lake import java, tables
+from angarium.lake import spark as lake_spark
 from angarium.lake.pipeline import reason_of
 from angarium.lake.query import ask
+from angarium.lake.runner import lease_of
+from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
 from angarium.settings import load
 from tests.kit.sample import sample_settings
-from tests.lake.filled import Filled
+from tests.lake.filled import Filled, environment_of
 from tests.lake.filled import filled as filled
 from tests.lake.kit import fill_journal
 from tests.lake.test_pipeline import client_of
+from tests.lake.test_replay import results
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RUN_S_MAX = 300
 Capture = pytest.CaptureFixture[str]
@@ -117,9 +124,35 @@ def test_a_report_is_written_where_it_is_wanted(
     assert "can't be written" in err
 
 
-def test_a_replay_only_shows_until_it_is_told_to_send(told: dict[str, str]) -> None:
-    code, out = command(told, "replay", "try", "--from", "transactions")
-    assert code == 1 or "nothing was sent: add --send" in out
+def test_a_replay_only_shows_until_it_is_told_to_send(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = sample_settings(redis_url, home=tmp_path)
+    results(spark, LakeTables(Lake.of(settings)), 3)
+    told, client = environment_of(settings), client_of(redis_url)
+    inbox = f"{settings.prefix}messages:inbox"
+    code, out = command(told, "replay", "try", "--from", "results")
+    assert code == 0
+    assert out.endswith("would send 3, 0 were sent before; nothing was sent: add --send\n")
+    assert client.xlen(inbox) == 0
+    code, out = command(told, "replay", "try", "--from", "results", "--send", "--json")
+    assert code == 0
+    assert json.loads(out) == {"replay": "try", "sent": 3, "sent_before": 0}
+    assert client.xlen(inbox) == 3
+
+
+def test_one_pass_beside_a_running_lake_says_who_fills_it_and_exits_0(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    settings = sample_settings(redis_url, home=tmp_path)
+    for name, value in environment_of(settings).items():
+        monkeypatch.setenv(name, value)
+    with lease_of(settings, Lake.of(settings), redis_url) as running:
+        assert running.acquire()
+        code, out, _ = ran(capsys, "run", "--once")
+    assert code == 0
+    assert out == f"{running.holder} fills this lake now; there is nothing to do here\n"
+    assert Lake.of(settings).existing() == []
 
 
 def test_compacting_leaves_a_file_for_each_folder(told: dict[str, str]) -> None:
@@ -172,7 +205,7 @@ def test_without_java_a_run_says_what_to_install(
 def test_with_too_little_memory_a_run_says_how_much_is_needed(
     told: object, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(spark, "memory_mib", lambda: 700)
+    monkeypatch.setattr(lake_spark, "memory_mib", lambda: 700)
     assert "700 MiB are free, and Spark needs 1024 MiB" in refused(capsys)
 
 

@@ -174,6 +174,26 @@ def test_a_checkpoint_that_does_not_fit_its_table_is_dropped(
     assert ask(lake, "select count(*), sum(events) from messages_open").rows == [(80, 80)]
 
 
+def test_two_lakes_on_one_redis_each_have_every_event_once(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = settings_of(redis_url, tmp_path)
+    second = settings.model_copy(update={"lake_url": str(tmp_path / "second")})
+    client, key = client_of(redis_url), f"{settings.prefix}journal"
+    fill_journal(client, key, entries=4, events=10)
+    store_once(spark, settings)
+    fill_journal(client, key, entries=4, events=10, first=40)
+    for each in (second, settings):
+        store_once(spark, each)
+        lake = Lake.of(each)
+        counts = "select count(*), count(distinct sequence) from events"
+        assert ask(lake, counts).rows == [(80, 80)]
+        assert ask(lake, "select count(*), sum(events) from messages_open").rows == [(80, 80)]
+    # The journal is kept until both have read it: each has a name of its own there.
+    readers = {name.decode() for name in client.hkeys(f"{key}:readers")}
+    assert readers >= {f"lake-{Lake.of(each).identity()}" for each in (settings, second)}
+
+
 def test_a_deleted_stream_is_a_gap_and_not_the_end(
     redis_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -182,8 +182,7 @@ def configuration(settings: CommonSettings, master: str) -> dict[str, str]:
         "spark.driver.memory": f"{heap_mib(memory_mib())}m",
         # Stopping a query in the middle of a Python batch, Spark searches the error's text with a
         # pattern that needs more stack than a thread has by default. What Spark makes of a wide
-        # aggregation is longer than what Java compiles unless told to: interpreted, it is 4 times
-        # slower.
+        # aggregation is longer than what Java compiles unless told to; it would be interpreted.
         "spark.driver.extraJavaOptions": "-Xss4m -XX:-DontCompileHugeMethods "
         f'"-Dlog4j2.configurationFile={LOGGING.as_uri()}"',
         "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
