@@ -75,19 +75,19 @@ function audit(own) {
   const number = (label, name, warn) => ({ label, number: true, cell: (row) =>
     (warn && row[name] ? badge(count(row[name]), "bad") : count(row[name])) });
   return card("Last audit", { note: at(own.audit.audited_ms), actions: outcome, table: table("Last audit", [
-    { label: "Account", cell: (row) => `${MODULES[row.room] ?? row.room}: ${row.account}` },
+    { label: "Account", cell: (row) => `${MODULES[row.module] ?? row.module}: ${row.account}` },
     number("Accepted", "accepted"), number("Delivered", "delivered"), number("Expired", "expired"),
     number("Cancelled", "cancelled"), number("Dead", "dead"), number("Failed", "failed"), number("In flight", "in_flight"),
     number("Unexplained", "unexplained", true), number("Doubled", "doubled", true), number("Out of order", "out_of_order", true),
-  ], accounts(own.audit.balances), (row) => row.room + row.account) });
+  ], accounts(own.audit.balances), (row) => row.module + row.account) });
 }
 
 /** The sum of the windows of each account. */
 function accounts(balances) {
   const sums = new Map();
   for (const one of balances) {
-    const sum = sums.get(one.room + one.account);
-    if (!sum) sums.set(one.room + one.account, { ...one });
+    const sum = sums.get(one.module + one.account);
+    if (!sum) sums.set(one.module + one.account, { ...one });
     else for (const [name, value] of Object.entries(one)) if (typeof value === "number") sum[name] += value;
   }
   return [...sums.values()];
