@@ -9,7 +9,7 @@ is run: `copy`, `tables`, `fresh` and `size`, the last three in `lake_tables.py`
   decoded with `json.loads`.
 - *packed, bytes only*: the same, without looking at the events: the least that any reader does.
 
-Ours reads, decodes, writes Parquet by day and room, and commits.
+Ours reads, decodes, writes Parquet by day and module, and commits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ for _ = 1, entries do
     end
     number = number + 1
   end
-  redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', 'dispatch', 'at', ARGV[5], 'by', 'bench',
+  redis.call('XADD', KEYS[1], '*', 'v', 1, 'module', 'dispatch', 'at', ARGV[5], 'by', 'bench',
     'n', events, 'seq', number, 'end', 0, 'rows', table.concat(rows, '\\n'))
 end
 return number

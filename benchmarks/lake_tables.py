@@ -54,7 +54,7 @@ for number = first, last - 1 do
         kind[1] == 'transactions' and ',"p":"invoice","t":"success"' or '')
     end
     sequence = sequence + size
-    id = redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', kind[1], 'at', at, 'by', 'bench',
+    id = redis.call('XADD', KEYS[1], '*', 'v', 1, 'module', kind[1], 'at', at, 'by', 'bench',
       'n', size, 'seq', sequence, 'end', 0, 'rows', table.concat(rows, '\\n'))
   end
 end

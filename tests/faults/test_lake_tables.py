@@ -86,7 +86,7 @@ class Streams:
                 rows = "\n".join(f'{{"e":"{event}","s":"m{n}","k":"c{n % 7}"}}' for n in some)
                 pipe.xadd(
                     key,
-                    {"v": 1, "room": "dispatch", "at": at_ms, "by": "w", "n": LIVES_PER_ENTRY,
+                    {"v": 1, "module": "dispatch", "at": at_ms, "by": "w", "n": LIVES_PER_ENTRY,
                      "seq": last, "end": 0, "rows": rows},
                 )  # fmt: skip
         for number in range(FOREIGN):

@@ -31,7 +31,7 @@ def fill_journal(
         number += events
         pipe.xadd(
             key,
-            {"v": 1, "room": "dispatch", "at": 1_700_000_000_000 + number, "by": "w1",
+            {"v": 1, "module": "dispatch", "at": 1_700_000_000_000 + number, "by": "w1",
              "n": events, "seq": number, "end": number * 40, "rows": rows},
         )  # fmt: skip
     pipe.execute()

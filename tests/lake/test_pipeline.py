@@ -223,7 +223,7 @@ POISON: list[dict[str, Any]] = [
     {"seq": "12345678901234567890"},
     {"n": 2},
     {"by": b"\xff"},
-    {"room": "../../x"},
+    {"module": "../../x"},
     {"v": 7},
 ]
 
@@ -233,7 +233,7 @@ def test_poison_is_set_aside_entry_by_entry_and_the_rest_is_stored(
 ) -> None:
     settings = settings_of(redis_url, tmp_path)
     client, key = client_of(redis_url), f"{settings.prefix}journal"
-    good = {"v": 1, "room": "dispatch", "at": 1_700_000_000_000, "by": "w", "n": 1, "seq": 1,
+    good = {"v": 1, "module": "dispatch", "at": 1_700_000_000_000, "by": "w", "n": 1, "seq": 1,
             "end": 1, "rows": '{"e":"accepted","s":"m1"}'}  # fmt: skip
     client.xadd(key, good)
     for each in POISON:
@@ -274,7 +274,7 @@ async def test_strange_newer_and_dropped_entries_are_kept_aside_and_named(
         settings, client = made.settings, client_of(redis_url)
         key = made.name(runtime_keys.JOURNAL)
         fill_journal(client, key, entries=3, events=10)
-        client.xadd(key, {"v": 2, "room": "dispatch", "n": 5, "seq": 35, "rows": "later"})
+        client.xadd(key, {"v": 2, "module": "dispatch", "n": 5, "seq": 35, "rows": "later"})
         client.xadd(key, {"by": "somebody else"})
         fill_journal(client, key, entries=1, events=5, first=35)
         members = {f"m{number}": 1 for number in range(40)}

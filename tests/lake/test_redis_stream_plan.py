@@ -156,12 +156,12 @@ def test_what_can_not_be_read_is_kept_aside_with_its_bytes(
 ) -> None:
     client = redis_server.client()
     key = f"{prefix}journal"
-    base = {"v": 1, "room": "r", "at": 5, "by": "w", "n": 1, "seq": 9, "end": 0}
+    base = {"v": 1, "module": "r", "at": 5, "by": "w", "n": 1, "seq": 9, "end": 0}
     fill_journal(client, key, entries=2, events=3)
     bad = {
         "not a journal entry": {"foo": "bar"},
         "schema version 2": {**base, "v": 2, "rows": "?"},
-        "a field is missing": {"v": 1, "room": "r"},
+        "a field is missing": {"v": 1, "module": "r"},
         "'at' is not a number that fits": {**base, "at": "noon", "rows": "{}"},
         "its number of events is wrong": {**base, "rows": '{"e":"a","s":"b"}\n{"e":"a","s":"b"}'},
         "an event has no name or no subject": {**base, "rows": '{"e":"a"}'},
@@ -186,6 +186,18 @@ def test_what_can_not_be_read_is_kept_aside_with_its_bytes(
     reader.stop()
 
 
+def test_entries_of_version_0_1_are_read(redis_server: ServerProcess, prefix: str) -> None:
+    """They call the module a room."""
+    client = redis_server.client()
+    fields = {"v": 1, "room": "pickup", "at": 5, "by": "w", "n": 1, "seq": 1, "end": 0}
+    client.xadd(f"{prefix}journal", {**fields, "rows": '{"e":"accepted","s":"m"}'})
+    reader = _reader(redis_server.url, prefix=prefix, decode="journal")
+    start = reader.initialOffset()
+    (row,) = _read(reader, start, reader.latestOffset(start, ALL))
+    assert (row["module"], row["event"], row["reject"]) == ("pickup", "accepted", None)
+    reader.stop()
+
+
 @given(st.binary(max_size=60))
 def test_no_bytes_of_an_entry_stop_the_reader(junk: bytes) -> None:
     from angarium.lake.sources.journal import SCHEMA, JournalDecoder
@@ -194,7 +206,7 @@ def test_no_bytes_of_an_entry_stop_the_reader(junk: bytes) -> None:
     schema = StructType([StructField(name, KINDS[kind]) for name, kind in columns])
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    base = [b"v", b"1", b"room", b"r", b"at", b"5", b"by", b"w", b"n", b"1", b"seq", b"9",
+    base = [b"v", b"1", b"module", b"r", b"at", b"5", b"by", b"w", b"n", b"1", b"seq", b"9",
             b"end", b"0", b"rows", b'{"e":"a","s":"b"}']  # fmt: skip
     pages = [[[b"1-1", base], [b"1-2", [*base[:at], junk, *base[at + 1 :]]]] for at in range(16)]
     decoder = JournalDecoder(to_arrow_schema(schema, timezone="UTC"))

@@ -34,7 +34,8 @@ WIRE = (
 )  # fmt: skip
 _ROWS = pa.schema([(wire, pa.int64() if wire == "a" else pa.string()) for _, wire in WIRE])
 _PARSE = pajson.ParseOptions(explicit_schema=_ROWS, unexpected_field_behavior="ignore")
-_NAMES = [b"v", b"room", b"at", b"by", b"n", b"seq", b"end", b"rows"]
+_NAMES = [b"v", b"module", b"at", b"by", b"n", b"seq", b"end", b"rows"]
+_OLD_NAME = b"room"  # of `module`, in journals of 0.1
 _VERSION = b"%d" % SCHEMA_VERSION
 # A module is a folder of the table `events`: names of foreign writers must not make thousands.
 _MODULE = re.compile(rb"[a-z][a-z0-9_]{0,39}")
@@ -165,6 +166,8 @@ def _packed(entry: Entry) -> _Packed:
         named = dict(zip(fields[::2], fields[1::2], strict=False))
         if b"v" not in named:
             raise _Unreadable("not a journal entry")
+        if _OLD_NAME in named:
+            named.setdefault(b"module", named[_OLD_NAME])
         if named[b"v"] == _VERSION and not all(name in named for name in _NAMES):
             raise _Unreadable("a field is missing")
         values = [named.get(name, b"") for name in _NAMES]
