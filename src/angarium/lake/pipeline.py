@@ -61,7 +61,10 @@ log = structlog.get_logger("angarium.lake")
 # Our own error, else that of a Python worker, else what became of the task.
 _REASONS = (
     re.compile(r"^(?:angarium\.)[\w.]+: (.+)$", re.MULTILINE),
-    re.compile(r"^(?:: )?[\w.]+(?:Error|Exception): (?!An e(?:rror|xception) )(.+)$", re.MULTILINE),
+    re.compile(
+        r"^(?:: )?[\w.]+(?:Error|Exception): (?!An e(?:rror|xception) |Job aborted)(.+)$",
+        re.MULTILINE,
+    ),
     re.compile(r"most recent failure: .*(?:Error|Exception): (.+)$", re.MULTILINE),
 )
 

@@ -101,7 +101,7 @@ class Lake:
 
     def existing(self) -> list[str]:
         """Names of the tables that are there."""
-        check_packages()
+        self.open(IDENTITY)  # refuses a folder of another layout or keyspace
         import pyarrow.fs as pafs
 
         from angarium.lake.delta_log import filesystem_of
@@ -130,6 +130,7 @@ class Lake:
     def need(self, name: str) -> DeltaTable:
         found = self.open(name)
         if found is None:
+            self.open(IDENTITY)
             raise LakeEmpty(
                 f"there is no table '{name}' in {self.url} yet; run `angarium lake run --once` "
                 "once something has happened in the modules, or set ANGARIUM_LAKE_URL"
@@ -138,7 +139,6 @@ class Lake:
 
     def check(self) -> None:
         """Raise unless the folder is empty, missing, or this keyspace's lake."""
-        self.open(IDENTITY)
         self.existing()
 
     def files(self, name: str, matching: str | None = None) -> list[str]:
