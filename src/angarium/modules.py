@@ -13,8 +13,8 @@ from angarium.transactions.module import TRANSACTIONS
 
 MODULES: tuple[Module, ...] = (
     RUNTIME,
-    ROUTING,
     DISPATCH,
+    ROUTING,
     PICKUP,
     CONVERSATIONS,
     TRANSACTIONS,

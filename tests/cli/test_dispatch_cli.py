@@ -159,7 +159,7 @@ async def test_publish_says_how_many_listened_and_warns_when_nobody_did(
     async with shell(redis_url) as ours:
         ended = await ours.run("publish", "1", "2")
         channel = ours.store.channel
-        assert (ended.code, ended.out) == (0, f"2 messages on {channel}, heard by 0\n")
+        assert (ended.code, ended.out) == (1, f"2 messages on {channel}, heard by 0\n")
         (warning,) = ended.err.splitlines()
         assert warning.startswith("angarium: nobody listened to 2 messages: lost; ")
         assert "--durable" in warning

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from angarium.conversations.overview import conversations_notices
 from angarium.conversations.wait_reasons import SenderWait
+from angarium.dispatch.overview import dispatch_notices
+from angarium.routing.overview import routing_notices
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.process_report import ProcessReport
-from angarium.server.dashboard.notices import notices
 from angarium.server.dashboard.page_cursor import cursor_numbers, page_cursor
 from angarium.server.dashboard.rates import Rates
+from angarium.transactions.overview import transactions_notices
 from angarium.transactions.store.queries import AwaitedStep
-
-FACTS: dict[str, dict[str, int]] = {
-    "dispatch": {"waiting": 0, "without_leader": 0, "consumers": 1, "dead": 0},
-    "routing": {"unowned": 0, "silent": 0, "dead_outbound": 0, "dead_inbound": 0},
-    "transactions": {"queued": 0, "webhooks": 0, "silent_nodes": 0},
-    "conversations": {"replies": 0},
-    "pickup": {},
-}
-ROLES = {"node", "webhooks", "conversations"}
 
 
 def node(actor: str, at_ms: int, **figures: float) -> ProcessReport:
@@ -63,52 +57,62 @@ def test_the_journals_rate_follows_its_count_also_after_a_reset() -> None:
     assert rates.update([], 20, 5_000)["journal.events"] == 10
 
 
+DISPATCH_FACTS = {"without_leader": 0, "consumers": 1, "dead": 0}
+ROUTING_FACTS = {"unowned": 0, "silent": 0, "dead_outbound": 0, "dead_inbound": 0}
+TRANSACTION_FACTS = {"queued": 0, "webhooks": 0, "silent_nodes": 0}
+
+
 @pytest.mark.parametrize(
-    ("module", "facts", "level", "text"),
+    ("facts", "waiting", "level", "text"),
     [
-        (
-            "dispatch",
-            {"waiting": 2, "without_leader": 1},
-            "trouble",
-            "1 partition without a leader",
-        ),
-        ("dispatch", {"waiting": 2, "consumers": 0}, "trouble", "2 messages and no worker"),
-        ("dispatch", {"dead": 3}, "warning", "3 dead letters"),
-        ("routing", {"unowned": 1}, "trouble", "1 recipient key with mail and no owner"),
-        ("routing", {"silent": 2}, "warning", "2 instances silent"),
-        ("routing", {"dead_outbound": 2}, "warning", "2 deliveries given up"),
-        ("routing", {"dead_inbound": 1}, "warning", "1 inbound message that no instance"),
-        ("transactions", {"silent_nodes": 1}, "warning", "1 node silent"),
+        ({"without_leader": 1}, 2, "trouble", "1 partition without a leader"),
+        ({"consumers": 0}, 2, "trouble", "2 messages and no worker"),
+        ({"dead": 3}, 0, "warning", "3 dead letters"),
     ],
 )
-def test_a_problem_in_a_module_is_a_notice(
-    module: str, facts: dict[str, int], level: str, text: str
+def test_a_problem_in_dispatch_is_a_notice(
+    facts: dict[str, int], waiting: int, level: str, text: str
 ) -> None:
-    assert notices(FACTS, ROLES, 0) == []
-    (found,) = notices({**FACTS, module: {**FACTS[module], **facts}}, ROLES, 0)
-    assert (found.module, found.level) == (module, level)
+    assert not [*dispatch_notices(DISPATCH_FACTS, waiting)]
+    (found,) = dispatch_notices(DISPATCH_FACTS | facts, waiting)
+    assert (found.module, found.level) == ("dispatch", level)
+    assert found.text.startswith(text)
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "text"),
+    [
+        ({"unowned": 1}, "trouble", "1 recipient key with mail and no owner"),
+        ({"silent": 2}, "warning", "2 instances silent"),
+        ({"dead_outbound": 2}, "warning", "2 deliveries given up"),
+        ({"dead_inbound": 1}, "warning", "1 inbound message that no instance"),
+    ],
+)
+def test_a_problem_in_routing_is_a_notice(facts: dict[str, int], level: str, text: str) -> None:
+    assert not [*routing_notices(ROUTING_FACTS)]
+    (found,) = routing_notices(ROUTING_FACTS | facts)
+    assert (found.module, found.level) == ("routing", level)
     assert found.text.startswith(text)
     assert found.hint
 
 
 def test_a_step_without_a_node_for_five_seconds_is_trouble() -> None:
     steps = [AwaitedStep("default", "notify", 3, 5_000), AwaitedStep("g2", "debit", 1, 4_999)]
-    (found,) = notices(FACTS, ROLES, 0, steps)
+    (found,) = transactions_notices(TRANSACTION_FACTS, steps, set())
     assert (found.module, found.level) == ("transactions", "trouble")
     assert found.text == "3 transactions waiting for a node with step 'notify' (default)"
 
 
-def test_work_without_a_process_is_trouble_and_comes_first() -> None:
-    facts = {
-        **FACTS,
-        "dispatch": {**FACTS["dispatch"], "dead": 1},
-        "transactions": {"queued": 1, "webhooks": 2, "silent_nodes": 0},
-        "conversations": {"replies": 2},
-    }
-    found = notices(facts, set(), 7)
-    assert [each.level for each in found] == ["trouble"] * 3 + ["warning"] * 2
-    assert "2 replies in flight" in " ".join(each.text for each in found)
-    assert "7 events dropped" in found[-1].text
+def test_work_without_a_process_is_trouble() -> None:
+    facts = {"queued": 1, "webhooks": 2, "silent_nodes": 1}
+    found = [*transactions_notices(facts, (), set())]
+    assert [each.level for each in found] == ["trouble", "trouble", "warning"]
+    (silent,) = transactions_notices(facts, (), {"node", "webhooks"})
+    assert silent.text == "1 node silent"
+    (found_reply,) = conversations_notices(2, (), set())
+    assert found_reply.text == "2 replies in flight and no process sends them"
+    assert not [*conversations_notices(2, (), {"conversations"})]
 
 
 def test_only_page_cursors_of_this_form_are_accepted() -> None:
@@ -121,6 +125,6 @@ def test_only_page_cursors_of_this_form_are_accepted() -> None:
 
 def test_replies_that_wait_for_a_sender_are_trouble() -> None:
     needs = [SenderWait(("web", "default"), 3, 1)]
-    (found,) = notices(FACTS, ROLES, 0, needs=needs)
+    (found,) = conversations_notices(3, needs, {"conversations"})
     assert (found.module, found.level) == ("conversations", "trouble")
     assert found.text == "3 replies waiting for a process with sender 'web' or 'default'"

@@ -211,7 +211,7 @@ async def test_a_sample_has_every_module_and_its_history(redis_url: str, tmp_pat
         status, sample = await ask("/v1/dashboard")
         assert status == 200
         assert [module["name"] for module in sample["modules"]] == [
-            "dispatch", "routing", "transactions", "conversations", "pickup",
+            "dispatch", "routing", "pickup", "conversations", "transactions",
         ]  # fmt: skip
         assert sample["notices"] == []
         _, history = await ask("/v1/dashboard/history")

@@ -50,14 +50,20 @@ class VariantRecorder:
                 self.produced.add(found)
 
 
-def declared() -> Iterator[Variant]:
-    """Every reply of every transition in the product."""
+def transitions() -> Iterator[Transition[Any]]:
+    """Every transition that a module of the product declares."""
     for package in PACKAGES:
         for found in walk_packages(import_module(package).__path__, f"{package}."):
             for each in vars(import_module(found.name)).values():
                 if isinstance(each, Transition):
-                    for word in each.replies:
-                        yield each.package, each.name, word
+                    yield each
+
+
+def declared() -> Iterator[Variant]:
+    """Every reply of every transition in the product."""
+    for each in transitions():
+        for word in each.replies:
+            yield each.package, each.name, word
 
 
 def missing(produced: Iterable[Variant]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import angarium
-from angarium.runtime.application import Angarium, Caller, Handler, load_application
+from angarium.runtime.application import Angarium, Caller, Handler, Kind, load_application
 from angarium.runtime.errors import SettingInvalid
 from tests.kit.eventually import Signal
 
@@ -98,10 +98,17 @@ def test_the_same_name_twice_for_one_purpose_is_refused() -> None:
     assert app.handlers("step")["pay"].function is double
 
 
-@pytest.mark.parametrize("kind", ["step", "reply_sender"])
-def test_a_decorator_without_its_parentheses_is_refused(kind: str) -> None:
-    with pytest.raises(TypeError, match=rf"@app\.{kind} needs parentheses"):
-        getattr(Angarium(), kind)(double)
+@pytest.mark.parametrize("kind", ["worker", "reply_sender", "inbox"])
+def test_a_decorator_without_parentheses_has_its_defaults(kind: Kind) -> None:
+    bare, called = Angarium(), Angarium()
+    assert getattr(bare, kind)(double) is double
+    assert getattr(called, kind)()(double) is double
+    assert bare.handlers(kind) == called.handlers(kind)
+
+
+def test_a_step_without_its_type_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"@app\.step needs a name: @app\.step\(\"name\"\)"):
+        Angarium().step(double)  # type: ignore[arg-type]
 
 
 def test_what_can_not_be_called_is_refused() -> None:

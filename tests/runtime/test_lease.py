@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from angarium.runtime.errors import LeaseLost
-from angarium.runtime.lease import GrantKeys, GrantStatus, Lease, LeaseOutcome, ask_grant
-from angarium.runtime.scripts import load_script, status_of
-from angarium.transactions import keys
+from angarium.runtime.lease import Lease, LeaseOutcome
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import SampleStore, sample_runtime
-
-CHECK_FENCE = load_script("angarium.runtime", "check_fence")
 
 
 async def test_one_holds_it_and_the_other_waits(any_redis_url: str) -> None:
@@ -97,13 +93,6 @@ async def test_an_old_term_writes_nothing(any_redis_url: str) -> None:
         assert await store.append_fenced(newer.term, "new") == "appended"
         assert await store.order(0) == ["mine", "still alone", "new"]
 
-        async def check(term: int) -> str:
-            names = [store.lease_keys.term]
-            return status_of(await runtime.run(CHECK_FENCE, 0, names, [term]))
-
-        assert await check(old) == "stale"
-        assert await check(newer.term) == "current"
-
 
 async def test_a_foreign_value_in_the_lock_is_respected(redis_url: str) -> None:
     async with sample_runtime(redis_url) as runtime:
@@ -112,27 +101,3 @@ async def test_a_foreign_value_in_the_lock_is_respected(redis_url: str) -> None:
         lease = Lease(runtime, store.lease_keys, 60_000)
         assert await lease.run_once() is LeaseOutcome.WAITING
         assert (await runtime.redis.call("GET", store.lease_keys.lock)) == b"4711"
-
-
-async def test_a_grant_has_a_work_window_then_a_grace_window(any_redis_url: str) -> None:
-    async with (
-        sample_runtime(any_redis_url, actor="one") as one,
-        sample_runtime(any_redis_url, actor="two", prefix=one.settings.prefix) as two,
-    ):
-        name = one.keyspace.name
-        windows = GrantKeys(0, name(keys.ARCHIVE_LOCK1, 0), name(keys.ARCHIVE_LOCK2, 0))
-
-        async def end(window: str) -> None:
-            await one.redis.call("DEL", window, key=window)
-
-        assert await ask_grant(one, windows, 60_000, 90_000) is GrantStatus.GRANTED
-        assert await ask_grant(one, windows, 60_000, 90_000) is GrantStatus.WORKING
-        assert await ask_grant(two, windows, 60_000, 90_000) is GrantStatus.REFUSED
-        await end(windows.work)
-        assert await ask_grant(one, windows, 60_000, 90_000) is GrantStatus.GRACE
-        assert not GrantStatus.GRACE.may_ask_for_work
-        assert await ask_grant(two, windows, 60_000, 90_000) is GrantStatus.REFUSED
-        await end(windows.grace)
-        assert await ask_grant(two, windows, 60_000, 90_000) is GrantStatus.GRANTED
-        with pytest.raises(ValueError, match="longer"):
-            await ask_grant(two, windows, 60_000, 60_000)

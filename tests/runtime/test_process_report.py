@@ -12,15 +12,14 @@ import pytest
 from angarium.runtime import keys
 from angarium.runtime.process_report import (
     INTERVAL_S,
-    LIST_PROCESSES,
-    REPORT_PROCESS,
     TTL_MS,
     ProcessReporter,
+    ProcessReports,
+    ReportRow,
     read_processes,
     tasks_running,
 )
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import status_of
 from tests.kit.clock import EPOCH_MS, FakeClock
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
@@ -40,13 +39,12 @@ async def put(runtime: Runtime, name: str, value: str | bytes) -> None:
     await runtime.redis.call("HSET", key(runtime), name, value, key=key(runtime))
 
 
-async def report(runtime: Runtime, name: str, text: str = "{}", ttl_ms: int = TTL_MS) -> str:
-    return status_of(await runtime.run(REPORT_PROCESS, 0, [key(runtime)], [name, text, ttl_ms]))
+async def report(runtime: Runtime, name: str, text: str = "{}") -> str:
+    return await ProcessReports(runtime, keys.PROCESSES).put(name, text.encode())
 
 
-async def listed(runtime: Runtime, ttl_ms: int = TTL_MS) -> list[bytes]:
-    found: list[bytes] = await runtime.run(LIST_PROCESSES, 0, [key(runtime)], [ttl_ms])
-    return found
+async def listed(runtime: Runtime) -> list[ReportRow]:
+    return await ProcessReports(runtime, keys.PROCESSES).read()
 
 
 # The scripts
@@ -64,7 +62,7 @@ async def test_a_report_replaces_the_one_before_and_no_other(any_redis_url: str)
             "b@1": b"%d:other" % EPOCH_MS,
         }
         found = await listed(runtime)
-        assert sorted(found[1::2]) == [b"new:with\nodd \x00 signs", b"other"]
+        assert sorted(row.report for row in found) == [b"new:with\nodd \x00 signs", b"other"]
 
 
 async def test_a_withdrawn_report_is_gone_and_withdrawing_twice_does_no_harm(
@@ -86,7 +84,7 @@ async def test_a_report_is_listed_up_to_its_time_to_live_and_not_longer(
         assert await listed(runtime) == []
         await report(runtime, "a@1", "x")
         await clock.advance(TTL_MS / 1000)
-        assert await listed(runtime) == [str(EPOCH_MS).encode(), b"x"]
+        assert await listed(runtime) == [(EPOCH_MS, b"x")]
         await clock.advance(0.001)
         assert await listed(runtime) == []
 

@@ -9,9 +9,8 @@ import pytest
 from angarium.client.application import Angarium
 from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
-from angarium.runtime.scripts import status_of
 from angarium.runtime.tokens import SCOPES, Token, TokenStore, digest, from_settings
-from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, file_path
+from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, TokenSurface, file_path
 from angarium.server.http import check
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
@@ -117,7 +116,7 @@ async def test_the_first_token_is_remembered_once_by_each_script(any_redis_url: 
         name = runtime.keyspace.name(keys.TOKENS_SEEN, 0)
 
         async def remembered(surface: str) -> str:
-            return status_of(await runtime.run(REMEMBER_TOKENS, 0, [name], [surface]))
+            return str(await runtime.call(REMEMBER_TOKENS, 0, TokenSurface(surface)))
 
         assert [await remembered("gateway") for _ in range(2)] == ["remembered", "known"]
         await TokenStore(runtime).create("a", "read")

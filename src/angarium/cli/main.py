@@ -7,6 +7,7 @@ dependencies when it runs, so that `--help` and completion stay fast.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,9 +93,17 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Log more, and show tracebacks of errors.")
     ] = False,
+    new: Annotated[
+        bool,
+        typer.Option(
+            "--new", help="Use .angarium in this folder, also if it is empty and another one runs."
+        ),
+    ] = False,
 ) -> None:
     """Message delivery on Redis or Valkey: in order, accounted for, nothing lost."""
     context.obj.debug = debug
+    if new:
+        os.environ.setdefault("ANGARIUM_HOME", ".angarium")
     if version:
         print(f"angarium {__version__}")
         raise typer.Exit

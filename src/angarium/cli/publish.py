@@ -44,7 +44,10 @@ def publish(
     ] = 1,
     as_json: Json = False,
 ) -> int:
-    """Publish messages on the channel, or put them into the durable intake."""
+    """Publish messages on the channel, or put them into the durable intake.
+
+    The exit code is 1 if a message was lost because nobody listened.
+    """
     from angarium.runtime.errors import InputInvalid
 
     if key is not None and not (durable and key):
@@ -75,7 +78,7 @@ async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
     if unheard:
         hint = "start a dispatcher, or publish with --durable"
         warn(f"nobody listened to {_count(unheard, 'message')}: lost; {hint}")
-    return 0
+    return 1 if unheard else 0
 
 
 async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_json: bool) -> int:
@@ -107,11 +110,11 @@ async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_jso
 
 def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
     """Reading stdin may take long, so a failover of Redis is waited for."""
+    from angarium.cli.installation import load_installation
     from angarium.cli.runtime import open_runtime
     from angarium.runtime.runtime import Runtime
-    from angarium.settings import load
 
-    return Runtime.open(load()) if "-" in arguments else open_runtime()
+    return Runtime.open(load_installation()) if "-" in arguments else open_runtime()
 
 
 def _chunks(arguments: Sequence[str], count: int, store: DispatchStore) -> Iterator[list[bytes]]:

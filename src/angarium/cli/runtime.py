@@ -20,10 +20,10 @@ UNAVAILABLE_TIMEOUT_MS = 2_000
 
 @asynccontextmanager
 async def open_runtime() -> AsyncIterator[Runtime]:
+    from angarium.cli.installation import load_installation
     from angarium.runtime.runtime import Runtime
-    from angarium.settings import load
 
-    async with Runtime.open(with_short_timeout(load())) as runtime:
+    async with Runtime.open(with_short_timeout(load_installation())) as runtime:
         yield runtime
 
 

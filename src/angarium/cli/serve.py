@@ -34,6 +34,7 @@ def serve(
 
     names = app.checked(roles)
 
+    from angarium.cli.installation import announced
     from angarium.runtime import log
     from angarium.server import host
     from angarium.settings import load
@@ -42,4 +43,6 @@ def serve(
     if groups:
         given["transactions"] = {"node_groups": groups}
     log.configure(level=logging.DEBUG if context.obj.debug else logging.INFO)
-    return host.run(app.compose(names, load(**given)))
+    settings = load(**given)
+    with announced(settings):
+        return host.run(app.compose(names, settings))

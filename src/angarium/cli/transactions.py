@@ -296,14 +296,14 @@ def _run(use: Callable[[Transactions], Awaitable[int]], application: str | None 
 
 @asynccontextmanager
 async def _transactions(application: str | None) -> AsyncIterator[Transactions]:
+    from angarium.cli.installation import load_installation
     from angarium.cli.runtime import with_short_timeout
     from angarium.lake.filed import transactions_of
     from angarium.runtime.application import load_application
     from angarium.runtime.runtime import Runtime
-    from angarium.settings import load
     from angarium.transactions.client import Transactions
 
-    settings = with_short_timeout(load())
+    settings = with_short_timeout(load_installation())
     named = application or settings.app
     app = load_application(named) if named else None
     async with Runtime.open(settings) as runtime:

@@ -26,6 +26,7 @@ def up(
     ] = False,
 ) -> int:
     """Run everything in one process, with an embedded Redis unless another is set."""
+    from angarium.cli.installation import announced
     from angarium.runtime import log
     from angarium.server import app, host
     from angarium.settings import load
@@ -47,7 +48,8 @@ def up(
         if not as_json:
             _say(summary(settings, services))
 
-    return host.run(app.compose(names, settings, functions), on_ready=print_summary)
+    with announced(settings):
+        return host.run(app.compose(names, settings, functions), on_ready=print_summary)
 
 
 def summary(settings: Settings, services: Sequence[Service]) -> list[str]:

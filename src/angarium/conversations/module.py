@@ -40,4 +40,5 @@ CONVERSATIONS = Module(
         Rate("delivered", "conversations", "acknowledged", "acknowledged"),
     ),
     http="angarium.conversations.http",
+    overview="angarium.conversations.overview:ConversationsSampler",
 )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from angarium.conversations import keys
-from angarium.runtime.process_report import LIST_PROCESSES, REPORT_PROCESS, TTL_MS, read_processes
+from angarium.runtime.process_report import ProcessReports, read_processes
 from angarium.runtime.runtime import Runtime
 
 ROLE = "conversations"
@@ -26,14 +26,14 @@ class SenderProcess(msgspec.Struct, frozen=True):
 class SenderRegistry:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._keys = [runtime.keyspace.name(keys.SENDER_PROCESSES, 0)]
+        self._reports = ProcessReports(runtime, keys.SENDER_PROCESSES)
 
     async def register(self, senders: Sequence[str]) -> None:
         process = SenderProcess(self._runtime.actor, tuple(senders))
-        await self._report(msgspec.json.encode(process))
+        await self._reports.put(self._runtime.actor, msgspec.json.encode(process))
 
     async def withdraw(self) -> None:
-        await self._report(b"")
+        await self._reports.put(self._runtime.actor, b"")
 
     async def running(self) -> Mapping[str, int]:
         """Sender name → number of running processes that have it."""
@@ -50,14 +50,9 @@ class SenderRegistry:
         return any(process.role == ROLE and process.actor not in registered for process in running)
 
     async def _processes(self) -> list[SenderProcess]:
-        reply = await self._runtime.run(LIST_PROCESSES, 0, self._keys, [TTL_MS])
         found = []
-        for report in reply[1::2]:
+        for _, report in await self._reports.read():
             # A report in another version's format must not hide the others.
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 found.append(msgspec.json.decode(report, type=SenderProcess))
         return found
-
-    async def _report(self, report: bytes) -> None:
-        args = (self._runtime.actor, report, TTL_MS)
-        await self._runtime.run(REPORT_PROCESS, 0, self._keys, args, durable=False)

@@ -52,4 +52,5 @@ DISPATCH = Module(
         Rate("redelivered", "dispatcher", "redelivered", "again"),
     ),
     http="angarium.dispatch.http",
+    overview="angarium.dispatch.overview:DispatchSampler",
 )

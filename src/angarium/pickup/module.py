@@ -33,4 +33,5 @@ PICKUP = Module(
         Rate("delivered", "gateway", "removed", "picked up"),
     ),
     http="angarium.pickup.http",
+    overview="angarium.pickup.overview:PickupSampler",
 )

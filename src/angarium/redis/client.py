@@ -272,7 +272,12 @@ class Redis:
         text = str(reply)
         if text.startswith("OOM"):
             raise Overloaded("the server's maxmemory") from reply
-        if text.startswith(("NOPERM", "NOAUTH")):
+        if text.startswith("NOAUTH"):
+            problem = f"the server wants a password, and none is set ({text})"
+            raise ServerUnsuitable(
+                self.options.names.url, problem, "write redis://:PASSWORD@HOST:PORT"
+            ) from reply
+        if text.startswith("NOPERM"):
             raise ServerUnsuitable(
                 self.options.names.url,
                 f"the Redis user may not do this ({text})",

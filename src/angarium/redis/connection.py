@@ -430,4 +430,6 @@ def _choose_fence(connection: Connection, value: bytes, replies: list[Any]) -> N
         if not isinstance(reply, ReplyError):
             connection.unmatched("the replies of the handshake do not match it")
             raise RedisUnavailable(f"Redis at {connection.address} answered out of order")
+    if str(reply).startswith("NOAUTH"):
+        return  # every command is refused, and the first one says why
     log.warning("replies_unguarded", extra={"server": str(connection.address), "why": str(reply)})

@@ -38,4 +38,5 @@ ROUTING = Module(
         Rate("delivered", "inbox", "handled", "done"),
     ),
     http="angarium.routing.http",
+    overview="angarium.routing.overview:RoutingSampler",
 )

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.retry_policy import DEFAULT_POLICY, BackoffKind, ErrorTypes, RetryPolicy
@@ -50,6 +50,10 @@ class Angarium:
     def __init__(self) -> None:
         self._handlers: dict[tuple[Kind, str], Handler] = {}
 
+    @overload
+    def worker(self, function: Function, /) -> Function: ...
+
+    @overload
     def worker(
         self,
         *,
@@ -59,11 +63,24 @@ class Angarium:
         backoff: BackoffKind = "exponential",
         retry_on: ErrorTypes = Exception,
         timeout_s: float | None = None,
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[Function], Function]: ...
+
+    def worker(
+        self,
+        function: Any = None,
+        *,
+        concurrency: int | None = None,
+        window: int | None = None,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Process messages of the dispatch module. The function returns a dict or None."""
         policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
         options = {"concurrency": concurrency, "window": window}
-        return self._adder("worker", "worker", policy, **options)
+        add = self._adder("worker", "worker", policy, **options)
+        return add if function is None else add(function)
 
     def step(
         self,
@@ -78,10 +95,22 @@ class Angarium:
         policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
         return self._adder("step", step_type, policy)
 
-    def reply_sender(self, name: str = "default") -> Callable[[Function], Function]:
+    @overload
+    def reply_sender(self, name: Function, /) -> Function: ...
+
+    @overload
+    def reply_sender(self, name: str = "default") -> Callable[[Function], Function]: ...
+
+    def reply_sender(self, name: Any = "default") -> Any:
         """Send replies of the conversations module."""
+        if callable(name):
+            return self._adder("reply_sender", "default")(name)
         return self._adder("reply_sender", name)
 
+    @overload
+    def inbox(self, function: Function, /) -> Function: ...
+
+    @overload
     def inbox(
         self,
         *,
@@ -89,10 +118,21 @@ class Angarium:
         backoff: BackoffKind = "exponential",
         retry_on: ErrorTypes = Exception,
         timeout_s: float | None = None,
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[Function], Function]: ...
+
+    def inbox(
+        self,
+        function: Any = None,
+        *,
+        retries: int | None = None,
+        backoff: BackoffKind = "exponential",
+        retry_on: ErrorTypes = Exception,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Handle messages that the routing module delivers to this instance."""
         policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
-        return self._adder("inbox", "inbox", policy)
+        add = self._adder("inbox", "inbox", policy)
+        return add if function is None else add(function)
 
     def table(self, name: str, *, of: str) -> Callable[[Function], Function]:
         """Make a table of the lake: a DataFrame of the new rows of table `of` in, rows out."""
@@ -134,7 +174,7 @@ class Angarium:
     ) -> Callable[[Function], Function]:
         if not isinstance(name, str):
             # `@app.step` without parentheses would replace the function, which would never run.
-            raise TypeError(f"@app.{kind} needs parentheses: @app.{kind}(…)")
+            raise TypeError(f'@app.{kind} needs a name: @app.{kind}("name")')
 
         def add(function: Function) -> Function:
             if not callable(function):

@@ -5,9 +5,9 @@ the script refuses the write if a newer term exists (`lua/include/fence.lua`). S
 paused for longer than its lease changes nothing when it continues. In the process, a holder counts
 the lease from the moment it *began* to ask, minus a margin for clock drift.
 
-The grant is the lease of the archiver and the webhook sender. It has two periods: in the first the
-holder gets work; until the end of the second nobody else does, so that the holder can finish and
-report.
+The grant is the lease of the archiver and the webhook sender (`lua/include/grant.lua`). It has two
+periods: in the first the holder gets work; until the end of the second nobody else does, so that
+the holder can finish and report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from angarium.runtime.scripts import load_script, status_of
 ACQUIRE = load_script("angarium.runtime", "acquire_lease")
 RENEW = load_script("angarium.runtime", "renew_lease")
 RELEASE = load_script("angarium.runtime", "release_lease")
-ASK_GRANT = load_script("angarium.runtime", "ask_grant")
 
 # Two monotonic clocks drift by far less than this part of a lease. It also covers the time between
 # reading `trusted` and sending the write.
@@ -148,25 +147,3 @@ class GrantStatus(StrEnum):
     @property
     def may_ask_for_work(self) -> bool:
         return self in (GrantStatus.GRANTED, GrantStatus.WORKING)
-
-
-@dataclass(frozen=True)
-class GrantKeys:
-    partition: int
-    work: str
-    grace: str
-
-
-async def ask_grant(runtime: Runtime, keys: GrantKeys, work_ms: int, grace_ms: int) -> GrantStatus:
-    """Ask for a grant. Scripts that also lease work include grant.lua instead."""
-
-    if grace_ms <= work_ms:
-        raise ValueError(f"the grace period {grace_ms} ms must be longer than {work_ms} ms")
-    reply = await runtime.run(
-        ASK_GRANT,
-        keys.partition,
-        [keys.work, keys.grace],
-        [runtime.actor, work_ms, grace_ms],
-        durable=False,
-    )
-    return GrantStatus(status_of(reply))

@@ -136,6 +136,5 @@ class Module:
     rates: tuple[Rate, ...] = ()
     http: str = ""
     """Path of the file with the function `http_api(runtime, app)`."""
-
     overview: str = ""
     """Path of the class that samples the module for the dashboard and `top`."""

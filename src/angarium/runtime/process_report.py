@@ -13,22 +13,86 @@ import math
 import os
 import socket
 from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
 from prometheus_client import Gauge
 
 from angarium.runtime import keys
+from angarium.runtime.key import Key
 from angarium.runtime.process_memory import heap_bytes, python_blocks
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script
+from angarium.runtime.transition import Transition
 
-REPORT_PROCESS = load_script("angarium.runtime", "report_process")
-LIST_PROCESSES = load_script("angarium.runtime", "list_processes")
+
+class Report(NamedTuple):
+    process: str
+    report: bytes
+    ttl_ms: int
+
+
+class TimeToLive(NamedTuple):
+    ttl_ms: int
+
+
+class ReportRow(NamedTuple):
+    at_ms: int
+    report: bytes
+
+
+class Reports(NamedTuple):
+    rows: list[ReportRow]
+
 
 # The dashboard shows new numbers every 3 s; all roles report at that interval.
 INTERVAL_S = 3.0
 # Two reports may be missed before a process counts as gone.
 TTL_MS = 10_000
+
+
+@cache
+def report_under(key: Key) -> Transition[Any]:
+    return Transition(
+        "angarium.runtime",
+        "report_process",
+        keys={"processes": key},
+        args=Report,
+        replies={"reported": None, "withdrawn": None},
+    )
+
+
+@cache
+def list_under(key: Key) -> Transition[Any]:
+    return Transition(
+        "angarium.runtime",
+        "list_processes",
+        keys={"processes": key},
+        args=TimeToLive,
+        replies={"found": Reports},
+    )
+
+
+REPORT_PROCESS = report_under(keys.PROCESSES)
+LIST_PROCESSES = list_under(keys.PROCESSES)
+
+
+class ProcessReports:
+    """The reports of all processes under one key, by the process's name."""
+
+    def __init__(self, runtime: Runtime, key: Key) -> None:
+        self._runtime = runtime
+        self._key = key
+
+    async def put(self, process: str, report: bytes) -> str:
+        """An empty report withdraws the one before."""
+        args = Report(process, report, TTL_MS)
+        return str(await self._runtime.call(report_under(self._key), 0, args, durable=False))
+
+    async def read(self) -> list[ReportRow]:
+        """Those that are not older than the time to live."""
+        found: Reports = await self._runtime.call(list_under(self._key), 0, TimeToLive(TTL_MS))
+        return found.rows
 
 
 def tasks_running() -> int:
@@ -64,7 +128,8 @@ class ProcessReporter:
     def __init__(self, runtime: Runtime, role: str) -> None:
         self._runtime = runtime
         self._role = role
-        self._keys = [runtime.keyspace.name(keys.PROCESSES, 0)]
+        self._process = f"{role}@{runtime.actor}"
+        self._reports = ProcessReports(runtime, keys.PROCESSES)
 
     async def report(self, figures: Mapping[str, float | str]) -> None:
         runtime = self._runtime
@@ -85,28 +150,19 @@ class ProcessReporter:
             python_blocks=python_blocks(),
             unmatched_replies=runtime.redis.unmatched,
         )
-        await self._send(msgspec.json.encode(report))
+        await self._reports.put(self._process, msgspec.json.encode(report))
 
     async def withdraw(self) -> None:
         """Remove the report now instead of waiting for it to expire."""
-        await self._send(b"")
-
-    async def _send(self, report: bytes) -> None:
-        name = f"{self._role}@{self._runtime.actor}"
-        args = (name, report, TTL_MS)
-        await self._runtime.run(REPORT_PROCESS, 0, self._keys, args, durable=False)
+        await self._reports.put(self._process, b"")
 
 
 async def read_processes(runtime: Runtime) -> list[ProcessReport]:
     """The reports of all live processes that this version can decode, by role and actor."""
-    reply = await runtime.run(
-        LIST_PROCESSES, 0, [runtime.keyspace.name(keys.PROCESSES, 0)], [TTL_MS]
-    )
     found = []
-    for at_ms, report in zip(reply[::2], reply[1::2], strict=True):
+    for at_ms, report in await ProcessReports(runtime, keys.PROCESSES).read():
         # A report of another version that can't be decoded must not hide the others.
-
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             decoded = msgspec.json.decode(report, type=ProcessReport)
-            found.append(msgspec.structs.replace(decoded, at_ms=int(at_ms)))
+            found.append(msgspec.structs.replace(decoded, at_ms=at_ms))
     return sorted(found, key=lambda each: (each.role, each.actor))

@@ -12,18 +12,40 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from angarium.redis.connection import Argument
 from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, Overloaded, SettingInvalid
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.transition import Transition
 
-STORE_TOKEN = load_script("angarium.runtime", "store_token")
-REVOKE_TOKEN = load_script("angarium.runtime", "revoke_token")
 
+class NewToken(NamedTuple):
+    sha256: str
+    record: bytes
+    tokens_max: int
+
+
+class OldToken(NamedTuple):
+    sha256: str
+
+
+STORE_TOKEN: Transition[Any] = Transition(
+    "angarium.runtime",
+    "store_token",
+    keys={"tokens": keys.TOKENS, "seen": keys.TOKENS_SEEN},
+    args=NewToken,
+    replies={"stored": None, "full": None},
+)
+REVOKE_TOKEN: Transition[Any] = Transition(
+    "angarium.runtime",
+    "revoke_token",
+    keys={"tokens": keys.TOKENS},
+    args=OldToken,
+    replies={"revoked": None, "unknown": None},
+)
 # Each includes those before it.
 SCOPES = ("read", "write", "admin")
 SETTING = "ANGARIUM_HTTP__TOKENS"
@@ -91,7 +113,6 @@ class TokenStore:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._name = runtime.keyspace.name(keys.TOKENS, 0)
-        self._seen_name = runtime.keyspace.name(keys.TOKENS_SEEN, 0)
 
     async def create(self, name: str, scope: str, tenant: str | None = None) -> str:
         """The new token. Only its hash is stored, so it can't be shown again."""
@@ -100,9 +121,8 @@ class TokenStore:
             raise InputInvalid(f"a name has 1 to {NAME_CHARS_MAX} printable letters")
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         record = Token(name, scope, tenant, time.time_ns() // 1_000_000)
-        args: list[Argument] = [digest(token), msgspec.json.encode(record), TOKENS_MAX]
-        names = [self._name, self._seen_name]
-        if status_of(await self._runtime.run(STORE_TOKEN, 0, names, args)) == "full":
+        args = NewToken(digest(token), msgspec.json.encode(record), TOKENS_MAX)
+        if await self._runtime.call(STORE_TOKEN, 0, args) == "full":
             raise Overloaded("tokens", TOKENS_MAX)
         return token
 
@@ -124,4 +144,4 @@ class TokenStore:
         found = [hashed for hashed in await self.all() if len(id) >= 8 and hashed.startswith(id)]
         if len(found) != 1:
             raise NotFound(f"there is no token {id[:64]!r}")
-        await self._runtime.run(REVOKE_TOKEN, 0, [self._name], [found[0]])
+        await self._runtime.call(REVOKE_TOKEN, 0, OldToken(found[0]))

@@ -12,15 +12,26 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from angarium.runtime import keys, log
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script
-
-REMEMBER_TOKENS = load_script("angarium.runtime", "remember_tokens")
+from angarium.runtime.transition import Transition
 
 Surface = Literal["api", "gateway"]
+
+
+class TokenSurface(NamedTuple):
+    surface: str
+
+
+REMEMBER_TOKENS: Transition[Any] = Transition(
+    "angarium.runtime",
+    "remember_tokens",
+    keys={"seen": keys.TOKENS_SEEN},
+    args=TokenSurface,
+    replies={"remembered": None, "known": None},
+)
 FILE_TEXT = """This installation has had tokens, so every request needs one, also if none is left.
 `angarium token create NAME --scope admin` creates a token of the API; tokens of the gateway are in
 ANGARIUM_PICKUP__TOKENS. ANGARIUM_ACCESS=open opens both on loopback. Do not delete this file.
@@ -47,7 +58,7 @@ class TokensSeen:
         if self.ever:
             self.write_file()
             if not known:
-                await self._runtime.run(REMEMBER_TOKENS, 0, [self._name], [self._surface])
+                await self._runtime.call(REMEMBER_TOKENS, 0, TokenSurface(self._surface))
         return self.ever
 
     def write_file(self) -> None:

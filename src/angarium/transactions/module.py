@@ -38,4 +38,5 @@ TRANSACTIONS = Module(
         Rate("completed", "node", "ended_*", "ended"),
     ),
     http="angarium.transactions.http",
+    overview="angarium.transactions.overview:TransactionsSampler",
 )

@@ -110,6 +110,19 @@ def _examine(path: Path, source: Literal["path", "wheel"]) -> ServerBinary | Non
     return ServerBinary(path, flavour, (int(match[2]), int(match[3]), int(match[4])), source)
 
 
+def is_running(home: Path) -> bool:
+    """Whether a server of this home runs. Creates nothing and starts nothing."""
+    folder = Folder(home.absolute() / "redis")
+    try:
+        fd = os.open(folder.supervisor_lock, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not try_lock(fd, fcntl.LOCK_EX)
+    finally:
+        os.close(fd)
+
+
 class EmbeddedServer:
     """One user's hold on the server of a home folder, from the first `address` to `release`."""
 

@@ -6,26 +6,18 @@ seconds, however many pages are open. `angarium top` takes its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
 
 import msgspec
 
 import angarium
-from angarium.conversations.queries import ConversationQueries
-from angarium.conversations.views import SendersView, view_senders
-from angarium.dispatch.store import DispatchStore, PartitionStatus
-from angarium.pickup.listing import PickupListing
-from angarium.pickup.store import PickupStore
-from angarium.routing.listing_store import RoutingListing
-from angarium.routing.role_settings import routing_store
+from angarium.modules import MODULES
 from angarium.runtime.journal import Journal
+from angarium.runtime.overview import ModuleSampler, Notice, count_of
 from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
-from angarium.server.dashboard.notices import Notice, notices
 from angarium.server.dashboard.rates import Rates
-from angarium.transactions.client import Transactions
-from angarium.transactions.store.queries import TransactionHealthReport
 
 
 class ModuleMetrics(msgspec.Struct, frozen=True):
@@ -39,7 +31,7 @@ class ModuleMetrics(msgspec.Struct, frozen=True):
     waiting: int
     oldest_ms: int | None
     dead: int
-    facts: dict[str, int]
+    facts: Mapping[str, int]
 
 
 class JournalSummary(msgspec.Struct, frozen=True):
@@ -65,16 +57,10 @@ class OverviewSampler:
     """A rate covers the time since the sample before."""
 
     def __init__(self, runtime: Runtime) -> None:
-        settings = runtime.settings
         self._runtime = runtime
-        self._partitions = range(settings.partitions)
-        self._dispatch = runtime.store(DispatchStore)
-        self._routing = runtime.store(routing_store)
-        self._routing_lengths = RoutingListing(runtime)
-        self._conversations = ConversationQueries(runtime)
-        self._pickup = runtime.store(PickupStore)
-        self._pickup_ages = PickupListing(runtime)
-        self._transactions = Transactions(runtime)
+        self._modules = [
+            (module, _sampler(module.overview, runtime)) for module in MODULES if module.overview
+        ]
         self._journal = Journal(runtime)
         self._rates = Rates()
 
@@ -82,16 +68,18 @@ class OverviewSampler:
         now_ms = await self._now_ms()
         processes = await read_processes(self._runtime)
         journal = await self._journal_metrics()
-        health = await self._transactions.health_report(1)
-        senders = await view_senders(self._conversations)
-        modules = [
-            await self._dispatch_metrics(processes),
-            await self._routing_metrics(processes),
-            _transactions_metrics(health, processes),
-            await self._conversations_metrics(processes, senders),
-            await self._pickup_metrics(processes, now_ms),
-        ]
-        facts = {module.name: {**module.facts, "waiting": module.waiting} for module in modules}
+        roles = [each.role for each in processes]
+        modules: list[ModuleMetrics] = []
+        notices = [*_journal_notices(journal)]
+        for module, sampler in self._modules:
+            found = await sampler.sample({*roles}, now_ms)
+            count = sum(roles.count(each.name) for each in module.roles)
+            modules.append(
+                ModuleMetrics(
+                    module.name, count, found.waiting, found.oldest_ms, found.dead, found.facts
+                )
+            )
+            notices += found.notices
         return Overview(
             at_ms=now_ms,
             version=angarium.__version__,
@@ -99,13 +87,7 @@ class OverviewSampler:
             rates=self._rates.update(processes, journal.events, now_ms),
             journal=journal,
             processes=processes,
-            notices=notices(
-                facts,
-                _roles(processes),
-                journal.dropped_events,
-                health.awaited_steps,
-                senders.needs,
-            ),
+            notices=sorted(notices, key=lambda notice: notice.level != "trouble"),
         )
 
     async def _now_ms(self) -> int:
@@ -115,7 +97,7 @@ class OverviewSampler:
     async def _journal_metrics(self) -> JournalSummary:
         entries = events = dropped = 0
         behind: dict[str, int] = {}
-        for partition in self._partitions:
+        for partition in range(self._runtime.settings.partitions):
             status = await self._journal.status(partition)
             entries += status.entries
             events += status.events
@@ -126,103 +108,18 @@ class OverviewSampler:
                 behind[reader] = max(behind.get(reader, 0), late_ms)
         return JournalSummary(entries, events, dropped, behind)
 
-    async def _dispatch_metrics(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
-        found = [await self._dispatch.status(partition) for partition in self._partitions]
-        pending, inbox = sum(each.pending for each in found), sum(each.inbox for each in found)
-        consumers = await self._dispatch.consumers()
-        facts = {
-            "pending": pending,
-            "inbox": inbox,
-            "processed": sum(each.processed for each in found),
-            "partitions": len(found),
-            "without_leader": sum(each.leader is None for each in found),
-            "consumers": len(consumers),
-            "dead": sum(each.dead for each in found),
-        }
-        oldest_ms = _oldest(found)
-        return ModuleMetrics(
-            "dispatch", _count(processes, "dispatcher", "worker"), pending + inbox, oldest_ms,
-            facts["dead"], facts,
-        )  # fmt: skip
 
-    async def _routing_metrics(self, processes: Sequence[ProcessReport]) -> ModuleMetrics:
-        lengths = await self._routing_lengths.lengths()
-        instances, unowned = await self._routing.instances()
-        facts = {
-            **asdict(lengths),
-            "instances": len(instances),
-            "silent": sum(not each.live for each in instances),
-            "unowned": unowned,
-        }
-        return ModuleMetrics(
-            "routing", _count(processes, "relay", "inbox", "deliverer"),
-            lengths.keys_with_mail + lengths.outbound + lengths.retrying + lengths.in_hand, None,
-            lengths.dead_inbound + lengths.dead_outbound, facts,
-        )  # fmt: skip
-
-    async def _conversations_metrics(
-        self, processes: Sequence[ProcessReport], senders: SendersView
-    ) -> ModuleMetrics:
-        found = [await self._conversations.in_flight(partition) for partition in self._partitions]
-        replies, requests, new = (sum(each) for each in zip(*found, strict=True))
-        waiting = sum(need.replies for need in senders.needs)
-        facts = {"replies": replies, "requests": requests, "new": new, "without_sender": waiting}
-        return ModuleMetrics(
-            "conversations", _count(processes, "conversations"), replies, None, 0, facts
-        )
-
-    async def _pickup_metrics(
-        self, processes: Sequence[ProcessReport], now_ms: int
-    ) -> ModuleMetrics:
-        found = await self._pickup.totals()
-        ages = [
-            await self._pickup_ages.queues_by_age(partition, 0, 1) for partition in self._partitions
-        ]
-        oldest = [queue.since_ms for queues in ages for queue in queues]
-        facts = {
-            "gateways": sum(gateway.live for gateway in found.gateways),
-            "sessions": sum(gateway.sessions for gateway in found.gateways if gateway.live),
-            "queues": found.queues,
-            "moving": found.moving,
-            "pushes": found.pushes,
-        }
-        return ModuleMetrics(
-            "pickup", _count(processes, "gateway"), found.queues,
-            max(0, now_ms - min(oldest)) if oldest else None, 0, facts,
-        )  # fmt: skip
+def _sampler(path: str, runtime: Runtime) -> ModuleSampler:
+    sampler: ModuleSampler = resolve_name(path)(runtime)
+    return sampler
 
 
-def _transactions_metrics(
-    health: TransactionHealthReport, processes: Sequence[ProcessReport]
-) -> ModuleMetrics:
-    queued = sum(queue.length for queue in health.queues)
-    facts = {
-        "queued": queued,
-        "running": health.running,
-        "sleeping": health.sleeping,
-        "webhooks": health.webhooks,
-        "to_archive": health.to_archive,
-        "nodes": len(health.nodes),
-        "silent_nodes": sum(not node.alive for node in health.nodes),
-    }
-    waits = [queue.waiting_ms for queue in health.queues if queue.length]
-    return ModuleMetrics(
-        "transactions", _count(processes, "node", "webhooks", "archiver"),
-        queued + health.running + health.sleeping, max(waits, default=None), 0, facts,
-    )  # fmt: skip
+def _journal_notices(journal: JournalSummary) -> Iterator[Notice]:
+    if journal.dropped_events:
+        many = count_of(journal.dropped_events, "event")
+        text = f"{many} dropped from the journal before they were read"
+        yield Notice("lake", "warning", text, "run the lake, or raise ANGARIUM_JOURNAL__BYTES_MAX")
 
 
 def _moment(entry_id: str) -> int:
     return int(entry_id.partition("-")[0] or 0)
-
-
-def _oldest(partitions: Sequence[PartitionStatus]) -> int | None:
-    return max((each.oldest_ms for each in partitions if each.pending), default=None)
-
-
-def _roles(processes: Sequence[ProcessReport]) -> set[str]:
-    return {each.role for each in processes}
-
-
-def _count(processes: Sequence[ProcessReport], *roles: str) -> int:
-    return sum(each.role in roles for each in processes)

@@ -1,0 +1,55 @@
+"""Transactions in the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from angarium.runtime.overview import ModuleSample, Notice, count_of
+from angarium.runtime.runtime import Runtime
+from angarium.transactions.client import Transactions
+from angarium.transactions.store.queries import AwaitedStep
+
+# Nodes of two applications in one group constantly pass work to each other. Work that waits longer
+# than this waits for a node that is missing or overloaded.
+STEP_AWAITED_MS = 5_000
+
+
+class TransactionsSampler:
+    def __init__(self, runtime: Runtime) -> None:
+        self._transactions = Transactions(runtime)
+
+    async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
+        health = await self._transactions.health_report(1)
+        facts = {
+            "queued": sum(queue.length for queue in health.queues),
+            "running": health.running,
+            "sleeping": health.sleeping,
+            "webhooks": health.webhooks,
+            "to_archive": health.to_archive,
+            "nodes": len(health.nodes),
+            "silent_nodes": sum(not node.alive for node in health.nodes),
+        }
+        waiting = facts["queued"] + health.running + health.sleeping
+        waits = [queue.waiting_ms for queue in health.queues if queue.length]
+        notices = [*transactions_notices(facts, health.awaited_steps, roles)]
+        return ModuleSample(waiting, facts, max(waits, default=None), notices=notices)
+
+
+def transactions_notices(
+    facts: Mapping[str, int], awaited: Sequence[AwaitedStep], roles: Set[str]
+) -> Iterator[Notice]:
+    if facts["queued"] and "node" not in roles:
+        text = f"{count_of(facts['queued'], 'transaction')} queued and no node"
+        yield Notice("transactions", "trouble", text, "start one: angarium serve node")
+    if facts["webhooks"] and "webhooks" not in roles:
+        text = f"{count_of(facts['webhooks'], 'webhook')} due and no process sends them"
+        yield Notice("transactions", "trouble", text, "start one: angarium serve webhooks")
+    if facts["silent_nodes"]:
+        text = f"{count_of(facts['silent_nodes'], 'node')} silent"
+        yield Notice("transactions", "warning", text, "other nodes take over its transactions")
+    for step in awaited:
+        if step.waiting_ms >= STEP_AWAITED_MS:
+            many = count_of(step.transactions, "transaction")
+            text = f"{many} waiting for a node with step '{step.step_type}' ({step.node_group})"
+            hint = "start a node whose application has this step, or cancel them"
+            yield Notice("transactions", "trouble", text, hint)
