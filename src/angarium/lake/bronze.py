@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from angarium.lake.schemas import EVENTS, REJECTS, RESULTS, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
 # The last millisecond of the year 9999: dates end there.
 AT_MS_MAX = 253_402_300_799_999
@@ -35,16 +35,27 @@ PROBLEM = (
 
 
 def with_values(rows: DataFrame, **values: int) -> DataFrame:
-    """With these values as columns, by a join with one row.
+    """With these values as columns.
 
-    A number in a query's text is a number in the code that Spark makes of it: for each batch it
-    would be compiled anew. So it is made once.
+    A number in a query's text is a number in the code that Spark makes of it, which would be
+    compiled anew for each batch. A text is handed to that code from outside, but Spark must not
+    see that it always is the same: so it is put behind an empty text that comes from the row.
     """
+    column = rows.columns[0]
+    empty = f"coalesce(left(cast(`{column}` as string), 0), '')"
+    return rows.selectExpr(
+        "*",
+        *(f"cast(concat({empty}, '{value}') as bigint) as {n}" for n, value in values.items()),
+    )
+
+
+def observed(frame: DataFrame, **figures: str) -> tuple[Observation, DataFrame]:
+    """Figures of the rows that pass here, counted by whatever job reads them first."""
+    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    row = ", ".join(f"{value}L" for value in values.values())
-    one = rows.sparkSession.sql(f"select * from values ({row}) as given({', '.join(values)})")
-    return rows.crossJoin(f.broadcast(one))
+    seen = Observation()
+    return seen, frame.observe(seen, *(f.expr(sql).alias(name) for name, sql in figures.items()))
 
 
 def events(journal: DataFrame, batch: int = 0) -> DataFrame:

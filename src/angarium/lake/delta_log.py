@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -60,6 +61,8 @@ class DataFile:
     rows: int
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = ""
+    # The least and the greatest number of a batch in it, where its rows have one.
+    batches: tuple[int, int] | None = None
 
     def added(self, now_ms: int, *, news: bool) -> AddAction:
         stats = self.stats or json.dumps({"numRecords": self.rows})
@@ -154,11 +157,16 @@ class DeltaLog:
         version: int | None = None,
         *,
         matching: str | None = None,
+        batches: tuple[int, int] | None = None,
     ) -> list[DataFile]:
-        """Files of the named partition values, and such as may have rows `matching` a condition."""
+        """Files of the named partition values; that may have rows `matching` a condition; that may
+        have rows of `batches`, from the first to the last.
+        """
         with self._lock:
             table = self.open(version)
-            return [] if table is None else files_in(table, where, matching=matching)
+            if table is None:
+                return []
+            return files_in(table, where, matching=matching, batches=batches)
 
     def commit(
         self,
@@ -294,11 +302,20 @@ def files_in(
     where: Mapping[str, Collection[object]] | None = None,
     *,
     matching: str | None = None,
+    batches: tuple[int, int] | None = None,
 ) -> list[DataFile]:
     names = table.metadata().partition_columns
     chosen = {name: {text_of(value) for value in values} for name, values in (where or {}).items()}
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = ["path", "size_bytes", "num_records", *(f"partition.{name}" for name in names)]
+    if {"min.batch", "max.batch"} <= set(actions.column_names):
+        columns += ["min.batch", "max.batch"]
+        if batches is not None:
+            apart = pc.or_(
+                pc.greater(actions["min.batch"], batches[1]),
+                pc.less(actions["max.batch"], batches[0]),
+            )
+            actions = actions.filter(pc.invert(pc.fill_null(apart, False)))
     if actions.num_rows == 0:
         return []
     found: list[DataFile] = []
@@ -310,7 +327,10 @@ def files_in(
         if left is not None and f"{prefix}{path}" not in left:
             continue
         if all(values[name] in wanted for name, wanted in chosen.items()):
-            found.append(DataFile(path, row["size_bytes"], row["num_records"] or 0, values))
+            low, high = row.get("min.batch"), row.get("max.batch")
+            span = None if low is None or high is None else (low, high)
+            size, rows = row["size_bytes"], row["num_records"] or 0
+            found.append(DataFile(path, size, rows, values, batches=span))
     return found
 
 

@@ -7,13 +7,15 @@ days that changed. The audit's rules look at single rows of messages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from angarium.lake.bronze import expressions_of, with_values
+from angarium.lake.bronze import expressions_of
 from angarium.lake.catalogue import ONCE, OUTCOMES
 from angarium.lake.schemas import (
     BALANCES,
     BUSIEST,
+    INTERVALS_S,
     LATENCY,
     SEQUENCES,
     STATS_FINE,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 # Reported in the journal, but nothing that happened to a transaction: the scripts don't count it.
 NOT_COUNTED = ("pipeline_stored",)
+FINE_S = INTERVALS_S[STATS_FINE.name]
 LATENCY_S = 100
 WINDOW_S = 1_000
 KEYS_PER_DAY = 50
@@ -33,7 +36,7 @@ WINDOW = ("start_s", "module", "account")
 # Statistics
 
 
-def statistics(events: DataFrame, interval_s: int) -> DataFrame:
+def statistics(events: DataFrame, interval_s: int = FINE_S) -> DataFrame:
     """Each event as a count of its window, cut as the scripts of transactions cut theirs."""
     names = ", ".join(f"'{each}'" for each in NOT_COUNTED)
     counted = events.where(f"not (module = 'transactions' and event in ({names}))")
@@ -48,20 +51,40 @@ def statistics(events: DataFrame, interval_s: int) -> DataFrame:
     )
 
 
-def merged(rows: DataFrame) -> DataFrame:
+def in_all_windows(fine: DataFrame) -> DataFrame:
+    """Counts of the shortest windows once for each table of statistics, in its windows."""
+    tables = ", ".join(f"struct('{name}', {size}L)" for name, size in INTERVALS_S.items())
+    rows = fine.selectExpr("*", f"inline(array({tables})) as (table, interval_s)")
+    names = [name for name in fine.columns if name != "start_s"]
+    start = "cast(floor(start_s / interval_s) * interval_s as bigint) as start_s"
+    return rows.selectExpr("table", start, *names)
+
+
+def of_table(rows: DataFrame, name: str) -> DataFrame:
+    return rows.selectExpr(f"'{name}' as table", *rows.columns)
+
+
+def merged(rows: DataFrame, *more_keys: str) -> DataFrame:
     """Counts of the same window and names, added up."""
     from pyspark.sql import functions as f
 
-    return rows.groupBy(*STATS_FINE.key).agg(f.expr("sum(count) as count"))
+    return rows.groupBy(*STATS_FINE.key, *more_keys).agg(f.expr("sum(count) as count"))
 
 
-def closed_before(rows: DataFrame, interval_s: int, closed_s: int) -> DataFrame:
-    """With the day of windows that ended before `closed_s`; later ones may still grow."""
-    day = (
-        f"case when start_s + {interval_s} <= closed_s then to_date(timestamp_seconds(start_s)) end"
+def closed_before(rows: DataFrame, closed_s: Mapping[str, int]) -> DataFrame:
+    """With the day of windows that ended before their table's time; later ones may still grow.
+
+    Rows of tables without a time are left out.
+    """
+    cases = " ".join(
+        f"when '{name}' then {closed - INTERVALS_S[name]}L" for name, closed in closed_s.items()
     )
-    return with_values(rows, closed_s=closed_s).selectExpr(
-        *expressions_of(STATS_FINE, {"date": day})
+    day = (
+        f"case when start_s <= case table {cases} end then to_date(timestamp_seconds(start_s)) end"
+    )
+    names = ", ".join(f"'{name}'" for name in closed_s)
+    return rows.where(f"table in ({names})").selectExpr(
+        "table", *expressions_of(STATS_FINE, {"date": day})
     )
 
 

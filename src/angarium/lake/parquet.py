@@ -1,10 +1,10 @@
 """Parquet files of a table, written and read by Spark on its executors.
 
 Each write has a folder of its own below the table's, `w=<unique>/<partition>=<value>/…`, so two
-writes never share Spark's scratch folder, nothing is moved afterwards, and what a write has made is
-listed without looking at the rest. Spark's Parquet reader takes `w` for one more partition column,
-which `read_files` drops. Where Java has no connector for the lake's store, Python does the same in
-the tasks, with the store that the log is written through.
+writes never share Spark's scratch folder, and what a write has made is listed without looking at
+the rest. Spark's Parquet reader takes `w` for one more partition column, which `read_files` drops.
+Where Java has no connector for the lake's store, Python does the same in the tasks, with the store
+that the log is written through.
 """
 
 from __future__ import annotations
@@ -68,25 +68,74 @@ def write_files(
     if not java_knows(frame.sparkSession, path):
         return _write_by_python(frame, path, partition_by, storage, statistics)
     folder = f"w={uuid.uuid4().hex}"
+    _write(frame, f"{path}/{folder}", partition_by)
+    filesystem, root = filesystem_of(path, storage)
+    base = f"{root}/" if root else ""
+    return _described(filesystem, base, _listed(filesystem, f"{base}{folder}", base), statistics)
+
+
+def write_apart(
+    frame: DataFrame, targets: Mapping[str, tuple[str, Sequence[str], Sequence[str]]]
+) -> dict[str, list[DataFile]]:
+    """Rows of several tables in one folder, written by one job; their column `table` says whose.
+
+    `targets` are the tables' paths, partition columns and all columns. Spark writes below the first
+    table's folder, where a vacuum finds what a process that died has left; then files are moved.
+    """
+    folder = f"w={uuid.uuid4().hex}"
+    partitions = list(dict.fromkeys(name for _, by, _ in targets.values() for name in by))
+    first = next(iter(targets.values()))[0]
+    _write(frame, f"{first}/{folder}", ("table", *partitions))
+    filesystem, root = filesystem_of(first, None)
+    found: dict[str, list[tuple[str, int]]] = {name: [] for name in targets}
+    for path, size_bytes in _listed(filesystem, f"{root}/{folder}", f"{root}/"):
+        *parts, name = path.split("/")
+        folders = {part.partition("=")[0]: part for part in parts}
+        table = folders["table"].partition("=")[2]
+        _, place = filesystem_of(targets[table][0], None)
+        moved = "/".join([folder, *(folders[each] for each in targets[table][1])])
+        filesystem.create_dir(f"{place}/{moved}")
+        filesystem.move(f"{root}/{path}", f"{place}/{moved}/{name}")
+        found[table].append((f"{moved}/{name}", size_bytes))
+    return {
+        name: _described(filesystem, f"{filesystem_of(path, None)[1]}/", found[name], columns)
+        for name, (path, _, columns) in targets.items()
+    }
+
+
+def _write(frame: DataFrame, path: str, partition_by: Sequence[str]) -> None:
     writer = frame.write.options(**OPTIONS)
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    writer.parquet(f"{java_path(path)}/{folder}")
-    filesystem, root = filesystem_of(path, storage)
-    base = f"{root}/" if root else ""
-    listed = filesystem.get_file_info(pafs.FileSelector(f"{base}{folder}", recursive=True))
-    paths = [
+    writer.parquet(java_path(path))
+
+
+def _listed(filesystem: pafs.FileSystem, folder: str, base: str) -> list[tuple[str, int]]:
+    """Path below `base` and size of each file that a write has left in its folder."""
+    return [
         (each.path.removeprefix(base), each.size)
-        for each in listed
+        for each in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
         if each.type == pafs.FileType.File and not each.base_name.startswith((".", "_"))
     ]
+
+
+def _described(
+    filesystem: pafs.FileSystem,
+    base: str,
+    paths: Sequence[tuple[str, int]],
+    statistics: Sequence[str] | None,
+) -> list[DataFile]:
+    """What the files' footers say of them; files without rows are deleted."""
 
     def about(file: tuple[str, int]) -> DataFile:
         with filesystem.open_input_file(f"{base}{file[0]}") as source:
             return data_file(*file, pq.read_metadata(source), statistics)
 
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as threads:
-        found = list(threads.map(about, sorted(paths)))
+    if len(paths) > 1:
+        with ThreadPoolExecutor(FOOTERS_AT_ONCE) as threads:
+            found = list(threads.map(about, sorted(paths)))
+    else:
+        found = [about(each) for each in paths]
     for each in found:
         if each.rows == 0:  # Spark writes one for an empty frame
             filesystem.delete_file(f"{base}{each.path}")

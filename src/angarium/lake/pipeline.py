@@ -33,6 +33,7 @@ import structlog
 
 from angarium.dispatch import keys as dispatch_keys
 from angarium.lake import bronze, silver
+from angarium.lake.bronze import observed as observed
 from angarium.lake.checkpoint import Checkpoint, positions_of, starting_of
 from angarium.lake.errors import LakeStopped, TableConflict
 from angarium.lake.schemas import TABLES
@@ -45,7 +46,7 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -158,7 +159,10 @@ class Pipeline:
             error = each.exception()
             if error is not None:
                 raise LakeStopped(f"{each.name} stopped: {reason_of(str(error))}")
-        return not self.running
+        if self.running:
+            return False
+        self.follow_up()
+        return True
 
     def stop(self) -> None:
         for each in self._queries:
@@ -238,7 +242,7 @@ class Pipeline:
         # A batch that was there already may have died before its rejects were.
         if not written.added or found["rejects"]:
             self._reject(JOURNAL, bronze.rejects(frame, batch), batch)
-        self.follow()
+        self.follow(whole=False)
         self._tidy(batch)
 
     def store_results(self, frame: DataFrame, batch_id: int) -> None:
@@ -293,10 +297,16 @@ class Pipeline:
 
     # What follows bronze
 
-    def follow(self) -> None:
+    def follow(self, *, whole: bool = True) -> None:
         """Every step takes what bronze has for it; they run side by side, then the users' jobs."""
-        self._all(self._advance, self.steps)
+        self._all(self._advance, [each for each in self.steps if whole or self._is_due(each)])
         self.follow_jobs()
+
+    def follow_up(self) -> None:
+        """The steps that may be behind take what there is; before an audit, and at the end."""
+        for each in self.steps:
+            if each.batches_min > 1:
+                self._advance(each)
 
     def follow_jobs(self) -> None:
         """A job that raises is stopped until the next start, and keeps nobody from going on."""
@@ -321,6 +331,14 @@ class Pipeline:
                 return
             self.figures.failed_jobs[job.name] = why
             log.error("lake_job_stopped", job=job.name, reason=why)
+
+    def _is_due(self, step: Step) -> bool:
+        """Whether a step that may be behind is too far behind."""
+        if step.batches_min == 1:
+            return True
+        upto = self.tables.last_batch(step.source, step.source_writer)
+        position = step.position()
+        return upto is not None and (position < 0 or upto - position >= step.batches_min)
 
     def _advance(self, step: Step) -> int:
         """Until it has all batches of its source; how many it lacks then."""
@@ -396,15 +414,6 @@ def listener(figures: Figures) -> StreamingQueryListener:
             pass
 
     return Listener()
-
-
-def observed(frame: DataFrame, **figures: str) -> tuple[Observation, DataFrame]:
-    """Figures of the rows that pass here, counted by whatever job reads them first."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    seen = Observation()
-    return seen, frame.observe(seen, *(f.expr(sql).alias(name) for name, sql in figures.items()))
 
 
 def reason_of(text: str) -> str:

@@ -135,6 +135,7 @@ def audited(settings: CommonSettings, pipeline: Pipeline) -> Report:
     """One that fails is reported and tried again in time: the tables matter more."""
 
     async def look() -> Report:
+        pipeline.follow_up()
         async with Runtime.open(settings) as runtime:
             found = await audit(runtime, pipeline.spark, pipeline.tables)
         return {"audit_wrong": found.wrong, "audited_ms": found.audited_ms}

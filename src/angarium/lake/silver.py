@@ -47,6 +47,7 @@ LATEST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 # Open rows lie together by the stretch of the journal in which they began.
 BUCKET_BITS = 18
+_BUCKET = f"shiftright(first_sequence, {BUCKET_BITS})"
 
 
 def catalogue(spark: SparkSession) -> DataFrame:
@@ -107,6 +108,7 @@ _OF_EVENT: Mapping[str, str] = MappingProxyType(
             status="status",
         ),
         "was_open": "false",
+        "batch": "batch",
     }
 )
 
@@ -126,7 +128,8 @@ def rows_of_open(open_rows: DataFrame) -> DataFrame:
         named = ", ".join(f"'{value}', {value}" for value in values)
         struct = f"named_struct('sequence', {name}, {named})"
         latest.append(f"case when {name} is not null then {struct} end as {name}")
-    return open_rows.selectExpr(*KEY, *SUMS, *LEAST, *GREATEST, *latest, "true as was_open")
+    more = ("true as was_open", "cast(null as bigint) as batch")
+    return open_rows.selectExpr(*KEY, *SUMS, *LEAST, *GREATEST, *latest, *more)
 
 
 _COMBINED = (
@@ -134,6 +137,7 @@ _COMBINED = (
     *(f"min({name}) as {name}" for name in LEAST),
     *(f"max({name}) as {name}" for name in (*GREATEST, *LATEST)),
     "max(was_open) as was_open",
+    "max(batch) as batch",
 )
 
 
@@ -172,17 +176,22 @@ def flat(rows: DataFrame) -> DataFrame:
     latest += [f"{name}.{value} as {value}" for name, values in LATEST.items() for value in values]
     more = [name for name in rows.columns if name == "message"]
     return rows.selectExpr(
-        *KEY, *more, *SUMS, *LEAST, *GREATEST, *latest, "was_open",
+        *KEY, *more, *SUMS, *LEAST, *GREATEST, *latest, "was_open", "batch",
         "worked_ms - accepted_ms as wait_ms",
         f"case when {_ENDED} then end_last_sequence.ended_ms - accepted_ms end as latency_ms",
         f"{_ENDED} as has_ended",
     )  # fmt: skip
 
 
-def next_messages(events: DataFrame, catalogue: DataFrame, open_rows: DataFrame) -> DataFrame:
-    """What is open and this batch together: one row each, `has_ended` says where it belongs."""
+def next_messages(
+    events: DataFrame, catalogue: DataFrame, open_rows: DataFrame, *, one_task: bool = False
+) -> DataFrame:
+    """What is open and this batch together: one row each, `has_ended` says where it belongs.
+
+    Few rows are combined in one task, which needs no shuffle.
+    """
     rows = rows_of_events(events, catalogue).unionByName(rows_of_open(open_rows))
-    return flat(combined(rows))
+    return flat(combined(rows.coalesce(1) if one_task else rows))
 
 
 def next_messages_apart(events: DataFrame, catalogue: DataFrame, open_rows: DataFrame) -> DataFrame:
@@ -191,21 +200,30 @@ def next_messages_apart(events: DataFrame, catalogue: DataFrame, open_rows: Data
     return flat(combined(messages_apart(rows), "message")).drop("message")
 
 
-def ended(rows: DataFrame, batch: int = 0) -> DataFrame:
+def placed(rows: DataFrame) -> DataFrame:
+    """With the table to which each row belongs, and its partition there."""
+    given = {
+        "date": "case when has_ended then to_date(timestamp_millis(ended_ms)) end",
+    }
+    return rows.selectExpr(
+        *expressions_of(MESSAGES, given),
+        f"case when not has_ended then {_BUCKET} end as bucket",
+        f"if(has_ended, '{MESSAGES.name}', '{MESSAGES_OPEN.name}') as table",
+    )
+
+
+def ended(rows: DataFrame) -> DataFrame:
     """Of these, what has ended, in the columns of `messages`."""
-    done = with_values(rows.where("has_ended"), batch=batch)
-    given = {"date": "to_date(timestamp_millis(ended_ms))"}
-    return done.selectExpr(*expressions_of(MESSAGES, given))
+    return placed(rows).where("date is not null").select(*MESSAGES.names)
 
 
 def still_open(rows: DataFrame) -> DataFrame:
     """Of these, what is in flight, in the columns of `messages_open`."""
-    return in_buckets(rows.where("not has_ended"))
+    return placed(rows).where("bucket is not null").select(*MESSAGES_OPEN.names)
 
 
 def in_buckets(rows: DataFrame) -> DataFrame:
-    given = {"bucket": f"shiftright(first_sequence, {BUCKET_BITS})"}
-    return rows.selectExpr(*expressions_of(MESSAGES_OPEN, given))
+    return rows.selectExpr(*expressions_of(MESSAGES_OPEN, {"bucket": _BUCKET}))
 
 
 def transactions(archive: DataFrame, batch: int = 0) -> DataFrame:

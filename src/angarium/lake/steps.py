@@ -21,12 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from angarium.lake import gold, silver
-from angarium.lake.bronze import with_values
+from angarium.lake.bronze import observed, with_values
 from angarium.lake.schemas import INTERVALS_S, TABLES
-from angarium.lake.tables import Lake, LakeTable
+from angarium.lake.tables import Lake, LakeTable, write_files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from angarium.lake.delta_log import DataFile
 
 # The name under which the journal's batches stand in the logs of all tables that follow it.
 JOURNAL = "journal"
@@ -35,12 +37,17 @@ CLOSED = "closed"
 OPEN = "open"
 # A step that is behind takes so many batches at once.
 BATCHES_MAX = 64
+# So many rows are combined by one task: it needs no shuffle, and makes one file a partition.
+ROWS_ONE_TASK = 50_000
+# Nobody waits for the stretches of running numbers: they are brought up to date so often.
+SEQUENCES_EVERY = 20
 # Up to so many open rows are read and written as a whole; beyond, only the buckets of a batch.
 OPEN_ROWS_WHOLE = 100_000
 # An event without a beginning is looked for among the messages that ended on so many days.
 LATE_DAYS = 7
-# A window may grow for so many of its own lengths, and at least for so long.
-OPEN_WINDOWS, OPEN_S_MIN = 2, 30
+# A window may grow for so many of its own lengths, and at least for so long. Windows are closed
+# once a minute: each time is another number in the code that Spark makes and compiles.
+OPEN_WINDOWS, OPEN_S_MIN, CLOSE_EVERY_S = 2, 30, 60
 
 
 class LakeTables:
@@ -78,9 +85,12 @@ class Step:
     source_writer = JOURNAL
     writer = JOURNAL
     batches_max = BATCHES_MAX
+    # It may be behind by fewer than so many, unless it is asked for all of them.
+    batches_min = 1
 
     def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
         self.spark = spark
+        self.one_task = True
         self.lake_tables = tables
         self.tables: Sequence[LakeTable] = ()
         # Batches that had nothing for the step's tables leave no commit behind.
@@ -95,7 +105,9 @@ class Step:
         """Take the next batches, at most up to this one; False when there was nothing to do."""
         self.recover()
         done = [last_batch(each, self.writer) for each in self.tables]
-        low, high = self.position(), max(done, default=-1)
+        low = self.position()
+        # Tables that are ahead agree first, one step after the other.
+        high = min((each for each in done if each > low), default=low)
         if high <= low:
             high = min(upto, low + self.batches_max)
         if high <= low:
@@ -106,7 +118,10 @@ class Step:
 
     def rows(self, low: int, high: int) -> DataFrame:
         """What the source's batches behind `low` up to `high` have brought."""
-        return rows_between(self.spark, self.lake_tables[self.source], low, high)
+        table = self.lake_tables[self.source]
+        files = table.files(batches=(low + 1, high))
+        self.one_task = sum(each.rows for each in files) <= ROWS_ONE_TASK
+        return _rows_in(self.spark, table, files, low, high)
 
     def recover(self) -> None:
         """Finish what was begun and does not follow from the batches alone."""
@@ -117,8 +132,17 @@ class Step:
 
 def rows_between(spark: SparkSession, table: LakeTable, low: int, high: int) -> DataFrame:
     """The rows of a table's batches behind `low` up to `high`, from the files that have some."""
-    files = table.files(matching=f"batch > {low} and batch <= {high}")
-    rows = with_values(table.frame(spark, files), low_batch=low, high_batch=high)
+    return _rows_in(spark, table, table.files(batches=(low + 1, high)), low, high)
+
+
+def _rows_in(
+    spark: SparkSession, table: LakeTable, files: Sequence[DataFile], low: int, high: int
+) -> DataFrame:
+    rows = table.frame(spark, files)
+    spans = [each.batches for each in files]
+    if all(span is not None and low < span[0] and span[1] <= high for span in spans):
+        return rows
+    rows = with_values(rows, low_batch=low, high_batch=high)
     return rows.where("batch > low_batch and batch <= high_batch").select(*table.schema.names)
 
 
@@ -148,86 +172,99 @@ class MessagesStep(Step):
         return last_batch(self.open, self.writer)
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
-        buckets = self._touched(rows)
+        held = self._touched(rows)
+        one_task = self.one_task and sum(each.rows for each in held) <= ROWS_ONE_TASK
+        open_rows = self.open.frame(self.spark, held)
+        frame = silver.next_messages(rows, self._catalogue, open_rows, one_task=one_task)
+        seen, watched = observed(frame, **self._figures())
+        files = self._written(watched)
+        found = seen.get
         past = self._past()
-        frame = silver.next_messages(rows, self._catalogue, self._open_rows(buckets))
-        frame = with_values(frame, **past).cache()
-        late = _late(past)
-        try:
-            seen = Observation()
-            watched = frame.observe(
-                seen, *(f.expr(f"count_if({text}) as {name}") for name, text in (
-                    ("late", late), ("several", silver.SEVERAL), ("open", "not has_ended"),
-                )),
-                *(f.expr(f"max(case when partition = {number} then last_sequence end) as p{number}")
-                  for number in range(self.open.lake.partitions)),
-            )  # fmt: skip
-            ended = self.ended.write_files(_few_files(silver.ended(watched, high)))
-            found = seen.get
-            if found["late"] or found["several"]:
-                # The slow way, for the few: what was written is no part of the table yet.
-                self.ended.log.discard(ended)
-                if found["late"] and self._pull_back(frame.where(late), low, high):
-                    return self.take(rows, low, high)
-                frame = self._apart(frame, rows, buckets)
-                ended = self.ended.write_files(_few_files(silver.ended(frame, high)))
-            if ended and not self.ended.has(self.writer, high):
-                self.ended.commit_files(ended, batches={self.writer: high})
-            else:
-                self.ended.log.discard(ended)
-            where = {"bucket": self._buckets() if buckets is None else buckets}
-            marks = {f"sequence:{n[1:]}": last for n, last in found.items() if n[0] == "p" and last}
-            self.open.replace(
-                _few_files(silver.still_open(frame)), writer=self.writer, batch=high, where=where,
-                marks={**marks, OPEN: found["open"]},
-            )  # fmt: skip
-        finally:
-            frame.unpersist()
+        late = self._is_late(found, past)
+        if found["several"] or late:
+            # The slow way, for the few: what was written is no part of a table yet.
+            self._discard(files)
+            if late and self._pull_back(frame.where(_late(past)), low, high):
+                self.take(rows, low, high)
+                return
+            files = self._written(self._apart(frame, rows, held, high))
+        marks = {f"sequence:{n[4:]}": last for n, last in found.items() if n[:4] == "last" and last}
+        batches = {self.writer: high}
+        if files["messages"]:
+            self.ended.commit_files(files["messages"], batches=batches, once=self.writer)
+        self.open.commit_files(
+            files["messages_open"], held, once=self.writer,
+            batches={**marks, OPEN: found["open"], **batches},
+        )  # fmt: skip
 
-    def _past(self) -> dict[str, int]:
+    def _written(self, frame: DataFrame) -> dict[str, list[DataFile]]:
+        for each in self.tables:
+            each.has(self.writer, 0)  # made, if there is none
+        return write_files_of(silver.placed(frame), {each.name: each for each in self.tables})
+
+    def _discard(self, files: Mapping[str, Sequence[DataFile]]) -> None:
+        for each in self.tables:
+            each.log.discard(files[each.name])
+
+    def _figures(self) -> dict[str, str]:
+        """What is asked of the rows while they are written, so that nothing reads them again."""
+        found = {
+            "several": f"count_if({silver.SEVERAL})",
+            "headless": "count_if(not was_open and begin_sequence is null)",
+            "open": "count_if(not has_ended)",
+        }
+        for number in range(self.open.lake.partitions):
+            here = f"partition = {number}"
+            found[f"last{number}"] = f"max(case when {here} then last_sequence end)"
+            new = f"{here} and not was_open"
+            found[f"new{number}"] = f"min(case when {new} then first_sequence end)"
+        return found
+
+    def _is_late(self, found: Mapping[str, int | None], past: Mapping[int, int]) -> bool:
+        """Whether there are rows that `_late` would find."""
+        news = ((found[f"new{number}"], last) for number, last in past.items())
+        return bool(found["headless"]) or any(n is not None and n <= last for n, last in news)
+
+    def _past(self) -> dict[int, int]:
         """By partition, the last number that was seen: an event behind it comes late."""
         return {
-            f"past_{partition}": last_batch(self.open, f"sequence:{partition}")
+            partition: last_batch(self.open, f"sequence:{partition}")
             for partition in range(self.open.lake.partitions)
         }
 
     # What is open
 
-    def _touched(self, rows: DataFrame) -> list[int] | None:
-        """The buckets in which ids of this batch are open; None where all of them are taken."""
+    def _touched(self, rows: DataFrame) -> list[DataFile]:
+        """Files with open rows: all of them, or the buckets in which ids of this batch are open."""
         from pyspark.sql import functions as f
 
-        if sum(each.rows for each in self.open.files()) <= OPEN_ROWS_WHOLE:
-            return None
+        held = self.open.files()
+        if sum(each.rows for each in held) <= OPEN_ROWS_WHOLE:
+            return held
         key = ("partition", "module", "subject")
         ids = rows.select(*key).distinct()
-        held = self.open.read(self.spark).select(*key, "bucket")
-        found = held.join(f.broadcast(ids), list(key), "left_semi").select("bucket").distinct()
-        return [row.bucket for row in found.collect()]
+        open_rows = self.open.frame(self.spark, held).select(*key, "bucket")
+        found = open_rows.join(f.broadcast(ids), list(key), "left_semi").select("bucket").distinct()
+        buckets = {str(row.bucket) for row in found.collect()}
+        return [each for each in held if each.partition_values["bucket"] in buckets]
 
-    def _open_rows(self, buckets: Sequence[int] | None) -> DataFrame:
-        files = self.open.files(None if buckets is None else {"bucket": buckets})
-        return self.open.frame(self.spark, files)
-
-    def _buckets(self) -> list[str]:
-        return sorted({each.partition_values["bucket"] or "" for each in self.open.files()})
-
-    def _apart(self, frame: DataFrame, rows: DataFrame, buckets: Sequence[int] | None) -> DataFrame:
+    def _apart(
+        self, frame: DataFrame, rows: DataFrame, held: Sequence[DataFile], high: int
+    ) -> DataFrame:
         """Ids that began again after an end, once more, as several messages."""
         from pyspark.sql import functions as f
 
         keys = frame.where(silver.SEVERAL).select(*silver.KEY)
         ids = keys.select("partition", "module", "subject").distinct()
         events = rows.join(f.broadcast(ids), ["partition", "module", "subject"], "left_semi")
-        open_rows = self._open_rows(buckets).join(f.broadcast(keys), list(silver.KEY), "left_semi")
+        open_rows = self.open.frame(self.spark, held)
+        open_rows = open_rows.join(f.broadcast(keys), list(silver.KEY), "left_semi")
         apart = silver.next_messages_apart(events, self._catalogue, open_rows)
         # An id may be of two accounts, and only one of them holds several.
         apart = apart.join(f.broadcast(keys), list(silver.KEY), "left_semi")
         rest = frame.where(f"not {silver.SEVERAL}").select(*apart.columns)
-        return rest.unionByName(apart)
+        # One that was pulled back may have no event of this batch.
+        return rest.unionByName(apart).withColumn("batch", f.coalesce("batch", f.lit(high)))
 
     # Events of what has ended
 
@@ -269,44 +306,55 @@ class MessagesStep(Step):
         self.ended.replace(rest, writer=LATE, batch=pulled, where={"date": days})
 
 
-def _late(past: Mapping[str, int]) -> str:
+def _late(past: Mapping[int, int]) -> str:
     """Whether its beginning is not in this batch, nor among what is open: it may have ended."""
-    cases = " ".join(f"when {name.removeprefix('past_')} then {name}" for name in past)
+    cases = " ".join(f"when {partition} then {last}L" for partition, last in past.items())
     number = f"case partition {cases} else -1 end"
     return f"not was_open and (begin_sequence is null or first_sequence <= {number})"
 
 
 class StatisticsStep(Step):
-    """The table is its own state: windows that may still grow lie in the partition without a day.
+    """Each table is its own state: windows that may still grow lie in the partition without a day.
 
     A count that comes for a closed window is added to it, and the window's day is written anew.
+    One pass over the events counts the shortest windows, of which all others are made.
     """
 
     name = "statistics"
 
-    def __init__(self, spark: SparkSession, tables: LakeTables, table: str) -> None:
+    def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
         super().__init__(spark, tables)
-        self.table = tables[table]
-        self.tables = (self.table,)
-        self._interval_s = INTERVALS_S[table]
+        self.tables = tuple(tables[name] for name in INTERVALS_S)
 
     def take(self, rows: DataFrame, low: int, high: int) -> None:
-        interval_s, closed_s = self._interval_s, last_batch(self.table, CLOSED)
+        lacking = [each for each in self.tables if not each.has(self.writer, high)]
         oldest_ms, newest_ms = self._span(rows, low, high)
         # A clock that is ahead must not close the windows of all others.
         newest_s = min(newest_ms // 1000, int(time.time()))
-        later_s = max(closed_s, newest_s - max(OPEN_S_MIN, OPEN_WINDOWS * interval_s))
-        new, late = gold.statistics(rows, interval_s), list[str]()
-        if oldest_ms // 1000 < closed_s:
-            closed = new.where(f"start_s + {interval_s} <= {closed_s}").select("start_s").distinct()
-            late = sorted({_day(row.start_s) for row in closed.collect()})
-        where: dict[str, list[object]] = {"date": [None, *late]}
-        held = self.table.frame(self.spark, self.table.files(where)).drop("date")
-        counts = gold.merged(new.unionByName(held))
-        self.table.replace(
-            _few_files(gold.closed_before(counts, interval_s, later_s)),
-            writer=self.writer, batch=high, where=where, marks={CLOSED: max(0, later_s)},
-        )  # fmt: skip
+        fine = gold.merged(gold.statistics(rows.coalesce(1) if self.one_task else rows))
+        counts = gold.in_all_windows(fine)
+        removed: dict[str, list[DataFile]] = {}
+        later: dict[str, int] = {}
+        for table in lacking:
+            interval_s, closed_s = INTERVALS_S[table.name], last_batch(table, CLOSED)
+            late = list[str]()
+            if oldest_ms // 1000 < closed_s:
+                days = f"table = '{table.name}' and start_s + {interval_s} <= {closed_s}"
+                closed = gold.in_all_windows(fine).where(days).select("start_s").distinct()
+                late = sorted({_day(row.start_s) for row in closed.collect()})
+            open_s = newest_s - max(OPEN_S_MIN, OPEN_WINDOWS * interval_s)
+            later[table.name] = max(closed_s, open_s // CLOSE_EVERY_S * CLOSE_EVERY_S)
+            removed[table.name] = table.files({"date": [None, *late]})
+            held = table.frame(self.spark, removed[table.name]).drop("date")
+            counts = counts.unionByName(gold.of_table(held, table.name))
+        merged = gold.merged(counts.coalesce(1), "table")
+        files = write_files_of(
+            gold.closed_before(merged, later), {each.name: each for each in lacking}
+        )
+        for table in lacking:
+            marks = {CLOSED: max(0, later[table.name]), self.writer: high}
+            gone = removed[table.name]
+            table.commit_files(files[table.name], gone, once=self.writer, batches=marks)
 
     def _span(self, rows: DataFrame, low: int, high: int) -> tuple[int, int]:
         """The times of the oldest and the newest event of these batches."""
@@ -322,6 +370,7 @@ class SequencesStep(Step):
     """The stretches of running numbers that the lake has; one row a partition, unless one lacks."""
 
     name = "sequences"
+    batches_min = SEQUENCES_EVERY
 
     def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
         super().__init__(spark, tables)
@@ -333,19 +382,13 @@ class SequencesStep(Step):
         table.write(found.coalesce(1), writer=self.writer, batch=high, mode="overwrite")
 
 
-def _few_files(frame: DataFrame) -> DataFrame:
-    """One task, and so one file a partition: what a batch brings fits well into one."""
-    return frame.coalesce(1)
-
-
 def _day(start_s: int) -> str:
     return datetime.datetime.fromtimestamp(start_s, datetime.UTC).date().isoformat()
 
 
 def steps_of(spark: SparkSession, tables: LakeTables) -> list[Step]:
     """Everything that follows the journal."""
-    statistics = [StatisticsStep(spark, tables, name) for name in INTERVALS_S]
-    return [MessagesStep(spark, tables), *statistics, SequencesStep(spark, tables)]
+    return [kind(spark, tables) for kind in (MessagesStep, StatisticsStep, SequencesStep)]
 
 
 def follow(step: Step, upto: Callable[[], int]) -> int:

@@ -284,10 +284,14 @@ class LakeTable:
         removed: Sequence[DataFile] = (),
         *,
         batches: Mapping[str, int] | None = None,
+        once: str | None = None,
         news: bool = True,
     ) -> CommitResult:
-        """Make files that stand in the table's folder part of it, and let others go."""
-        return self._commit(files, removed, batches or {}, news=news)
+        """Make files that stand in the table's folder part of it, and let others go.
+
+        Where `once` is named, nothing happens if its batch is in the table already.
+        """
+        return self._commit(files, removed, batches or {}, once=once, news=news)
 
     def has(self, writer: str, batch: int) -> bool:
         """Whether the batch is in the table (made if there is none), as this process knows it."""
@@ -367,10 +371,16 @@ class LakeTable:
         )  # fmt: skip
 
     def files(
-        self, where: Partitions | None = None, *, matching: str | None = None
+        self,
+        where: Partitions | None = None,
+        *,
+        matching: str | None = None,
+        batches: tuple[int, int] | None = None,
     ) -> list[DataFile]:
-        """Its files now: of the named partition values, and that may have rows `matching` (SQL)."""
-        return self.log.files(where, matching=matching)
+        """Its files now: of the named partition values, and that may have rows `matching` (SQL), or
+        rows of `batches`, from the first to the last.
+        """
+        return self.log.files(where, matching=matching, batches=batches)
 
     def version(self) -> int:
         """The newest version; -1 before the table is made."""
@@ -395,6 +405,29 @@ class LakeTable:
     def vacuum(self, hours: int | None = None) -> int:
         """Delete files that are no part of the table, after so long or the table's own time."""
         return self.log.vacuum(hours)
+
+
+def write_files_of(frame: DataFrame, tables: Mapping[str, LakeTable]) -> dict[str, list[DataFile]]:
+    """Rows of several tables as files of theirs; the column `table` says whose each row is.
+
+    In a folder it is one job of Spark. In an object store, where a file can't be moved, each table
+    is one.
+    """
+    from angarium.lake.parquet import write_apart
+
+    if all(each.lake.local for each in tables.values()):
+        targets = {
+            name: (each.path, each.partition_by, each.schema.names) for name, each in tables.items()
+        }
+        return write_apart(frame, targets)
+    rows = frame.cache()
+    try:
+        return {
+            name: each.write_files(rows.where(rows["table"] == name))
+            for name, each in tables.items()
+        }
+    finally:
+        rows.unpersist()
 
 
 def nullable(schema: StructType) -> StructType:
