@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -117,6 +119,21 @@ async def test_the_api_tells_of_tables_audits_and_histories(filled: Filled) -> N
         status, history = await get(f"/v1/lake/history/{subject}")
         assert history["events"][0]["event"] == "accepted"
         assert (await get("/v1/lake/history/nobody"))[1]["events"] == []
+
+
+WITHOUT_PACKAGES = """
+import sys
+for name in ("pyspark", "pyarrow", "deltalake", "duckdb", "numpy", "pandas"):
+    sys.modules[name] = None
+import angarium.cli.lake, angarium.lake.http, angarium.lake.service
+"""
+
+
+def test_api_role_and_commands_are_there_without_the_packages_of_the_extra() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 async def test_the_api_without_a_lake_says_so(redis_url: str, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Single things out of the lake: an archived transaction, the history of an id, what is where.
 
 For the API and anyone who asks by id. Files are left out whose statistics say that the id is not in
-them. Blocking reads in threads, so that an event loop can wait for them. Reads only, no Spark.
+them. Blocking reads in threads, so that an event loop can wait for them. Reads only, no Spark. The
+server imports this file, with or without the packages of the extra `lake`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import asyncio
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.dataset as ds
 
 from angarium.lake.audit import Audit, last_audit
 from angarium.lake.schemas import TABLES
@@ -80,8 +79,10 @@ class Lookup:
         return [LakeEvent(**row) for row in rows[:HISTORY_MAX]]
 
     def _tables(self) -> list[TableFigures]:
-        found = []
-        for name in self._lake.existing():
+        names, found = self._lake.existing(), list[TableFigures]()
+        import pyarrow as pa
+
+        for name in names:
             table = self._lake.need(name)
             actions = pa.table(table.get_add_actions(flatten=True))
             times = actions["modification_time"].to_pylist()
@@ -95,5 +96,7 @@ class Lookup:
         found = self._lake.open(table)
         if found is None:
             return []
+        import pyarrow.dataset as ds
+
         chosen = found.to_pyarrow_dataset().scanner(names, filter=ds.field(column) == value)
         return list(chosen.to_table().to_pylist())
