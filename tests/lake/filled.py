@@ -25,7 +25,7 @@ from tests.lake.traffic import traffic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PASS_S_MAX = 100
+PASS_S_MAX = 400
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-QUERY_S_MAX = 100
+QUERY_S_MAX = 300
 
 
 def fill_journal(

@@ -39,10 +39,11 @@ def run_shell(
     spark = lake.session(settings, master=master)
     names = names_in_shell(spark, settings)
     try:
+        # A shell runs what the person who started it has typed.
         if command is not None:
-            exec(compile(command, "<command>", "exec"), names)
+            exec(compile(command, "<command>", "exec"), names)  # nosec B102
         elif not sys.stdin.isatty():
-            exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
+            exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)  # nosec B102
         else:
             code.interact(_banner(names["tables"]()), local=names, exitmsg="")
     finally:
