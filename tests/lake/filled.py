@@ -68,7 +68,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 # Spark gives a Python worker ten seconds to start, and can't be told otherwise.
 SLOW_START = "Python worker failed to connect back"
-STARTS_MAX = 4
+STARTS_MAX = 12
 
 
 def store_once(spark: SparkSession, settings: Settings) -> Pipeline:
