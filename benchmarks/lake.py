@@ -1,7 +1,8 @@
 """The journal into Delta, against plain loops of redis-py that only read it; and all tables.
 
 `LAKE_EVENTS` sets the size (1,000,000 unless given), `LAKE_ROUNDS` the rounds, `LAKE_PARTS` what
-is run: `copy`, `tables`, `fresh` and `size`, the last three in `lake_tables.py`. The loops:
+is run: `copy`, `tables`, `fresh`, `idle` and `size`, all but the first in `lake_tables.py`. The
+loops:
 
 - *one entry per event*: the same events as a stream of single entries, each read into a dict by
   redis-py. This is what a reader of a plain stream gets, and what ratios are taken to.
@@ -42,7 +43,7 @@ EVENTS_PER_ENTRY = 200
 COUNT = 10_000
 BATCH_ROWS = 1_000_000
 BASE = "one entry per event"
-PARTS = (os.environ.get("LAKE_PARTS") or "copy,tables,fresh,size").split(",")
+PARTS = (os.environ.get("LAKE_PARTS") or "copy,tables,fresh,idle,size").split(",")
 
 # Filled by a script, so that filling takes seconds and not minutes.
 FILL = """
@@ -156,7 +157,8 @@ def _measure(run: Callable[[], int], events: int) -> float:
     return events / seconds
 
 
-def _throughput(lake: Lake, client: Any) -> None:
+def _throughput(lake: Lake, client: Any) -> float:
+    """Events a second of the loop to which ratios are taken."""
     contenders: dict[str, Callable[[], int]] = {
         BASE: lambda: _singles(client),
         "packed, decoded": lambda: _decoded(client),
@@ -180,6 +182,7 @@ def _throughput(lake: Lake, client: Any) -> None:
             f"| {ratios[0]:.2f}–{ratios[-1]:.2f} |"
         )
     print(f"\nLargest Python worker at its peak: {_peak_mib()} MiB.")
+    return statistics.median(rates[BASE])
 
 
 def _peak_mib() -> int:
@@ -197,18 +200,21 @@ def main() -> None:
         with ServerProcess() as server:
             client = redis.Redis(port=server.port)
             lake = Lake(server.url, folder, client)
+            base = 0.0
             if "copy" in PARTS:
                 _fill(client, EVENTS)
-                _throughput(lake, client)
+                base = _throughput(lake, client)
                 client.flushall()
 
             def tables() -> lake_tables.Tables:
                 return lake_tables.Tables(lake.spark, server.url, lake.place())
 
             if "tables" in PARTS:
-                lake_tables.throughput(tables, client, EVENTS)
+                lake_tables.throughput(tables, client, EVENTS, base)
             if "fresh" in PARTS:
                 lake_tables.freshness(tables(), client)
+            if "idle" in PARTS:
+                lake_tables.idle(tables(), client)
             if "size" in PARTS:
                 grown = lake_tables.Tables(lake.spark, server.url, kept)
                 lake_tables.growth(grown, client, server.pid)

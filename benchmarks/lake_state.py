@@ -29,7 +29,7 @@ from benchmarks.lake_triggers import cpu_seconds, event_log, summary
 
 ROWS = 2_500  # a trigger of half a second at 5,000 events/s
 AT_MS = 1_760_000_000_000
-WARM = 10
+WARM = 4
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 

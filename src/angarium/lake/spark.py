@@ -191,6 +191,8 @@ def configuration(settings: CommonSettings, master: str) -> dict[str, str]:
         **({"spark.driver.host": host, "spark.driver.bindAddress": host} if host else {}),
         "spark.sql.warehouse.dir": str(home / "spark" / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
+        # The log has named the files of a batch already: pruning them once more is a broadcast.
+        "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
         # Our plans are more than the 100 classes that Spark keeps compiled unless told to.
         "spark.sql.codegen.cache.maxEntries": "2000",
         # The default of 200 makes 200 tasks of each small batch.
