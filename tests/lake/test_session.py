@@ -144,7 +144,7 @@ def test_spark_connect_reads_the_tables_and_the_formats(
     script = (
         "import sys, pathlib, angarium.lake as lake\n"
         "from pyspark.sql import SparkSession\n"
-        "from angarium.runtime.settings import Settings\n"
+        "from angarium.settings import Settings\n"
         "from angarium.lake.spark import prepare_environment\n"
         "home, url = pathlib.Path(sys.argv[1]), sys.argv[2]\n"
         "prepare_environment(home, '127.0.0.1')\n"

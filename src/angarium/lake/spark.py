@@ -8,11 +8,14 @@ reached. It has no web page unless a port is set, and downloads nothing.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import io
 import os
 import re
 import socket
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +37,7 @@ MEMORY_MIB_MIN = 1_024
 ROWS_PER_ARROW_BATCH = 65_536
 FILES_LISTED_MAX = 10_000
 
+LOOPBACK = "127.0.0.1"
 TASK_TRIES = 2
 _HOST = re.compile(r"(?:spark|k8s)://(?:https?://)?(?P<host>[^:/,]+)(?::(?P<port>\d+))?")
 _LOCAL = re.compile(r"local\[[^,\]]+\]")
@@ -113,11 +117,37 @@ def prepare_environment(home: Path, host: str = "") -> None:
     """What Spark reads from the environment before it is there to be configured."""
     if host:  # else it asks the system, which need not know this machine's name
         os.environ.setdefault("SPARK_LOCAL_IP", host)
+    if host == LOOPBACK and not Path(os.environ.get("SPARK_HOME") or "/nowhere").is_dir():
+        folder = home_of_spark(home)
+        if folder is not None:
+            os.environ["SPARK_HOME"] = str(folder)
     os.environ["JAVA_HOME"] = str(find_java(home))
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(home / "spark" / "scratch"))
     os.environ.setdefault("SPARK_WORKER_DIR", str(home / "spark" / "work"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def home_of_spark(home: Path) -> Path | None:
+    """Spark's folder by links, without the archive of its Python package; None where none can be.
+
+    Spark puts that archive in front of what is installed, and Python compiles what it takes from
+    an archive each time: a worker would start with three times the work. Only for this machine: a
+    cluster needs the archive.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        return None
+    package = Path(found.origin).parent
+    folder = home / "spark" / f"home-{zlib.crc32(str(package).encode()):08x}"
+    try:
+        (folder / "python").mkdir(parents=True, exist_ok=True)
+        for name in ("bin", "jars", "sbin", "python/pyspark"):
+            with contextlib.suppress(FileExistsError):  # made by another run
+                (folder / name).symlink_to(package / name)
+    except OSError:
+        return None
+    return folder
 
 
 @contextmanager
@@ -156,7 +186,7 @@ def _descriptor(stream: object) -> int | None:
 def driver_host(master: str, chosen: str = "") -> str:
     """The address at which executors reach this process."""
     if chosen or is_local(master):
-        return chosen or "127.0.0.1"
+        return chosen or LOOPBACK
     found = _HOST.match(master)
     if found is None:
         return ""  # YARN and the like: Spark asks the system for this machine's name
