@@ -44,7 +44,7 @@ def chrome(filed: SystemWithData) -> Iterator[Browser]:
 def _lake(system: RunningSystem, *arguments: str) -> None:
     env = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         "ANGARIUM_HOME": str(system.role.home),
         "ANGARIUM_REDIS_URL": system.server.url,
         "ANGARIUM_PREFIX": system.prefix,
@@ -64,7 +64,7 @@ def _lake(system: RunningSystem, *arguments: str) -> None:
 def test_tables_lag_and_the_last_audit_are_there(filed: SystemWithData, chrome: Browser) -> None:
     with opened(chrome, f"{filed.url}/#/lake") as page:
         tables = page.get_by_role("region", name="Tables", exact=True).first
-        for name in ("events", "messages", "processed", "audit"):
+        for name in ("events", "messages", "results", "audit"):
             expect(tables.get_by_role("cell", name=name, exact=True)).to_be_visible()
         audit = page.get_by_role("region", name="Last audit", exact=True).first
         expect(audit.get_by_text("accepted = finished + in flight")).to_be_visible()

@@ -24,7 +24,7 @@ async def test_the_support_chat_answers_two_questions_in_order(
         "ANGARIUM_PICKUP__PORT": "0",
         "ANGARIUM_DISPATCH__ACK_PORT": "0",
         "ANGARIUM_DISPATCH__WORKER_PORT": "0",
-        "PYTHONPATH": f"{ROOT}:{FOLDER}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{FOLDER}",
     }
     roles = RoleProcess(
         ["serve", *ROLES, "--app", "app:app"], env, ready_lines=len(ROLES), deadline_s=90

@@ -20,7 +20,11 @@ SECONDS_MAX = 900
 
 async def run_demo(home: Path, *options: str) -> tuple[int, list[str], str]:
     command = [str(Path(sys.executable).with_name("angarium")), "demo", *options]
-    env = {"PATH": "/usr/bin:/bin", "ANGARIUM_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "ANGARIUM_HOME": str(home),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+    }
     process = await asyncio.create_subprocess_exec(
         *command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home
     )

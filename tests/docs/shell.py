@@ -54,7 +54,7 @@ class Reader:
             "ANGARIUM_PICKUP__PORT": "0",
             "ANGARIUM_DISPATCH__ACK_PORT": "0",
             "ANGARIUM_ROUTING__INBOUND": '[["http","127.0.0.1","0"],["ws","127.0.0.1","0"]]',
-            "PYTHONPATH": f"{folder}:{ROOT}",
+            "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'src'}",
             **settings,
         }
 

@@ -40,9 +40,9 @@ RUN = {
 SKIPPED_PYTHON = {
     "import polars": "Polars is not among our dependencies",
     "import duckdb": "tests/docs/test_lake_pages.py runs it",
+    "@app.table": "tests/docs/test_lake_pages.py runs it",
     "session()": "tests/docs/test_lake_pages.py runs it; of sources.md, tests/lake/test_session.py",
-    "readStream": "tests/lake/test_redis_stream_example.py runs the same on a session",
-    "copy_journal": "tests/lake/test_redis_stream_copy.py runs it",
+    "readStream": "tests/lake/test_redis_stream.py runs the same on a session",
     "writeStream": "tests/lake/test_redis_stream.py runs the sink",
 }
 

@@ -44,7 +44,7 @@ def python_of(page: str, words: str) -> Block:
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2_400)
 async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
     with ServerProcess(aof=True) as server:
         async with Reader(tmp_path, server, SPARK_S_MAX, **ARCHIVED) as reader:
@@ -67,10 +67,14 @@ async def test_what_the_lake_pages_say_can_be_typed(tmp_path: Path) -> None:
             assert "<html" in (tmp_path / "report.html").read_text()
             assert "dispatch" in await reader.type(query)
 
-            shown, sent, again = typed_here("docs/lake/cookbook.md")
+            shown, sent, again, jobs, erase, rebuild = typed_here("docs/lake/cookbook.md")
             assert "nothing was sent" in await reader.type(shown)
             await reader.type(sent)
             assert "sent 1," in await reader.type(again)
+            reader.write("orders.py", python_of("docs/lake/cookbook.md", "@app.table").text)
+            assert "stored " in await reader.type(f"{jobs} --once")
+            assert "the lake has nothing of it" in await reader.type(erase)
+            assert "messages has " in await reader.type(rebuild)
 
             for words in ("import duckdb", "session()"):
                 await reader.python(python_of("docs/lake/cookbook.md", words).text)

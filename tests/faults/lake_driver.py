@@ -43,7 +43,7 @@ def main(settings_text: str, folder_text: str, master: str) -> int:
 
     def start(frame: DataFrame, to: str, target: str, name: str) -> StreamingQuery:
         writer = frame.writeStream.format(to).option("url", settings.redis_url)
-        if to == "delta":
+        if to == "angarium-delta":
             writer = frame.writeStream.format(to)
         writer = writer.option("checkpointLocation", str(folder / "checkpoints" / name))
         query = writer.start(target)
@@ -54,7 +54,7 @@ def main(settings_text: str, folder_text: str, master: str) -> int:
 
     archive = spark.readStream.format("angarium-archive").option("maxRowsPerBatch", "50")
     queries = [
-        start(journal("events"), "delta", str(folder / "events"), "events"),
+        start(journal("events"), "angarium-delta", str(folder / "events"), "events"),
         start(
             # A shuffle, whose rows come in another order each time.
             journal("copy").repartition(2).select("subject"),
@@ -64,7 +64,7 @@ def main(settings_text: str, folder_text: str, master: str) -> int:
         ),
         start(
             archive.options(**options_of(settings, settings.redis_url)).load(),
-            "delta",
+            "angarium-delta",
             str(folder / "transactions"),
             "transactions",
         ),

@@ -86,7 +86,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._daemons: list[_Daemon] = []
+        self._daemons: list[SparkDaemon] = []
         self.master = ""
 
     @contextmanager
@@ -129,21 +129,32 @@ class Cluster:
         for worker in self._daemons[1:]:
             worker.told(r"(Successfully registered with master)")
 
-    def _daemon(self, name: str, *arguments: str) -> _Daemon:
-        daemon = _Daemon(self._folder, name, *arguments)
+    def _daemon(self, name: str, *arguments: str) -> SparkDaemon:
+        daemon = SparkDaemon(self._folder, name, *arguments)
         self._daemons.append(daemon)
         return daemon
 
 
-class _Daemon:
+class SparkDaemon:
     """A master or worker of Spark, whose log tells when it is there."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *arguments: str,
+        before: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`before` is what the command stands behind, such as a way into another host."""
         self._log = folder / f"{name}.log"
         command = Path(sys.executable).with_name("spark-class")
         with self._log.open("wb") as log:
             self._process = LeashedProcess(
-                [str(command), *arguments], env=cluster_environment(folder), stdout=log, stderr=log
+                [*before, str(command), *arguments],
+                env={**cluster_environment(folder), **(environment or {})},
+                stdout=log,
+                stderr=log,
             )
         self.pid = self._process.pid
         self.close = self._process.close

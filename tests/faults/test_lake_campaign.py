@@ -40,7 +40,7 @@ class Audited(Campaign):
     async def _judge(self, seconds: float, drained_s: float) -> Report:
         report = await super()._judge(seconds, drained_s)
         self.stored = json.loads((await self._lake("run", "--once", "--json")).stdout)
-        audited = await self._lake("audit", "--reconcile", "--json", fails=True)
+        audited = await self._lake("audit", "--now", "--reconcile", "--json", fails=True)
         self.status, self.audit = audited.returncode, json.loads(audited.stdout)
         return report
 
@@ -70,7 +70,7 @@ async def test_after_a_campaign_of_faults_nothing_is_unexplained(tmp_path: Path)
     assert found["reconciliation"]["differences"] == []
     assert found["rejects"] == 0
     assert found["events"] == campaign.stored["events"] >= report.events
-    rooms = {each["room"] for each in found["balances"] if each["accepted"]}
+    rooms = {each["module"] for each in found["balances"] if each["accepted"]}
     assert rooms == {"dispatch", "transactions", "conversations", "pickup", "routing"}
     accepted = sum(each["accepted"] for each in found["balances"])
     print(f"{report}\n{found['events']} events, {accepted} accepted, none unexplained")

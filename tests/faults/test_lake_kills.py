@@ -80,7 +80,7 @@ class Run:
             rows = "\n".join(f'{{"e":"noted","s":"m{number + n}"}}' for n in range(EVENTS))
             pipe.xadd(
                 key,
-                {"v": 1, "room": "dispatch", "at": 1, "by": "w", "n": EVENTS, "seq": last,
+                {"v": 1, "module": "dispatch", "at": 1, "by": "w", "n": EVENTS, "seq": last,
                  "end": 0, "rows": rows},
             )  # fmt: skip
         pipe.execute()

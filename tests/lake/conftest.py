@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,17 @@ from angarium.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HERE = Path(__file__).parent
 _numbers = itertools.count()
+# Java, Spark and a first batch, on a machine that has other things to do: the limit is there to
+# end a test that hangs.
+TEST_S_MAX = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for each in items:
+        if each.path.parent == HERE and each.get_closest_marker("timeout") is None:
+            each.add_marker(pytest.mark.timeout(TEST_S_MAX))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium.lake.pipeline import LakeStopped, Pipeline
+from angarium.lake.errors import LakeStopped
+from angarium.lake.pipeline import Pipeline
+from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import CommonSettings as Settings
@@ -23,12 +25,12 @@ from tests.lake.traffic import traffic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PASS_S_MAX = 100
+PASS_S_MAX = 400
 
 
 @dataclass(frozen=True)
 class Filled:
-    """`open` names what was left in flight, by room and account."""
+    """`open` names what was left in flight, by module and account."""
 
     settings: Settings
     open: Mapping[tuple[str, str], list[str]]
@@ -37,6 +39,10 @@ class Filled:
     @property
     def lake(self) -> Lake:
         return Lake.of(self.settings)
+
+    @property
+    def tables(self) -> LakeTables:
+        return LakeTables(self.lake)
 
     @asynccontextmanager
     async def runtime(self, after_s: int = 20) -> AsyncIterator[Runtime]:
@@ -48,18 +54,21 @@ class Filled:
     @property
     def environment(self) -> dict[str, str]:
         """For a command in a process of its own."""
-        settings = self.settings
-        return {
-            "ANGARIUM_REDIS_URL": settings.redis_url,
-            "ANGARIUM_PREFIX": settings.prefix,
-            "ANGARIUM_PARTITIONS": str(settings.partitions),
-            "ANGARIUM_HOME": str(settings.home),
-        }
+        return environment_of(self.settings)
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    return {
+        "ANGARIUM_REDIS_URL": settings.redis_url,
+        "ANGARIUM_PREFIX": settings.prefix,
+        "ANGARIUM_PARTITIONS": str(settings.partitions),
+        "ANGARIUM_HOME": str(settings.home),
+    }
 
 
 # Spark gives a Python worker ten seconds to start, and can't be told otherwise.
 SLOW_START = "Python worker failed to connect back"
-STARTS_MAX = 4
+STARTS_MAX = 12
 
 
 def store_once(spark: SparkSession, settings: Settings) -> Pipeline:
@@ -87,12 +96,12 @@ def _store_once(spark: SparkSession, settings: Settings) -> Pipeline:
 
 @functools.cache
 def fill(redis_url: str, spark: SparkSession, folder: Path) -> Filled:
-    async def rooms() -> Filled:
+    async def modules() -> Filled:
         async with traffic(redis_url, folder) as made:
             await made.everything()
             return Filled(made.settings, made.open, made.clock.now_ms())
 
-    filled = asyncio.run(rooms())
+    filled = asyncio.run(modules())
     store_once(spark, filled.settings)
     return filled
 

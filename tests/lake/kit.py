@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-QUERY_S_MAX = 100
+QUERY_S_MAX = 300
 
 
 def fill_journal(
@@ -31,7 +31,7 @@ def fill_journal(
         number += events
         pipe.xadd(
             key,
-            {"v": 1, "room": "dispatch", "at": 1_700_000_000_000 + number, "by": "w1",
+            {"v": 1, "module": "dispatch", "at": 1_700_000_000_000 + number, "by": "w1",
              "n": events, "seq": number, "end": number * 40, "rows": rows},
         )  # fmt: skip
     pipe.execute()

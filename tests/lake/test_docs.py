@@ -45,5 +45,5 @@ def test_the_notebook_runs(
     namespace: dict[str, Any] = {}
     for cell in cells:
         exec(compile(cell, "exploring.ipynb", "exec"), namespace)
-    assert len(namespace["rooms"]) == 6
+    assert len(namespace["modules"]) == 6
     assert namespace["story"]["event"].iloc[0] in ("accepted", "started")

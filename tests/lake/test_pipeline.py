@@ -13,13 +13,15 @@ from deltalake import DeltaTable
 
 from angarium.dispatch import keys as dispatch_keys
 from angarium.lake.audit import audit
+from angarium.lake.errors import LakeStopped
 from angarium.lake.filed import transactions_of
 from angarium.lake.lookup import Lookup
-from angarium.lake.pipeline import Pipeline, compact, reason_of
+from angarium.lake.pipeline import Pipeline, reason_of, tidy
 from angarium.lake.query import ask
 from angarium.lake.reconcile import reconcile
-from angarium.lake.schemas import EVENTS, TABLES
-from angarium.lake.tables import Lake, LakeMismatch
+from angarium.lake.schemas import EVENTS, INTERVALS_S, TABLES
+from angarium.lake.steps import LakeTables
+from angarium.lake.tables import Lake, LakeMismatch, LakeTable
 from angarium.runtime import keys as runtime_keys
 from angarium.runtime.settings import CommonSettings as Settings
 from angarium.transactions import keys as transactions_keys
@@ -33,29 +35,19 @@ from tests.lake.kit import fill_journal
 from tests.lake.traffic import traffic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-READ = ("events", "messages", "stats_fine", "stats_medium", "stats_coarse", "processed")
+READ = ("events", "messages", "messages_open", *INTERVALS_S, "results", "sequences")
 
 
 def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
-    return {
-        name: sorted(ask(lake, f"select * from {name}").rows, key=repr)
-        for name in READ
-        if lake.open(name) is not None
-    }
-
-
-def written(spark: SparkSession, settings: Settings, until: str = "") -> DataFrame:
-    """The journal, or its beginning, as files in the lake's folders."""
-    reader = spark.read.format("redis-stream").option("url", settings.redis_url)
-    options = {
-        "decode": "journal", "prefix": settings.prefix, "into": Lake.of(settings).url,
-        "tables": "all",
-    }  # fmt: skip
-    if until:
-        options["endingOffsets"] = json.dumps({f"{settings.prefix}journal": until})
-    return reader.options(**options).load()
+    """All rows, without the number of the batch that brought them."""
+    found = {}
+    for name in READ:
+        if lake.open(name) is not None:
+            columns = ", ".join(each for each in TABLES[name].names if each != "batch")
+            found[name] = sorted(ask(lake, f"select {columns} from {name}").rows, key=repr)
+    return found
 
 
 def settings_of(redis_url: str, folder: Path, **more: Any) -> Settings:
@@ -70,23 +62,23 @@ def client_of(redis_url: str) -> Any:
 
 def test_every_table_is_there_and_says_whose_it_is(filled: Filled) -> None:
     lake = filled.lake
-    assert set(lake.existing()) >= {"events", "messages", "processed", *list(TABLES)[5:8]}
+    assert set(lake.existing()) >= {"events", "messages", "messages_open", *INTERVALS_S}
     numbers = ask(lake, "select min(sequence), max(sequence), count(*) from events").rows[0]
     assert numbers[0] == 1
     assert numbers[1] == numbers[2]
     folders = DeltaTable(lake.path("events")).metadata().partition_columns
-    assert folders == ["date", "room"]
-    rooms = ask(lake, "select distinct room from events order by 1").rows
-    assert [row[0] for row in rooms] == [
+    assert folders == ["date", "module"]
+    modules = ask(lake, "select distinct module from events order by 1").rows
+    assert [row[0] for row in modules] == [
         "conversations", "dispatch", "lease", "pickup", "routing", "transactions",
     ]  # fmt: skip
 
 
-async def test_the_statistics_are_those_of_the_scripts(filled: Filled) -> None:
+async def test_the_statistics_are_those_of_the_scripts(filled: Filled, spark: SparkSession) -> None:
     async with filled.runtime(after_s=20) as runtime:
-        soon = await reconcile(runtime, filled.lake)
+        soon = await reconcile(runtime, spark, filled.tables)
     async with filled.runtime(after_s=2_000) as runtime:
-        later = await reconcile(runtime, filled.lake)
+        later = await reconcile(runtime, spark, filled.tables)
     assert soon.differences == later.differences == []
     assert later.windows["stats_coarse"] == 1
     assert later.windows["stats_medium"] >= 2
@@ -95,7 +87,7 @@ async def test_the_statistics_are_those_of_the_scripts(filled: Filled) -> None:
     assert later.counters >= 20
 
 
-async def test_a_counter_that_differs_is_named(filled: Filled) -> None:
+async def test_a_counter_that_differs_is_named(filled: Filled, spark: SparkSession) -> None:
     async with filled.runtime(after_s=2_000) as runtime:
         start = filled.now_ms // 1_000_000 * 1_000
         name = runtime.keyspace.name(transactions_keys.STATS_COARSE, 0, str(start))
@@ -103,7 +95,7 @@ async def test_a_counter_that_differs_is_named(filled: Filled) -> None:
         field = next(each for each in fields if not each.startswith(b"queue:"))
         await runtime.redis.call("HINCRBY", name, field, 1, key=name)
         try:
-            found = await reconcile(runtime, filled.lake)
+            found = await reconcile(runtime, spark, filled.tables)
         finally:
             await runtime.redis.call("HINCRBY", name, field, -1, key=name)
     (difference,) = found.differences
@@ -116,35 +108,26 @@ class Broken(Exception):
     pass
 
 
-class BreaksAt(Lake):
-    """Ends in the middle of a batch, as a process that is killed there would."""
-
-    def add_files(self, name: str, table: Any, files: Any, positions: Any) -> None:
-        if name == "stats_medium":
-            raise Broken
-        super().add_files(name, table, files, positions)
-
-
-async def test_batches_that_are_repeated_cut_short_or_overlap_change_nothing(
-    filled: Filled, spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("table", ["events", "messages", "messages_open", "stats_medium"])
+def test_a_run_that_dies_before_a_tables_commit_leaves_the_same_tables(
+    filled: Filled, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    """A crash between two tables, the same batch again, a larger one: the same tables."""
+    """As a process that is killed there would: the files are written, and no commit names them."""
     settings = filled.settings.model_copy(update={"lake_url": str(tmp_path / "lake")})
-    pipeline = Pipeline(spark, settings, settings.redis_url)
-    middle = ask(filled.lake, "select entry_id from events where sequence = 40").rows[0][0]
-    pipeline.lake = BreaksAt(**vars(pipeline.lake))
-    with pytest.raises(Broken):
-        pipeline.store_journal(written(spark, settings, middle), 0)
-    pipeline.lake = Lake.of(settings)
-    assert pipeline.lake.positions("stats_medium", "journal") == {0: -1}
-    assert pipeline.lake.rows("stats_fine") > 0
-    pipeline.store_journal(written(spark, settings, middle), 0)
-    pipeline.store_journal(written(spark, settings), 7)
-    pipeline.store_journal(written(spark, settings), 8)
-    ours = contents(pipeline.lake)
-    theirs = contents(filled.lake)
-    del theirs["processed"]
-    assert ours == theirs
+    commit = LakeTable._commit
+
+    def dies(self: LakeTable, *args: Any, **more: Any) -> Any:
+        if self.name == table:
+            raise Broken
+        return commit(self, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "_commit", dies)
+        with pytest.raises(LakeStopped):
+            store_once(spark, settings)
+    assert Lake.of(settings).rows(table) == 0
+    store_once(spark, settings)
+    assert contents(Lake.of(settings)) == contents(filled.lake)
 
 
 def test_a_lost_checkpoint_and_a_second_run_add_nothing(
@@ -161,27 +144,127 @@ def test_a_lost_checkpoint_and_a_second_run_add_nothing(
     lake = Lake.of(settings)
     assert lake.rows("events") == 250
     assert ask(lake, "select sum(count) from stats_coarse").rows == [(250,)]
-    assert ask(lake, "select count(*), sum(accepts) from messages").rows == [(250, 250)]
-    before = len(lake.files("events"))
-    assert compact(lake)["events"] == (before, 1)
+    assert ask(lake, "select count(*), sum(accepts) from messages_open").rows == [(250, 250)]
+    assert len(lake.files("events")) == 2
+    tidy(spark, LakeTables(lake), ["events"], all_files=True)
+    assert len(lake.files("events")) == 1
     assert lake.rows("events") == 250
-    assert lake.positions("events", "journal")[0] > 0
 
 
-def test_many_short_runs_leave_few_files(
-    redis_url: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_that_does_not_fit_its_table_is_dropped(
+    redis_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("angarium.lake.pipeline.COMMITS_PER_COMPACTION", 3)
+    """Put back from a copy, or left over from a lake that stood there before."""
     settings = settings_of(redis_url, tmp_path)
-    lake, files, runs = Lake.of(settings), [], 5
-    for number in range(runs):
-        key = f"{settings.prefix}journal"
-        fill_journal(client_of(redis_url), key, entries=2, events=10, first=20 * number)
+    client, key = client_of(redis_url), f"{settings.prefix}journal"
+    fill_journal(client, key, entries=2, events=10)
+    store_once(spark, settings)
+    lake = Lake.of(settings)
+    checkpoints = tmp_path / "lake" / "_checkpoints"
+    shutil.copytree(checkpoints, tmp_path / "old")
+    for number in (1, 2):
+        fill_journal(client, key, entries=2, events=10, first=20 * number)
         store_once(spark, settings)
-        files.append((len(lake.files("events")), len(lake.files("messages"))))
-    assert min(files[3:]) < files[2]  # fewer than before, though a run has added some
-    assert ask(lake, "select count(*), sum(accepts) from messages").rows == [(100, 100)]
-    assert lake.rows("events") == 100
+    shutil.rmtree(checkpoints)
+    shutil.copytree(tmp_path / "old", checkpoints)
+    fill_journal(client, key, entries=2, events=10, first=60)
+    store_once(spark, settings)
+    counts = "select count(*), count(distinct sequence) from events"
+    assert ask(lake, counts).rows == [(80, 80)]
+    assert ask(lake, "select count(*), sum(events) from messages_open").rows == [(80, 80)]
+
+
+def test_two_lakes_on_one_redis_each_have_every_event_once(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = settings_of(redis_url, tmp_path)
+    second = settings.model_copy(update={"lake_url": str(tmp_path / "second")})
+    client, key = client_of(redis_url), f"{settings.prefix}journal"
+    fill_journal(client, key, entries=4, events=10)
+    store_once(spark, settings)
+    fill_journal(client, key, entries=4, events=10, first=40)
+    for each in (second, settings):
+        store_once(spark, each)
+        lake = Lake.of(each)
+        counts = "select count(*), count(distinct sequence) from events"
+        assert ask(lake, counts).rows == [(80, 80)]
+        assert ask(lake, "select count(*), sum(events) from messages_open").rows == [(80, 80)]
+    # The journal is kept until both have read it: each has a name of its own there.
+    readers = {name.decode() for name in client.hkeys(f"{key}:readers")}
+    assert readers >= {f"lake-{Lake.of(each).identity()}" for each in (settings, second)}
+
+
+def test_a_deleted_stream_is_a_gap_and_not_the_end(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = settings_of(redis_url, tmp_path)
+    client, key = client_of(redis_url), f"{settings.prefix}messages:processed"
+    for number in range(3):
+        client.xadd(key, {"message_id": f"m{number}", "consumer_id": "w"})
+    store_once(spark, settings)
+    client.delete(key)
+    store_once(spark, settings)
+    client.xadd(key, {"message_id": "m9", "consumer_id": "w"})
+    store_once(spark, settings)
+    lake = Lake.of(settings)
+    found = ask(lake, "select message_id from results order by 1").rows
+    assert [row[0] for row in found] == ["m0", "m1", "m2", "m9"]
+    (gap,) = ask(lake, "select stream, reason from rejects").rows
+    assert gap[0] == "results"
+    assert gap[1].startswith("a gap: at least 1 rows")
+
+
+POISON: list[dict[str, Any]] = [
+    {"rows": b'{"e":"accepted","s":"\xff"}'},
+    {"rows": '{"e":"accepted","s":"\\ud800"}'},
+    {"rows": '{"e":"accepted","s":"m","a":12345678901234567890}'},
+    {"at": 999_999_999_999_999},
+    {"at": "12345678901234567890"},
+    {"seq": "12345678901234567890"},
+    {"n": 2},
+    {"by": b"\xff"},
+    {"module": "../../x"},
+    {"v": 7},
+]
+
+
+def test_poison_is_set_aside_entry_by_entry_and_the_rest_is_stored(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = settings_of(redis_url, tmp_path)
+    client, key = client_of(redis_url), f"{settings.prefix}journal"
+    good = {"v": 1, "module": "dispatch", "at": 1_700_000_000_000, "by": "w", "n": 1, "seq": 1,
+            "end": 1, "rows": '{"e":"accepted","s":"m1"}'}  # fmt: skip
+    client.xadd(key, good)
+    for each in POISON:
+        client.xadd(key, {**good, **each})
+    client.xadd(key, {**good, "seq": 2})
+    results = f"{settings.prefix}messages:processed"
+    client.xadd(results, {"message_id": "m1", "consumer_id": "w", "x": b"\xff"})
+    client.xadd(results, {"message_id": "m2", "consumer_id": "w"})
+    client.xadd(results, {"message_id": "m3"}, id="18446744073709551610-1")
+    for _ in range(2):
+        store_once(spark, settings)
+        lake = Lake.of(settings)
+        assert lake.rows("events") == 2
+        assert ask(lake, "select message_id from results").rows == [("m2",)]
+        aside = ask(lake, "select stream, count(*), count(reason) from rejects group by 1").rows
+        assert sorted(aside) == [("journal", len(POISON), len(POISON)), ("results", 2, 2)]
+
+
+def test_the_number_of_input_rows_is_the_number_of_events(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = settings_of(redis_url, tmp_path)
+    fill_journal(client_of(redis_url), f"{settings.prefix}journal", entries=20, events=10)
+    pipeline = Pipeline(spark, settings, redis_url)
+    pipeline.start(once=True)
+    while not pipeline.wait(1):
+        pass
+    (journal,) = (each for each in pipeline._queries if each.name == "angarium-journal")
+    rows = sum(json.loads(each.json)["numInputRows"] for each in journal.recentProgress)
+    pipeline.stop()
+    assert rows == 200 == pipeline.figures.events
 
 
 async def test_strange_newer_and_dropped_entries_are_kept_aside_and_named(
@@ -191,21 +274,21 @@ async def test_strange_newer_and_dropped_entries_are_kept_aside_and_named(
         settings, client = made.settings, client_of(redis_url)
         key = made.name(runtime_keys.JOURNAL)
         fill_journal(client, key, entries=3, events=10)
-        client.xadd(key, {"v": 2, "room": "dispatch", "n": 5, "seq": 35, "rows": "later"})
+        client.xadd(key, {"v": 2, "module": "dispatch", "n": 5, "seq": 35, "rows": "later"})
         client.xadd(key, {"by": "somebody else"})
         fill_journal(client, key, entries=1, events=5, first=35)
         members = {f"m{number}": 1 for number in range(40)}
         client.zadd(made.name(dispatch_keys.MESSAGES_PENDING), members)
         store_once(spark, settings)
         lake = Lake.of(settings)
-        found = await audit(made.runtime, lake)
+        found = await audit(made.runtime, spark, LakeTables(lake))
     rejects = ask(lake, "select version, reason from rejects order by entry_id").rows
     assert [version for version, _ in rejects] == [2, None]
     assert all(reason for _, reason in rejects)
     assert found.rejects == 2
     (gap,) = found.findings
     assert (gap.kind, gap.subject, found.wrong) == ("gap", "31-35", 5)
-    assert "2 entries of this partition are in rejects" in gap.why
+    assert "2 entries are in rejects" in gap.why
 
 
 async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
@@ -239,7 +322,7 @@ async def test_archived_transactions_are_in_the_lake_and_found_by_their_id(
         finally:
             await room.close()
         assert Lake.of(made.settings).rows("transactions") == 3
-        assert (await audit(made.runtime, Lake.of(made.settings))).clean
+        assert (await audit(made.runtime, spark, LakeTables(Lake.of(made.settings)))).clean
 
 
 @pytest.mark.parametrize(
@@ -261,17 +344,6 @@ def test_a_table_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "events"), EVENTS.arrow())
     with pytest.raises(LakeMismatch, match="was not made by Angarium"):
         Lake(str(tmp_path)).check()
-
-
-def test_a_table_of_an_older_version_gets_the_new_columns(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    older = EVENTS.arrow().remove(EVENTS.names.index("detail"))
-    DeltaTable.create(
-        lake.path("events"), older, partition_by=["date", "room"],
-        configuration={"angarium.lake": lake._property()}, raise_if_key_not_exists=False,
-    )  # fmt: skip
-    assert lake.ensure("events").schema().fields[-1].name == "detail"
-    assert ask(lake, "select detail from events").rows == []
 
 
 def test_the_line_for_people_is_found_in_an_error_of_spark() -> None:

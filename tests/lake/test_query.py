@@ -20,7 +20,7 @@ def test_every_table_can_be_asked_even_one_that_was_never_written(filled: Filled
     for name, table in TABLES.items():
         answer = ask(filled.lake, f"select * from {name} limit 1")
         assert answer.columns == table.names
-    days = ask(filled.lake, "select distinct typeof(date), typeof(room) from events").rows
+    days = ask(filled.lake, "select distinct typeof(date), typeof(module) from events").rows
     assert days == [("DATE", "VARCHAR")]
 
 
@@ -51,7 +51,7 @@ def test_a_query_starts_neither_spark_nor_java(filled: Filled) -> None:
 
 async def test_the_history_of_an_id_is_in_order(filled: Filled) -> None:
     lookup = Lookup(filled.lake)
-    sql = "select subject from messages where outcome = 'dead' and room = 'dispatch'"
+    sql = "select subject from messages where outcome = 'dead' and module = 'dispatch'"
     dead = ask(filled.lake, sql).rows[0][0]
     events = [each.event for each in await lookup.history(dead) or ()]
     assert events[0] == "accepted"

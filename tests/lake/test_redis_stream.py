@@ -27,7 +27,7 @@ def test_the_journal_becomes_a_table_and_every_event_is_there_once(
         maxRowsPerBatch=12_000,
     ).load()  # fmt: skip
     table, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
-    progress = run_once(frame, "delta", str(table), checkpoint, partitionBy="room")
+    progress = run_once(frame, "angarium-delta", str(table), checkpoint, partitionBy="module")
     assert sum(each["numInputRows"] > 0 for each in progress) >= 3
     rows = rows_of(table).to_pylist()
     good = [row for row in rows if row["reject"] is None]
@@ -37,7 +37,7 @@ def test_the_journal_becomes_a_table_and_every_event_is_there_once(
     # What was stored before the last batch no longer stays in Redis, but for a node of the stream.
     assert client.xlen(key) < 300
     more = fill_journal(client, key, entries=1, events=10, first=total)
-    run_once(frame, "delta", str(table), checkpoint, partitionBy="room")
+    run_once(frame, "angarium-delta", str(table), checkpoint, partitionBy="module")
     assert rows_of(table).num_rows == more + 1
 
 

@@ -40,7 +40,7 @@ def test_redis_away_in_mid_batch_is_waited_for(spark: SparkSession, tmp_path: Pa
             return writer.option("checkpointLocation", checkpoint).start(target)
 
         queries = [
-            start("delta", "table", str(tmp_path / "table")),
+            start("angarium-delta", "table", str(tmp_path / "table")),
             start("redis-stream", "copy", "copy"),
         ]
         log = tmp_path / "table" / "_delta_log"

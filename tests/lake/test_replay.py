@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from angarium.cli.lake import _to_dispatch, _to_transactions
 from angarium.lake.query import QueryInvalid, ask
 from angarium.lake.replay import Planned, plan, send_all
-from angarium.lake.schemas import PROCESSED, TRANSACTIONS
+from angarium.lake.schemas import TRANSACTIONS
+from angarium.lake.steps import LakeTables
 from angarium.lake.tables import Lake, LakeEmpty
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.journal import Journal, decode_entry
 from tests.lake.traffic import Traffic, traffic
 from tests.transactions.harness import STEPS, Harness
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def results(lake: Lake, count: int) -> None:
-    rows = [
-        {"partition": 0, "entry_id": f"{n}-0", "at_ms": n, "message_id": f"m{n}",
-         "consumer_id": "w", "fields": f'{{"n":"{n}"}}', "date": None}
-        for n in range(count)
-    ]  # fmt: skip
-    lake.append("processed", pa.Table.from_pylist(rows, PROCESSED.arrow()))
+
+def results(spark: SparkSession, tables: LakeTables, count: int) -> None:
+    rows = [(0, f"{n}-0", n, f"m{n}", "w", f'{{"n":"{n}"}}', None, 0) for n in range(count)]
+    table = tables["results"]
+    table.write(spark.createDataFrame(rows, table.schema), writer="results", batch=0)
 
 
 async def enqueued(made: Traffic) -> list[str]:
@@ -34,21 +35,24 @@ async def enqueued(made: Traffic) -> list[str]:
     return [each.subject for each in events if each.event == "enqueued"]
 
 
-async def test_results_go_into_the_intake_once(redis_url: str, tmp_path: Path) -> None:
+async def test_results_go_into_the_intake_once(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
     async with traffic(redis_url, tmp_path) as made:
         lake = Lake.of(made.settings)
-        results(lake, 5)
-        chosen = plan(lake, "fix-1", "processed", "at_ms >= 2", 100)
+        tables = LakeTables(lake)
+        results(spark, tables, 5)
+        chosen = plan(spark, tables, "fix-1", "results", "at_ms >= 2", 100)
         assert [each.id for each in chosen.waiting] == ["m2", "m3", "m4"]
         assert await enqueued(made) == []  # planning sends nothing
         told: list[int] = []
-        assert await send_all(lake, chosen, _to_dispatch(made.runtime), told.append) == 3
+        assert await send_all(spark, tables, chosen, _to_dispatch(made.runtime), told.append) == 3
         assert told == [3]
         first = await enqueued(made)
         assert len(first) == 3
-        again = plan(lake, "fix-1", "processed", "at_ms >= 1", 100)
+        again = plan(spark, tables, "fix-1", "results", "at_ms >= 1", 100)
         assert [each.id for each in again.waiting] == ["m1"]
-        await send_all(lake, again, _to_dispatch(made.runtime), told.append)
+        await send_all(spark, tables, again, _to_dispatch(made.runtime), told.append)
         assert len(await enqueued(made)) == 4
         written = ask(lake, "select id, sent_as from replays order by id").rows
         assert [row[0] for row in written] == ["m1", "m2", "m3", "m4"]
@@ -56,36 +60,42 @@ async def test_results_go_into_the_intake_once(redis_url: str, tmp_path: Path) -
 
 
 async def test_a_replay_that_died_before_it_was_written_down_sends_nothing_twice(
-    redis_url: str, tmp_path: Path
+    redis_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     async with traffic(redis_url, tmp_path) as made:
         lake = Lake.of(made.settings)
-        results(lake, 2)
+        tables = LakeTables(lake)
+        results(spark, tables, 2)
         send = _to_dispatch(made.runtime)
-        chosen = plan(lake, "again", "processed", "true", 10)
+        chosen = plan(spark, tables, "again", "results", "true", 10)
         sent = [await send(each, each.key("again")) for each in chosen.rows]
-        await send_all(lake, plan(lake, "again", "processed", "true", 10), send, lambda _: None)
+        await send_all(
+            spark, tables, plan(spark, tables, "again", "results", "true", 10), send, lambda _: None
+        )
         assert sorted(await enqueued(made)) == sorted(sent)
-        other = plan(lake, "another-name", "processed", "true", 10)
+        other = plan(spark, tables, "another-name", "results", "true", 10)
         assert len(other.waiting) == 2
 
 
 async def test_an_archived_transaction_is_started_anew_with_its_data(
-    redis_url: str, tmp_path: Path
+    redis_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     async with traffic(redis_url, tmp_path) as made:
         room = Harness(made.runtime)
         await room.define("one", *STEPS["one"])
         lake = Lake.of(made.settings)
+        tables = LakeTables(lake)
         state = {"id": "t1", "data": {"n": 7}, "output": None}
         row = {
             "id": "t1", "owner": "o", "pipeline": "one", "version": 1, "status": "failed",
             "state": msgspec.json.encode(state).decode(),
         }  # fmt: skip
-        lake.append("transactions", pa.Table.from_pylist([row], TRANSACTIONS.arrow()))
-        chosen = plan(lake, "failed", "transactions", "status = 'failed'", 10)
+        table = tables["transactions"]
+        rows = [tuple(row.get(name) for name in TRANSACTIONS.names)]
+        table.write(spark.createDataFrame(rows, table.schema), writer="archive", batch=0)
+        chosen = plan(spark, tables, "failed", "transactions", "status = 'failed'", 10)
         send = _to_transactions(made.runtime)
-        await send_all(lake, chosen, send, lambda _: None)
+        await send_all(spark, tables, chosen, send, lambda _: None)
         (planned,) = chosen.rows
         assert isinstance(planned, Planned)
         twice = await send(planned, planned.key("failed"))
@@ -96,14 +106,16 @@ async def test_an_archived_transaction_is_started_anew_with_its_data(
         await room.client.close()
 
 
-async def test_what_can_not_be_replayed_is_refused(redis_url: str, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
-    with pytest.raises(InputInvalid, match="only processed and transactions"):
-        plan(lake, "x", "events", "true", 1)
+async def test_what_can_not_be_replayed_is_refused(
+    redis_url: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = LakeTables(Lake(str(tmp_path / "lake")))
+    with pytest.raises(InputInvalid, match="only results and transactions"):
+        plan(spark, tables, "x", "events", "true", 1)
     with pytest.raises(InputInvalid, match="can't name a replay"):
-        plan(lake, "x y", "processed", "true", 1)
+        plan(spark, tables, "x y", "results", "true", 1)
     with pytest.raises(LakeEmpty):
-        plan(lake, "x", "processed", "true", 1)
-    results(lake, 1)
+        plan(spark, tables, "x", "results", "true", 1)
+    results(spark, tables, 1)
     with pytest.raises(QueryInvalid):
-        plan(lake, "x", "processed", "nonsense here", 1)
+        plan(spark, tables, "x", "results", "nonsense here", 1)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-import pyarrow as pa
 import pytest
 
 from angarium.lake.audit import audit
 from angarium.lake.plots import Scale, line_chart, nice_ticks, row_bars, shortened, stacked_bars
 from angarium.lake.report import report, step_of
-from angarium.lake.schemas import EVENTS
+from angarium.lake.steps import follow, steps_of
 from angarium.lake.tables import Lake, LakeEmpty
 from tests.dashboard.browser import browser, opened
 from tests.lake.filled import Filled
 from tests.lake.filled import filled as filled
+from tests.lake.test_steps import Bench, event
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SECTIONS = (
     "Balance", "Throughput", "Latency", "Retries", "Slowest conversations", "Busiest keys",
@@ -25,10 +29,12 @@ SECTIONS = (
 )  # fmt: skip
 
 
-async def test_the_report_has_every_section_and_needs_nothing_else(filled: Filled) -> None:
+async def test_the_report_has_every_section_and_needs_nothing_else(
+    filled: Filled, spark: SparkSession
+) -> None:
     # Later than whoever audited this lake before: the newest balance is the one that is shown.
     async with filled.runtime(after_s=10**9) as runtime:
-        await audit(runtime, filled.lake)
+        await audit(runtime, spark, filled.tables)
     page = report(filled.lake)
     assert re.findall(r"<h2>(.*?)</h2>", page) == list(SECTIONS)
     assert page.count("<svg") == 6
@@ -60,16 +66,13 @@ def test_a_lake_that_never_ran_has_no_report(tmp_path: Path) -> None:
 
 
 def test_a_lake_in_which_nothing_was_accepted_says_so_and_shows_what_there_is(
-    tmp_path: Path,
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(str(tmp_path))
-    told = [
-        {"partition": 0, "entry_id": f"{number}-0", "sequence": number, "at_ms": number,
-         "room": "transactions", "event": "pipeline_put", "subject": "one"}
-        for number in range(1, 4)
-    ]  # fmt: skip
-    lake.append("events", pa.Table.from_pylist(told, EVENTS.arrow()))
-    page = report(lake)
+    bench = Bench(spark, tmp_path)
+    bench.add([event(n, "transactions", "pipeline_put", "one", n) for n in range(1, 4)])
+    for step in steps_of(spark, bench.tables):
+        follow(step, lambda: bench.batch)
+    page = report(bench.tables.lake)
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Balance", "Events"]
     assert "No message, reply or transaction was accepted" in page
     assert "transactions · pipeline_put" in page

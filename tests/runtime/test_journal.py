@@ -118,11 +118,17 @@ async def test_a_disabled_journal_writes_no_key(redis_url: str) -> None:
         [],
         [b"hello", b"world"],
         [b"v", b"2", b"rows", b"{}"],
-        [b"v", b"1", b"rows", b"not json", b"n", b"1", b"seq", b"1", b"room", b"x", b"at", b"1"],
-        [b"v", b"1", b"rows", b'{"e":"a","s":"b"}', b"n", b"2", b"seq", b"2", b"room", b"x"],
-        [b"v", b"1", b"rows", b'{"e":"a"}', b"n", b"1", b"seq", b"1", b"room", b"x", b"at", b"1"],
+        [b"v", b"1", b"rows", b"not json", b"n", b"1", b"seq", b"1", b"module", b"x", b"at", b"1"],
+        [b"v", b"1", b"rows", b'{"e":"a","s":"b"}', b"n", b"2", b"seq", b"2", b"module", b"x"],
+        [b"v", b"1", b"rows", b'{"e":"a"}', b"n", b"1", b"seq", b"1", b"module", b"x", b"at", b"1"],
     ],
 )
 def test_a_foreign_entry_is_refused_by_name(fields: list[bytes]) -> None:
     with pytest.raises(EntryUnreadable):
         decode_entry(b"1-1", fields)
+
+
+def test_an_entry_of_version_0_1_calls_the_module_a_room() -> None:
+    rows = [b"rows", b'{"e":"a","s":"b"}', b"n", b"1", b"seq", b"1", b"at", b"1", b"by", b"w"]
+    assert decode_entry(b"1-1", [b"v", b"1", b"room", b"pickup", *rows]).module == "pickup"
+    assert decode_entry(b"1-1", [b"v", b"1", b"module", b"pickup", *rows]).module == "pickup"

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from angarium.cli.lake_run import progress, spark_aside, stopped_by_signals
+from angarium.cli.lake_upkeep import erase, rebuild, shell
+from angarium.lake.errors import LakeEmpty
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
     from angarium.lake.audit import Audit
     from angarium.lake.replay import Plan, Planned, Send
+    from angarium.lake.steps import LakeTables
     from angarium.runtime.runtime import Runtime
     from angarium.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
-LINE_CHARS_MAX = 100_000
+LINE_LETTERS_MAX = 100_000
 NAMED_MAX = 20  # findings shown to a person; --json has all
 
 
@@ -31,6 +39,9 @@ def lake_commands() -> typer.Typer:
     app.command("replay")(replay)
     app.command("query")(query)
     app.command("compact")(compact)
+    app.command("shell")(shell)
+    app.command("erase")(erase)
+    app.command("rebuild")(rebuild)
     return app
 
 
@@ -42,13 +53,16 @@ def run(
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs; else as ANGARIUM_LAKE__MASTER says.")
     ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", help="Jobs to run beside the lake's own, as module:app.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Read the journal, the results and the archive into the lake's tables."""
     from angarium.lake.runner import run_lake
     from angarium.settings import load
 
-    settings = load()
+    settings = load(**({"app": app} if app else {}))
     with (
         stopped_by_signals() as stop,
         spark_aside(settings, context.obj.debug),
@@ -57,6 +71,8 @@ def run(
         done = run_lake(settings, once=once, stop=stop, tell=tell, master=master)
     if as_json:
         _print_json(done)
+    elif done["state"] == "elsewhere":
+        print(f"{done['holder']} fills this lake now; there is nothing to do here")
     else:
         print(
             f"stored {done.get('events', 0)} events, {done.get('results', 0)} results and "
@@ -67,7 +83,10 @@ def run(
 
 
 def audit(
-    window_s: Annotated[int, typer.Option(min=1, help="Length of the windows in seconds.")] = 1_000,
+    context: typer.Context,
+    now: Annotated[
+        bool, typer.Option("--now", help="Run one now, instead of showing the newest.")
+    ] = False,
     reconcile: Annotated[
         bool, typer.Option("--reconcile", help="Also compare with the statistics in Redis.")
     ] = False,
@@ -79,15 +98,29 @@ def audit(
     from angarium.lake import audit as audits
     from angarium.lake import reconcile as statistics
     from angarium.lake.tables import Lake
+    from angarium.settings import load
 
-    async def look(runtime: Runtime) -> tuple[Audit, Any]:
-        lake = Lake.of(runtime.settings)
-        found = await audits.audit(runtime, lake, window_s=window_s)
-        return found, await statistics.reconcile(runtime, lake) if reconcile else None
+    settings = load()
+    lake = Lake.of(settings)
+    lake.need("events")
+    found, compared = None if now else audits.last_audit(lake), None
+    if found is None and not now:
+        raise LakeEmpty("no audit has run yet; run `angarium lake audit --now`")
+    if now or reconcile:
+        with (
+            progress(quiet=as_json, counts=False) as tell,
+            _spark(context, settings) as (spark, tables),
+        ):
+            tell({"state": "accounting for every message"})
 
-    with progress(quiet=as_json, counts=False) as tell:
-        tell({"state": "accounting for every message"})
-        found, compared = _with_runtime(look)
+            async def look(runtime: Runtime) -> tuple[Audit | None, Any]:
+                audited = await audits.audit(runtime, spark, tables) if now else found
+                if not reconcile:
+                    return audited, None
+                return audited, await statistics.reconcile(runtime, spark, tables)
+
+            found, compared = _with_runtime(look, settings)
+    assert found is not None
     differences = compared.differences if compared is not None else []
     if as_json:
         value = msgspec.to_builtins(found)
@@ -133,8 +166,8 @@ def report(
         _print_json({"file": str(output), "bytes": len(page.encode())})
     else:
         print(f"wrote {output}")
-        if not last_audit(lake):
-            print("it has no balance yet: run `angarium lake audit` first, then this again")
+        if last_audit(lake) is None:
+            print("it has no balance yet: run `angarium lake audit --now` first, then this again")
     return 0
 
 
@@ -158,10 +191,9 @@ def query(
 
 
 def replay(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the replay; a repeat goes on with it.")],
-    source: Annotated[
-        str, typer.Option("--from", help="processed (into dispatch) or transactions.")
-    ],
+    source: Annotated[str, typer.Option("--from", help="results (into dispatch) or transactions.")],
     where: Annotated[str, typer.Option(help="SQL over the columns of the source.")] = "true",
     limit: Annotated[int, typer.Option(min=1, help="So many rows at most.")] = 10_000,
     send: Annotated[
@@ -170,15 +202,20 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Send rows of the lake back into their module, each once. Shows them unless --send."""
-    from angarium.lake.replay import plan
+    from angarium.lake import replay as replays
     from angarium.lake.tables import Lake
     from angarium.settings import load
 
     settings = load()
-    chosen = plan(Lake.of(settings), name, source, where, limit)
-    if not send:
-        return _show_plan(chosen, as_json)
-    sent = _with_runtime(lambda runtime: _send(runtime, chosen, as_json), settings)
+    replays.check(name, source)
+    Lake.of(settings).need(source)
+    with _spark(context, settings) as (spark, tables):
+        chosen = replays.plan(spark, tables, name, source, where, limit)
+        if not send:
+            return _show_plan(chosen, as_json)
+        sent = _with_runtime(
+            lambda runtime: _send(runtime, spark, tables, chosen, as_json), settings
+        )
     done = len(chosen.rows) - len(chosen.waiting)
     if as_json:
         _print_json({"replay": name, "sent": sent, "sent_before": done})
@@ -187,14 +224,14 @@ def replay(
     return 0
 
 
-def compact(as_json: Json = False) -> int:
+def compact(context: typer.Context, as_json: Json = False) -> int:
     """Put small files together, and delete those that no table needs any more."""
-    from angarium.lake.pipeline import compact as compact_tables
-    from angarium.lake.schemas import TABLES
-    from angarium.lake.tables import Lake, LakeEmpty
+    from angarium.lake.pipeline import tidy
+    from angarium.lake.tables import Lake
     from angarium.settings import load
 
-    lake = Lake.of(load())
+    settings = load()
+    lake = Lake.of(settings)
     names = lake.existing()
     if not names:
         raise LakeEmpty(
@@ -202,10 +239,12 @@ def compact(as_json: Json = False) -> int:
             "happened in the modules"
         )
     found: dict[str, tuple[int, int]] = {}
-    with progress(quiet=as_json) as tell:
+    with progress(quiet=as_json) as tell, _spark(context, settings) as (spark, tables):
         tell({"state": "compacting", "waiting": len(names)})
-        for number, name in enumerate(name for name in TABLES if name in names):
-            found |= compact_tables(lake, tables=[name])
+        for number, name in enumerate(names):
+            before = len(lake.files(name))
+            tidy(spark, tables, [name], all_files=True)
+            found[name] = before, len(lake.files(name))
             tell({"events": number + 1})
     if as_json:
         _print_json({name: {"before": a, "after": b} for name, (a, b) in found.items()})
@@ -214,14 +253,29 @@ def compact(as_json: Json = False) -> int:
     return 0
 
 
+@contextmanager
+def _spark(context: typer.Context, settings: Settings) -> Iterator[tuple[SparkSession, LakeTables]]:
+    """Spark for one command, what it says in a file, and the lake's tables."""
+    with spark_aside(settings, context.obj.debug):
+        from angarium.lake.spark import start
+        from angarium.lake.steps import LakeTables
+        from angarium.lake.tables import Lake
+
+        spark = start(settings)
+        try:
+            yield spark, LakeTables(Lake.of(settings))
+        finally:
+            spark.stop()
+
+
 # How a module takes a row
 
 
-async def _send(runtime: Runtime, chosen: Plan, quiet: bool) -> int:
+async def _send(
+    runtime: Runtime, spark: SparkSession, tables: LakeTables, chosen: Plan, quiet: bool
+) -> int:
     from angarium.lake.replay import send_all
-    from angarium.lake.tables import Lake
 
-    lake = Lake.of(runtime.settings)
     with progress(quiet=quiet) as tell:
         tell({"state": "sending", "waiting": len(chosen.waiting)})
         done = 0
@@ -232,7 +286,7 @@ async def _send(runtime: Runtime, chosen: Plan, quiet: bool) -> int:
             tell({"events": done})
 
         sender = _to_transactions if chosen.source == "transactions" else _to_dispatch
-        return await send_all(lake, chosen, sender(runtime), count)
+        return await send_all(spark, tables, chosen, sender(runtime), count)
 
 
 def _to_dispatch(runtime: Runtime) -> Send:
@@ -275,7 +329,7 @@ def _show_audit(found: Audit) -> None:
     )  # fmt: skip
     sums: dict[tuple[str, str], list[int]] = {}
     for each in found.balances:
-        row = sums.setdefault((each.room, each.account), [0] * len(names))
+        row = sums.setdefault((each.module, each.account), [0] * len(names))
         for place, name in enumerate(names):
             row[place] += getattr(each, name)
     # What is nothing everywhere is left out, so that the rest fits into a terminal.
@@ -298,7 +352,7 @@ def _show_audit(found: Audit) -> None:
         return
     print(f"{found.wrong} do not fit:")
     for finding in found.findings[:NAMED_MAX]:
-        what = " ".join(part for part in (finding.room, finding.account, finding.subject) if part)
+        what = " ".join(part for part in (finding.module, finding.account, finding.subject) if part)
         print(f"  {finding.kind}: {what} ({finding.why})")
     if len(found.findings) > NAMED_MAX:
         print(f"  … and {len(found.findings) - NAMED_MAX} more; --json has them")
@@ -352,5 +406,5 @@ def _print_table(titles: list[str], rows: list[tuple[Any, ...]]) -> None:
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     # Into a pipe a row is one line, however long.
-    width = None if sys.stdout.isatty() else LINE_CHARS_MAX
+    width = None if sys.stdout.isatty() else LINE_LETTERS_MAX
     Console(width=width, soft_wrap=True).print(table)

@@ -34,7 +34,8 @@ def spark_aside(settings: Settings, debug: bool) -> Iterator[None]:
     if debug:
         yield
         return
-    from angarium.lake.pipeline import LakeStopped, reason_of
+    from angarium.lake.errors import LakeStopped
+    from angarium.lake.pipeline import reason_of
     from angarium.lake.spark import words_kept_in
     from angarium.runtime.errors import AngariumError
 

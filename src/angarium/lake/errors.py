@@ -2,13 +2,19 @@
 
 SettingInvalid
 ├── JavaMissing           no Java that Spark can use
+├── LakeMismatch          the folder holds something else than the lake of this keyspace
 ├── MemoryShort           too little memory for Spark on this machine
-└── OptionInvalid         an option of a source or sink is unknown or can't be used
+├── OptionInvalid         an option of a source or sink is unknown or can't be used
+└── PackagesMissing       the extra `lake` is not installed
+NotFound
+└── LakeEmpty             nothing was ever stored here
 Conflict
 ├── CheckpointMismatch    the checkpoint belongs to another source
-└── StreamReplaced        the stream is not the one that was read before
+├── StreamReplaced        the stream is not the one that was read before
+└── TableConflict         another writer changed the table at the same time
 AngariumError
 ├── EntriesTrimmed        entries were removed from a stream before they were read
+├── LakeStopped           a query ended with an error
 ├── MasterUnavailable     Spark's master does not answer, or has no place for us
 ├── RowsMissing           rows that were about to be appended are no longer in Redis
 ├── StoreUnavailable      an object store does not answer, or not as it should
@@ -20,7 +26,7 @@ from __future__ import annotations
 import re
 from typing import Self
 
-from angarium.runtime.errors import AngariumError, Conflict, SettingInvalid
+from angarium.runtime.errors import AngariumError, Conflict, NotFound, SettingInvalid
 from angarium.runtime.urls import redacted
 
 _COLOUR = re.compile(r"\x1b\[\d+m")
@@ -31,8 +37,22 @@ class JavaMissing(SettingInvalid):
     code = "java_missing"
 
 
+class LakeMismatch(SettingInvalid):
+    code = "lake_mismatch"
+    http_status = 503
+
+
 class MemoryShort(SettingInvalid):
     code = "memory_short"
+
+
+class PackagesMissing(SettingInvalid):
+    code = "packages_missing"
+    http_status = 503
+
+
+class LakeEmpty(NotFound):
+    code = "lake_empty"
 
 
 class OptionInvalid(SettingInvalid):
@@ -50,8 +70,18 @@ class StreamReplaced(Conflict):
     code = "stream_replaced"
 
 
+class TableConflict(Conflict):
+    code = "table_conflict"
+
+
 class EntriesTrimmed(AngariumError):
     code = "entries_trimmed"
+
+
+class LakeStopped(AngariumError):
+    """A query ended with an error; what was stored stays, and the next run goes on from there."""
+
+    code = "lake_stopped"
 
 
 class MasterUnavailable(AngariumError):

@@ -1,4 +1,4 @@
-"""Transactions that Spark has filed, for the room that is asked for their status.
+"""Transactions that Spark has filed, for the module that is asked for their status.
 
 Costs nothing until a transaction is asked for that neither Redis nor the database has. A lake that
 is not installed, never ran or belongs to somebody else has none.

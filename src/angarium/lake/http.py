@@ -1,23 +1,25 @@
-"""The lake's HTTP API: `/v1/lake/…`. Answers from the tables, without Spark."""
+"""The lake over HTTP: `/v1/lake/…`. Answers from the tables, without Spark."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.lake.audit import Balance
-from angarium.lake.jobs.events import entry_id_of, position_of
+from angarium.lake.audit import Balance, Finding
+from angarium.lake.checkpoint import entry_id_of, position_of, stored_positions
+from angarium.lake.errors import LakeEmpty
 from angarium.lake.lookup import LakeEvent, Lookup, TableFigures
 from angarium.lake.report import report
-from angarium.lake.tables import Lake, LakeEmpty
+from angarium.lake.tables import Lake
 from angarium.runtime.application import Angarium
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import HttpApi, Operation, Parameter, reply
 from angarium.runtime.journal import Journal
-from angarium.runtime.process_report import read_processes
+from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
 
 SUBJECT_CHARS_MAX = 300
@@ -32,6 +34,14 @@ REPORT_HEADERS = {
 }
 
 
+class JobStatus(msgspec.Struct, frozen=True):
+    """A job of the application; `error` says why it was stopped."""
+
+    name: str
+    behind: int
+    error: str
+
+
 class LakeStatus(msgspec.Struct, frozen=True):
     """`behind_ms`: the journal's time between the first entry that is not stored and the newest;
     null when there is no lake yet. `running`: whether a role `lake` lives somewhere."""
@@ -40,6 +50,7 @@ class LakeStatus(msgspec.Struct, frozen=True):
     running: bool
     behind_ms: int | None
     tables: list[TableFigures]
+    jobs: list[JobStatus]
 
 
 class LakeAudit(msgspec.Struct, frozen=True):
@@ -48,6 +59,7 @@ class LakeAudit(msgspec.Struct, frozen=True):
     audited_ms: int
     wrong: int
     balances: list[Balance]
+    findings: list[Finding]
 
 
 class LakeHistory(msgspec.Struct, frozen=True):
@@ -83,17 +95,16 @@ class Handlers:
         ]  # fmt: skip
 
     async def status(self, _: Request) -> Response:
-        running = any(each.role == "lake" for each in await read_processes(self._runtime))
+        roles = [each for each in await read_processes(self._runtime) if each.role == "lake"]
         tables = await self._lookup.tables()
         behind = await behind_ms(self._runtime, self._lake) if tables else None
-        return reply(LakeStatus(self._lake.url, running, behind, tables))
+        return reply(LakeStatus(self._lake.url, bool(roles), behind, tables, jobs_of(roles)))
 
     async def audit(self, _: Request) -> Response:
-        balances = await self._lookup.last_audit()
-        if not balances:
-            raise LakeEmpty("no audit has run yet; run `angarium lake audit`")
-        wrong = sum(each.unexplained + each.doubled + each.out_of_order for each in balances)
-        return reply(LakeAudit(balances[0].audited_ms, wrong, balances))
+        found = await self._lookup.last_audit()
+        if found is None:
+            raise LakeEmpty("no audit has run yet; run `angarium lake audit --now`")
+        return reply(LakeAudit(found.audited_ms, found.wrong, found.balances, found.findings))
 
     async def report(self, _: Request) -> Response:
         async with self._drawing:  # it reads all tables, so one at a time
@@ -107,10 +118,22 @@ class Handlers:
         return reply(LakeHistory(subject, await self._lookup.history(subject) or []))
 
 
+def jobs_of(roles: Sequence[ProcessReport]) -> list[JobStatus]:
+    """From what the role reports: `job_behind_…` and `job_failed_…` with the job's name."""
+    figures = {name: value for each in roles for name, value in each.figures.items()}
+    names = [name.removeprefix("job_behind_") for name in figures if name.startswith("job_behind_")]
+    return [
+        JobStatus(
+            name, int(figures[f"job_behind_{name}"]), str(figures.get(f"job_failed_{name}", ""))
+        )
+        for name in sorted(names)
+    ]
+
+
 async def behind_ms(runtime: Runtime, lake: Lake) -> int:
     """Between the newest entry of each journal and the lake's; the largest of all partitions."""
     journal, worst = Journal(runtime), 0
-    for partition, position in lake.positions("events", "journal").items():
+    for partition, position in stored_positions(lake, runtime.keyspace).items():
         last_id = (await journal.status(partition)).last_id
         if position_of(last_id) <= position:
             continue

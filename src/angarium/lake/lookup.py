@@ -1,7 +1,8 @@
 """Single things out of the lake: an archived transaction, the history of an id, what is where.
 
-For the API and anyone who asks by id. Blocking reads in threads, one at a time each with a
-connection of its own, so that an event loop can wait for them. Reads only, no Spark.
+For the API and anyone who asks by id. Files are left out whose statistics say that the id is not in
+them. Blocking reads in threads, so that an event loop can wait for them. Reads only, no Spark. The
+server imports this file, with or without the packages of the extra `lake`.
 """
 
 from __future__ import annotations
@@ -11,23 +12,21 @@ from typing import Any
 
 import msgspec
 
-from angarium.lake.audit import Balance, last_audit
-from angarium.lake.query import connect, interrupted_after, run
+from angarium.lake.audit import Audit, last_audit
 from angarium.lake.schemas import TABLES
 from angarium.lake.tables import Lake
 
 HISTORY_MAX = 1_000
-# An id is found by reading one column of every file at the worst; longer than this nobody waits.
-LOOK_S_MAX = 30.0
 
 
 class TableFigures(msgspec.Struct, frozen=True):
-    """`rows` as they are stored: parts of one life are made one when they are read."""
+    """`written_ms`: when its newest file was added."""
 
     name: str
     rows: int
     files: int
     meaning: str
+    written_ms: int
 
 
 class LakeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +35,7 @@ class LakeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int
     entry_id: str
     sequence: int
-    room: str
+    module: str
     at_ms: int
     actor: str
     event: str
@@ -55,7 +54,7 @@ class Lookup:
         self._lake = lake
 
     async def find_transaction(self, tx_id: str) -> bytes | None:
-        """The state of an archived transaction as the room's own JSON; None if it is not here."""
+        """The state of an archived transaction as its module's own JSON; None if it is not here."""
         return await asyncio.to_thread(self._find_transaction, tx_id)
 
     async def history(self, subject: str) -> list[LakeEvent] | None:
@@ -65,38 +64,39 @@ class Lookup:
     async def tables(self) -> list[TableFigures]:
         return await asyncio.to_thread(self._tables)
 
-    async def last_audit(self) -> list[Balance]:
+    async def last_audit(self) -> Audit | None:
         return await asyncio.to_thread(last_audit, self._lake)
 
     def _find_transaction(self, tx_id: str) -> bytes | None:
-        rows = self._rows(
-            "transactions", "select state from transactions where id = ? limit 1", [tx_id]
-        )
-        return rows[0][0].encode() if rows else None
+        rows = self._rows("transactions", "id", tx_id, ["state"])
+        return rows[0]["state"].encode() if rows else None
 
     def _history(self, subject: str) -> list[LakeEvent] | None:
         if self._lake.open("events") is None:
             return None
-        names = ", ".join(LakeEvent.__struct_fields__)
-        sql = (
-            f"select {names} from events where subject = ? "
-            f"order by partition, sequence limit {HISTORY_MAX}"
-        )
-        return [LakeEvent(*row) for row in self._rows("events", sql, [subject])]
+        rows = self._rows("events", "subject", subject, list(LakeEvent.__struct_fields__))
+        rows.sort(key=lambda row: (row["partition"], row["sequence"]))
+        return [LakeEvent(**row) for row in rows[:HISTORY_MAX]]
 
     def _tables(self) -> list[TableFigures]:
-        lake = self._lake
-        return [
-            TableFigures(name, lake.rows(name), len(lake.files(name)), TABLES[name].meaning)
-            for name in lake.existing()
-        ]
+        names, found = self._lake.existing(), list[TableFigures]()
+        import pyarrow as pa
 
-    def _rows(self, table: str, sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-        if self._lake.open(table) is None:
+        for name in names:
+            table = self._lake.need(name)
+            actions = pa.table(table.get_add_actions(flatten=True))
+            times = actions["modification_time"].to_pylist()
+            meaning = TABLES[name].meaning if name in TABLES else "A table of the application."
+            newest = max(times, default=0)
+            rows = sum(actions["num_records"].to_pylist())
+            found.append(TableFigures(name, rows, len(times), meaning, newest))
+        return found
+
+    def _rows(self, table: str, column: str, value: str, names: list[str]) -> list[dict[str, Any]]:
+        found = self._lake.open(table)
+        if found is None:
             return []
-        with connect(self._lake, (table,)) as connection:
-            timer = interrupted_after(connection, LOOK_S_MAX)
-            try:
-                return run(connection, sql, parameters).rows
-            finally:
-                timer.cancel()
+        import pyarrow.dataset as ds
+
+        chosen = found.to_pyarrow_dataset().scanner(names, filter=ds.field(column) == value)
+        return list(chosen.to_table().to_pylist())

@@ -1,6 +1,6 @@
 """Whether what the journal calls open is there: in Redis, or in the database it was moved to.
 
-For each account of each room this file knows the one place that is the truth, by the names that
+For each account of each module this file knows the one place that is the truth, by the names that
 `runtime/keyspace.py` gives. It only reads, in portions, and answers which subjects it did not
 find. A thing that moves from one place to another while it is looked for may be missed once;
 whoever asks looks again for what is missing before calling it lost.
@@ -33,10 +33,10 @@ _OWN_ID = re.compile(rb'\{"id":"([0-9A-Za-z_-]*)"')
 
 @dataclass(frozen=True)
 class Open:
-    """One life that the journal has not seen end."""
+    """One message that the journal has not seen end."""
 
     partition: int
-    room: str
+    module: str
     account: str
     subject: str
     key: str = ""
@@ -54,10 +54,10 @@ class Presence:
         """Those that are nowhere."""
         groups: dict[tuple[int, str, str], list[Open]] = defaultdict(list)
         for each in lives:
-            groups[each.partition, each.room, each.account].append(each)
+            groups[each.partition, each.module, each.account].append(each)
         gone: list[Open] = []
-        for (partition, room, account), some in groups.items():
-            gone += await _LOOKS[room, account](self, partition, some)
+        for (partition, module, account), some in groups.items():
+            gone += await _LOOKS[module, account](self, partition, some)
         return gone
 
     async def transactions(self, partition: int, lives: Sequence[Open]) -> list[Open]:
@@ -177,7 +177,7 @@ class Presence:
             after = f"({page[-1][0].decode()}"
 
     async def _in_database(self, ids: Sequence[str]) -> set[str]:
-        """Of messages that the pickup room has moved to the database, those that are there."""
+        """Of messages that the pickup module has moved to the database, those that are there."""
         if not ids:
             return set()
         import sqlalchemy as sa
@@ -216,7 +216,7 @@ _LOOKS: Mapping[tuple[str, str], _Look] = MappingProxyType(
 
 
 def _member(request_id: str, response_id: str, conversation_id: str) -> bytes:
-    """The ids of a reply as one member of a sorted set, byte by byte as its room writes them."""
+    """The ids of a reply as one member of a sorted set, byte by byte as its module writes them."""
     return msgspec.json.encode({"rqId": request_id, "rsId": response_id, "cnId": conversation_id})
 
 

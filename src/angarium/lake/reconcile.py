@@ -1,4 +1,4 @@
-"""Proves that the lake's statistics are those of the transactions room.
+"""Proves that the lake's statistics are those of the transactions module.
 
 For windows that are closed, both in Redis (their counters not yet expired) and in the lake, the
 counters that the scripts wrote are compared with the table of the same level, field by field. What
@@ -9,23 +9,29 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from angarium.lake.jobs.events import position_of
-from angarium.lake.query import connect, run
+from angarium.lake.checkpoint import ENTRY, position_of
 from angarium.lake.schemas import INTERVALS_S
-from angarium.lake.tables import Lake
+from angarium.lake.steps import LakeTables
+from angarium.runtime import keys as runtime_keys
 from angarium.runtime.journal import Journal
 from angarium.runtime.key import Key
 from angarium.runtime.runtime import Runtime
-from angarium.transactions import keys
+from angarium.transactions import keys as transactions_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from angarium.lake.tables import LakeTable
 
 LEVELS: Mapping[str, Key] = MappingProxyType(
     {
-        "stats_fine": keys.STATS_FINE,
-        "stats_medium": keys.STATS_MEDIUM,
-        "stats_coarse": keys.STATS_COARSE,
+        "stats_fine": transactions_keys.STATS_FINE,
+        "stats_medium": transactions_keys.STATS_MEDIUM,
+        "stats_coarse": transactions_keys.STATS_COARSE,
     }
 )
 PAGE = 500
@@ -49,12 +55,12 @@ class Reconciliation(msgspec.Struct, frozen=True):
     differences: list[Difference]
 
 
-async def reconcile(runtime: Runtime, lake: Lake) -> Reconciliation:
+async def reconcile(runtime: Runtime, spark: SparkSession, tables: LakeTables) -> Reconciliation:
     """Compare every closed window that Redis still has."""
-    lake.need("stats_fine")
+    tables.lake.need("stats_fine")
     windows, counters = dict.fromkeys(LEVELS, 0), 0
     differences: list[Difference] = []
-    closed_ms = await _closed_ms(runtime, lake)
+    closed_ms = await _closed_ms(runtime, spark, tables)
     for table, key in LEVELS.items():
         interval_s = INTERVALS_S[table]
         redis: dict[int, dict[str, int]] = {}
@@ -63,7 +69,7 @@ async def reconcile(runtime: Runtime, lake: Lake) -> Reconciliation:
                 merged = redis.setdefault(start_s, {})
                 for field, count in fields.items():
                     merged[field] = merged.get(field, 0) + count
-        ours = _counters(lake, table, list(redis))
+        ours = _counters(spark, tables[table], list(redis))
         for start_s in sorted(redis):
             windows[table] += 1
             for field in sorted({*redis[start_s], *ours.get(start_s, {})}):
@@ -74,24 +80,23 @@ async def reconcile(runtime: Runtime, lake: Lake) -> Reconciliation:
     return Reconciliation(windows, counters, differences)
 
 
-async def _closed_ms(runtime: Runtime, lake: Lake) -> int:
+async def _closed_ms(runtime: Runtime, spark: SparkSession, tables: LakeTables) -> int:
     """The lake has every event before this time.
 
     A partition of which it has read all is as far as the clock, one that it has yet to catch up
     with only as far as the last event that it has of it.
     """
     closed_ms = await _now_ms(runtime)
-    positions = lake.positions("stats_coarse", "journal")
-    journal = Journal(runtime)
-    behind = [
-        partition
-        for partition, position in positions.items()
-        if position_of((await journal.status(partition)).last_id) > position
-    ]
+    journal, events = Journal(runtime), tables["events"]
+    behind = []
+    for partition in range(runtime.settings.partitions):
+        name = runtime.keyspace.name(runtime_keys.JOURNAL, partition)
+        last_id = (await journal.status(partition)).last_id
+        if position_of(last_id) > (events.last_batch(f"{ENTRY}{name}") or -1):
+            behind.append(partition)
     if behind:
-        with connect(lake, ("events",)) as connection:
-            sql = "select partition, max(at_ms) from events group by 1"
-            newest = dict(run(connection, sql).rows)
+        rows = events.read(spark).groupBy("partition").agg({"at_ms": "max"}).collect()
+        newest = {row[0]: row[1] for row in rows}
         closed_ms = min(closed_ms, *(newest.get(partition, 0) for partition in behind))
     return closed_ms
 
@@ -134,29 +139,28 @@ async def _starts(runtime: Runtime, partition: int, key: Key) -> list[int]:
     return found
 
 
-# Interval and retention of each level, as the scripts of the transactions room have them.
+# Interval and retention of each level, as the scripts of the transactions module have them.
 _TIMES_S: Mapping[Key, tuple[int, int]] = MappingProxyType(
     {
-        keys.STATS_FINE: (5, 300),
-        keys.STATS_MEDIUM: (100, 7_200),
-        keys.STATS_COARSE: (1_000, 86_400),
+        transactions_keys.STATS_FINE: (5, 300),
+        transactions_keys.STATS_MEDIUM: (100, 7_200),
+        transactions_keys.STATS_COARSE: (1_000, 86_400),
     }
 )
 
 
-def _counters(lake: Lake, table: str, starts: list[int]) -> dict[int, dict[str, int]]:
-    """The lake's counts of the transactions room, under the names that the scripts use."""
+def _counters(
+    spark: SparkSession, table: LakeTable, starts: list[int]
+) -> dict[int, dict[str, int]]:
+    """The lake's counts of the transactions module, under the names that the scripts use."""
+    from pyspark.sql import functions as f
+
     if not starts:
         return {}
-    with connect(lake, (table,)) as connection:
-        answer = run(
-            connection,
-            "select start_s, node_group || '|' || pipeline || '|' || owner || '|' || event, "
-            f"sum(count) from {table} where room = 'transactions' and start_s between ? and ? "
-            "group by 1, 2",
-            [min(starts), max(starts)],
-        )
+    names = f.concat_ws("|", "node_group", "pipeline", "owner", "event").alias("field")
+    rows = table.read(spark).where("module = 'transactions'")
+    rows = rows.where(f.col("start_s").between(min(starts), max(starts)))
     found: dict[int, dict[str, int]] = {}
-    for start_s, field, count in answer.rows:
-        found.setdefault(start_s, {})[field] = int(count)
+    for row in rows.groupBy("start_s", names).agg(f.sum("count").alias("count")).collect():
+        found.setdefault(row.start_s, {})[row.field] = row["count"]
     return found

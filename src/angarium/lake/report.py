@@ -1,7 +1,7 @@
 """One HTML file about what happened: it needs nothing else, and can be sent to anybody.
 
-Reads the lake through DuckDB, draws with `plots.py`. Times are those of the rooms' transitions, in
-UTC. Reads only, and asks nobody but the lake.
+Made of the gold tables, which Spark has filled; draws with `plots.py`. Times are those of the
+modules' transitions, in UTC. Reads only, and asks nobody but the lake.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from angarium.lake.audit import Balance, last_audit
-from angarium.lake.jobs.lifecycles import CATALOGUE
+from angarium.lake.audit import Audit, last_audit
+from angarium.lake.catalogue import CATALOGUE, ENDS
 from angarium.lake.plots import Span, clock, line_chart, row_bars, stacked_bars
 from angarium.lake.query import connect, run
 from angarium.lake.tables import Lake
@@ -20,11 +20,11 @@ from angarium.lake.tables import Lake
 if TYPE_CHECKING:
     import duckdb
 
-TABLES = ("events", "messages", "transactions", "audit")
+TABLES = ("stats_fine", "stats_coarse", "latency", "busiest")
 POINTS_AIM = 90
 ROWS_MAX = 10
 STEPS_MS = (
-    1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 21_600_000,
+    5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 21_600_000,
     86_400_000,
 )  # fmt: skip
 NOTHING_ACCEPTED = (
@@ -32,7 +32,7 @@ NOTHING_ACCEPTED = (
     "nothing to balance, and no latency to plot. Send one, run "
     "<code>angarium lake run --once</code> and write the report again.</p>"
 )
-_RETRIES = sorted({each.event for each in CATALOGUE if each.retry})
+_RETRIES = sorted({each.name for each in CATALOGUE.values() if each.retry})
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,26 @@ def report(lake: Lake, *, title: str = "Angarium") -> str:
     """The page."""
     lake.need("events")
     with connect(lake, TABLES) as connection:
-        first, last, events = run(
-            connection, "select min(at_ms), max(at_ms), count(*) from events"
+        first, last = run(
+            connection, "select min(start_s) * 1000, max(start_s + 5) * 1000 from stats_fine"
         ).rows[0]
         step_ms = step_of(first or 0, last or 0)
         # Whole steps, so that the first bar and the last are not cut.
         span = (first or 0) // step_ms * step_ms, ((last or 0) // step_ms + 1) * step_ms
+        audit = last_audit(lake)
+        messages = lake.rows("messages") + lake.rows("messages_open")
         sections = [
             _throughput(connection, span, step_ms),
-            _latency(connection, span, step_ms),
+            _latency(connection, span),
             _retries(connection, span, step_ms),
             _conversations(connection),
             _keys(connection),
             _webhooks(connection),
         ]
-        figures = _figures(connection, events)
-        lives = run(connection, "select count(*) from messages").rows[0][0]
-        if not lives:
+        figures = _figures(connection, lake, audit)
+        if not messages:
             sections = [_names(connection)]
-    balance = _balance(last_audit(lake)) if lives else NOTHING_ACCEPTED
+    balance = _balance(audit) if messages else NOTHING_ACCEPTED
     period = f"{clock(first)} – {clock(last)} UTC" if first else "no events"
     return _page(title, period, figures, balance, sections)
 
@@ -80,31 +81,32 @@ def step_of(first_ms: int, last_ms: int) -> int:
 
 
 def _throughput(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
+    ends = ", ".join(f"('{module}', '{event}')" for module, event in ENDS)
     rows = run(
         connection,
-        "select room, (ended_last_ms // ?) * ? as at, count(*) * 1000.0 / ? from messages "
-        "where outcome is not null group by 1, 2 order by 1, 2",
+        "select module, (start_s * 1000 // ?) * ? as at, sum(count) * 1000.0 / ? from stats_fine "
+        f"where (module, event) in ({ends}) group by 1, 2 order by 1, 2",
         [step_ms, step_ms, step_ms],
     ).rows
-    about = f"Messages, replies and transactions ended per second, by module ({_step(step_ms)})"
+    about = (
+        f"Messages, replies and transactions that ended, per second, by module ({_step(step_ms)})"
+    )
     return Section(
         "Throughput", about, line_chart(_filled(rows, step_ms), about, _number, span), True
     )
 
 
-def _latency(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
+def _latency(connection: duckdb.DuckDBPyConnection, span: Span) -> Section:
     rows = run(
         connection,
-        "select (ended_last_ms // ?) * ? as at, "
-        "quantile_disc(latency_ms, [0.5, 0.95, 0.99]) from messages "
-        "where latency_ms is not null group by 1 order by 1",
-        [step_ms, step_ms],
+        "select start_s * 1000, max(p50_ms), max(p95_ms), max(p99_ms) from latency "
+        "where p50_ms is not null group by 1 order by 1",
     ).rows
     series = {
-        name: [(float(at), float(max(1, values[index]))) for at, values in rows]
-        for index, name in enumerate(("median", "95 of 100", "99 of 100"))
+        name: [(float(row[0]), float(max(1, row[index]))) for row in rows]
+        for index, name in enumerate(("median", "95 of 100", "99 of 100"), 1)
     }
-    about = "From acceptance to the end, by when it ended; so many took at most this long"
+    about = "From acceptance to the end, by when it ended; so many took at most this long (slowest)"
     drawn = line_chart(series if rows else {}, about, _ms, span, logarithmic=True)
     return Section("Latency", about, drawn, True)
 
@@ -112,13 +114,13 @@ def _latency(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) ->
 def _retries(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) -> Section:
     rows = run(
         connection,
-        "select room, (at_ms // ?) * ? as at, count(*) from events "
+        "select module, (start_s * 1000 // ?) * ? as at, sum(count) from stats_fine "
         f"where event in ({_listed(_RETRIES)}) group by 1, 2 order by 1, 2",
         [step_ms, step_ms],
     ).rows
     series: dict[str, list[tuple[float, float]]] = {}
-    for room, at, count in rows:
-        series.setdefault(room, []).append((float(at), float(count)))
+    for module, at, count in rows:
+        series.setdefault(module, []).append((float(at), float(count)))
     about = f"What had to be done again: redelivered, awaited, recovered, … ({_step(step_ms)})"
     return Section("Retries", about, stacked_bars(series, about, _number, span, step_ms), True)
 
@@ -126,8 +128,8 @@ def _retries(connection: duckdb.DuckDBPyConnection, span: Span, step_ms: int) ->
 def _conversations(connection: duckdb.DuckDBPyConnection) -> Section:
     rows = run(
         connection,
-        "select key, max(latency_ms) from messages where room = 'conversations' "
-        f"and account = 'reply' and latency_ms is not null group by 1 order by 2 desc, 1 "
+        "select key, max(max_ms) from busiest where module = 'conversations' "
+        f"and account = 'reply' and max_ms is not null group by 1 order by 2 desc, 1 "
         f"limit {ROWS_MAX}",
     ).rows
     about = "Conversations by the longest time that one of their replies took"
@@ -137,22 +139,22 @@ def _conversations(connection: duckdb.DuckDBPyConnection) -> Section:
 def _keys(connection: duckdb.DuckDBPyConnection) -> Section:
     rows = run(
         connection,
-        "select room || ' · ' || key, count(*) from messages where key is not null "
+        "select module || ' · ' || key, sum(messages) from busiest "
         f"group by 1 order by 2 desc, 1 limit {ROWS_MAX}",
     ).rows
-    about = "Recipient keys, conversations, queues, node groups and channels by messages"
+    about = "Recipient keys, conversations, queues, node groups and channels by messages that ended"
     return Section("Busiest keys", about, row_bars(_floats(rows), about, _number))
 
 
 def _webhooks(connection: duckdb.DuckDBPyConnection) -> Section:
-    """By address where it is known: of an archived transaction, or of an outbound message."""
+    """Of an outbound message by address, of a transaction's webhook by pipeline."""
     rows = run(
         connection,
-        "select coalesce(case when e.room = 'routing' then e.key end, "
-        "json_extract_string(t.state, '$.webhook'), 'pipeline ' || e.pipeline, 'unknown'), "
-        "count(*) from events e left join transactions t on e.subject = t.id "
-        "where e.event in ('webhook_failed', 'webhook_given_up', 'outbound_retried', "
-        f"'outbound_dead') group by 1 order by 2 desc, 1 limit {ROWS_MAX}",
+        "select * from (select key, sum(retries + dead) as failed from busiest "
+        "where module = 'routing' and account = 'outbound' group by 1 union all "
+        "select 'pipeline ' || pipeline, sum(count) from stats_coarse "
+        "where event in ('webhook_failed', 'webhook_given_up') group by 1) "
+        f"where failed > 0 order by 2 desc, 1 limit {ROWS_MAX}",
     ).rows
     about = "Attempts to deliver to an address that failed"
     drawn = row_bars(_floats(rows), about, _number)
@@ -160,29 +162,33 @@ def _webhooks(connection: duckdb.DuckDBPyConnection) -> Section:
 
 
 def _names(connection: duckdb.DuckDBPyConnection) -> Section:
-    """All that there is to tell where nothing was accepted."""
+    """All that there is to show where nothing was accepted."""
     rows = run(
         connection,
-        "select room || ' · ' || event, count(*) from events group by 1 order by 2 desc, 1 "
-        f"limit {ROWS_MAX}",
+        "select module || ' · ' || event, sum(count) from stats_coarse group by 1 "
+        f"order by 2 desc, 1 limit {ROWS_MAX}",
     ).rows
-    about = "What the journal has told so far, by module and event"
+    about = "What the journal has so far, by module and event"
     return Section("Events", about, row_bars(_floats(rows), about, _number), True)
 
 
-def _figures(connection: duckdb.DuckDBPyConnection, events: int) -> list[tuple[str, str]]:
-    accepted, ended, delivered, open_, retries = run(
-        connection,
-        "select count(*) filter (accepts > 0), count(outcome), "
-        "count(*) filter (outcome = 'delivered'), count(*) filter (outcome is null), "
-        "coalesce(sum(retries), 0) from messages",
+def _figures(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, audit: Audit | None
+) -> list[tuple[str, str]]:
+    ended, delivered = run(
+        connection, "select coalesce(sum(ended), 0), coalesce(sum(delivered), 0) from latency"
     ).rows[0]
+    (retries,) = run(
+        connection,
+        f"select coalesce(sum(count), 0) from stats_coarse where event in ({_listed(_RETRIES)})",
+    ).rows[0]
+    accepted = sum(each.accepted for each in audit.balances) if audit else 0
     return [
-        ("events", _number(events)),
+        ("events", _number(lake.rows("events"))),
         ("accepted", _number(accepted)),
         ("ended", _number(ended)),
         ("delivered", _number(delivered)),
-        ("in flight", _number(open_)),
+        ("in flight", _number(lake.rows("messages_open"))),
         ("retries", _number(retries)),
     ]
 
@@ -190,25 +196,22 @@ def _figures(connection: duckdb.DuckDBPyConnection, events: int) -> list[tuple[s
 # The page
 
 
-def _balance(balances: Sequence[Balance]) -> str:
-    if not balances:
+def _balance(audit: Audit | None) -> str:
+    if audit is None:
         return (
-            '<p class="verdict none">Not audited yet: <code>angarium lake audit</code> draws up '
-            "the balance.</p>"
+            '<p class="verdict none">Not audited yet: <code>angarium lake audit --now</code> draws '
+            "up the balance.</p>"
         )
     names = (
         "accepted", "delivered", "expired", "cancelled", "dead", "failed", "in_flight",
         "unexplained", "doubled", "out_of_order",
     )  # fmt: skip
     sums: dict[tuple[str, str], dict[str, int]] = {}
-    for each in balances:
-        row = sums.setdefault((each.room, each.account), dict.fromkeys(names, 0))
+    for each in audit.balances:
+        row = sums.setdefault((each.module, each.account), dict.fromkeys(names, 0))
         for name in names:
             row[name] += getattr(each, name)
-    wrong = sum(
-        row[name] for row in sums.values() for name in ("unexplained", "doubled", "out_of_order")
-    )
-    when = clock(balances[0].audited_ms)
+    wrong, when = audit.wrong, clock(audit.audited_ms)
     verdict = (
         f'<p class="verdict good">Audit of {when} UTC: nothing is unexplained.</p>'
         if wrong == 0
@@ -217,10 +220,10 @@ def _balance(balances: Sequence[Balance]) -> str:
     )
     head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in ("module", "", *names))
     body = "".join(
-        f"<tr><td>{escape(room)}</td><td>{escape(account)}</td>"
+        f"<tr><td>{escape(module)}</td><td>{escape(account)}</td>"
         + "".join(_cell(name, row[name]) for name in names)
         + "</tr>"
-        for (room, account), row in sorted(sums.items())
+        for (module, account), row in sorted(sums.items())
     )
     return f"{verdict}<div class='scroll'><table><tr>{head}</tr>{body}</table></div>"
 
@@ -318,11 +321,11 @@ def _filled(rows: Sequence[tuple[Any, ...]], step_ms: int) -> dict[str, list[tup
         return {}
     start, end = min(row[1] for row in rows), max(row[1] for row in rows)
     found: dict[str, dict[int, float]] = {}
-    for room, at, value in rows:
-        found.setdefault(room, {})[at] = float(value)
+    for module, at, value in rows:
+        found.setdefault(module, {})[at] = float(value)
     return {
-        room: [(float(at), values.get(at, 0.0)) for at in range(start, end + step_ms, step_ms)]
-        for room, values in found.items()
+        module: [(float(at), values.get(at, 0.0)) for at in range(start, end + step_ms, step_ms)]
+        for module, values in found.items()
     }
 
 

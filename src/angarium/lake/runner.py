@@ -16,27 +16,32 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, TextIO
 from urllib.parse import quote
 
 from angarium.lake.audit import audit
-from angarium.lake.jobs.events import entry_id_of
-from angarium.lake.pipeline import Figures, LakeStopped, Pipeline, reason_of
+from angarium.lake.checkpoint import entry_id_of, stored_positions
+from angarium.lake.errors import LakeStopped
+from angarium.lake.pipeline import SLOW_START, Figures, Pipeline, reason_of
+from angarium.lake.runner_lease import RunnerLease
 from angarium.lake.settings import LakeSettings
+from angarium.lake.spark import executors
 from angarium.lake.tables import Lake
+from angarium.lake.user_jobs import jobs_of
 from angarium.redis.embedded.server import EmbeddedServer
 from angarium.redis.options import Durability
+from angarium.runtime.application import Angarium, load_application
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import CommonSettings
 
 TELL_S = 1.0
-# Spark gives a Python worker ten seconds to start, and can't be told otherwise. A machine that was
-# too busy for it is asked again.
-SLOW_START = "Python worker failed to connect back"
 STARTS_MAX = 4
+# A standalone master that was restarted without its memory gives a running driver no others.
+EXECUTORS_MISSING_S = 120
 Report = dict[str, float | str]
 Tell = Callable[[Report], None]
 
@@ -48,23 +53,33 @@ def run_lake(
     stop: threading.Event,
     tell: Tell,
     master: str | None = None,
-    audits: bool = False,
 ) -> Report:
-    """Until all is stored (`once`), or until `stop` is set; what was done."""
+    """Until all is stored (`once`), or until `stop` is set; what was done.
+
+    One process fills a lake at a time: with `once` this ends at once while another one does,
+    else it waits until the other has ended.
+    """
     lake = Lake.of(settings)
     lake.check()
-    with redis_of(settings) as url:
+    app = load_application(settings.app) if settings.app else Angarium()
+    jobs_of(app)
+    with redis_of(settings) as url, lease_of(settings, lake, url) as lease:
         tell({"state": "starting", "waiting": asyncio.run(_waiting(settings, lake))})
+        if not lease.acquire():
+            elsewhere: Report = {"state": "elsewhere", "holder": lease.holder}
+            tell(elsewhere)
+            if once or not lease.wait(stop):
+                return elsewhere
         from angarium.lake import session
 
         spark = session(settings, master=master or settings.group(LakeSettings).master)
         figures = Figures()
         try:
             for start in range(STARTS_MAX):
-                pipeline = Pipeline(spark, settings, url)
+                pipeline = Pipeline(spark, settings, url, app)
                 pipeline.figures = figures
                 try:
-                    return _watch(pipeline, settings, once, stop, tell, audits)
+                    return _watch(pipeline, settings, once, stop, tell, lease)
                 except LakeStopped as error:
                     if SLOW_START not in str(error) or start + 1 == STARTS_MAX:
                         raise
@@ -73,25 +88,41 @@ def run_lake(
     raise AssertionError("not reached")
 
 
+def lease_of(settings: CommonSettings, lake: Lake, url: str) -> RunnerLease:
+    options = replace(settings.redis_options(), url=url, client_name="angarium-lake")
+    return RunnerLease(options, settings.runtime_options().keyspace, lake.identity(), lake.url)
+
+
 def _watch(
     pipeline: Pipeline,
     settings: CommonSettings,
     once: bool,
     stop: threading.Event,
     tell: Tell,
-    audits: bool,
+    lease: RunnerLease,
 ) -> Report:
     report: Report = {"state": "running"}
     audit_at = time.monotonic() + settings.group(LakeSettings).audit_interval_s
+    worked_at = time.monotonic()
     pipeline.start(once=once)
     try:
         while not stop.is_set():
             ended = pipeline.wait(TELL_S)
             report |= pipeline.figures.shown()
+            if lease.lost.is_set():
+                raise LakeStopped("another process fills this lake now; this one has ended")
+            if executors(pipeline.spark):
+                worked_at = time.monotonic()
+            elif time.monotonic() > worked_at + EXECUTORS_MISSING_S:
+                raise LakeStopped(
+                    f"Spark has had no executors for {EXECUTORS_MISSING_S} s: look at its workers, "
+                    "and whether its master came back without spark.deploy.recoveryMode"
+                )
             if ended:
+                report |= audited(settings, pipeline)
                 break
-            if audits and time.monotonic() >= audit_at:
-                report |= _audited(settings, pipeline.lake)
+            if time.monotonic() >= audit_at:
+                report |= audited(settings, pipeline)
                 audit_at = time.monotonic() + settings.group(LakeSettings).audit_interval_s
             tell(report)
     finally:
@@ -100,26 +131,28 @@ def _watch(
     return report
 
 
-def _audited(settings: CommonSettings, lake: Lake) -> Report:
-    """One that fails is told and tried again in time: the tables matter more."""
+def audited(settings: CommonSettings, pipeline: Pipeline) -> Report:
+    """One that fails is reported and tried again in time: the tables matter more."""
 
     async def look() -> Report:
+        pipeline.follow_up()
         async with Runtime.open(settings) as runtime:
-            found = await audit(runtime, lake)
+            found = await audit(runtime, pipeline.spark, pipeline.tables)
         return {"audit_wrong": found.wrong, "audited_ms": found.audited_ms}
 
     try:
-        return asyncio.run(look())
+        return asyncio.run(look()) if pipeline.lake.open("events") is not None else {}
     except AngariumError as error:
         return {"audit_error": str(error)}
+    except Exception as error:
+        return {"audit_error": reason_of(f"{type(error).__name__}: {error}")}
 
 
 async def _waiting(settings: CommonSettings, lake: Lake) -> int:
     """Events in the journal that the lake does not have; also sees that Redis agrees with us."""
-    positions = lake.positions("events", "journal")
     waiting = 0
     async with Runtime.open(settings) as runtime:
-        journal = Journal(runtime)
+        journal, positions = Journal(runtime), stored_positions(lake, runtime.keyspace)
         for partition, position in positions.items():
             status = await journal.status(partition)
             for entry in await journal.read(partition, entry_id_of(max(position, 0)), 1):
@@ -170,7 +203,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_await_end_of_stdin, args=(stop,), daemon=True).start()
     try:
-        run_lake(settings, once=False, stop=stop, tell=tell, audits=True)
+        run_lake(settings, once=False, stop=stop, tell=tell)
     except AngariumError as error:
         tell({"state": "failed", "reason": str(error)})
         return 1
@@ -194,10 +227,11 @@ def _tell(heard: TextIO, report: Report) -> None:
 
 
 def told_to_child(settings: CommonSettings) -> dict[str, Any]:
-    """The settings that a child needs; no secrets of other rooms among them."""
+    """The settings that a child needs; no secrets of other modules among them."""
     return settings.model_dump(
         mode="json",
         include={
+            "app": True,
             "home": True,
             "redis_url": True,
             "database_url": True,

@@ -1,6 +1,6 @@
 """The role `lake`: Spark as a child process, watched, started again when it fails, reported.
 
-Spark and its Java never share a process with the rooms: a pause of theirs would be everybody's.
+Spark and its Java never share a process with the modules: a pause of theirs would be everybody's.
 Where Spark can't run (no Java, packages not installed, too little memory) the role says so once, in
 one line, and the rest of the process goes on without a lake.
 """
@@ -38,7 +38,7 @@ class LakeFailed(AngariumError):
 
 
 def check(settings: CommonSettings, app: Angarium) -> None:
-    """Nothing is refused here: a lake that can't run must not keep the rooms from running."""
+    """Nothing is refused here: a lake that can't run must not keep the modules from running."""
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:

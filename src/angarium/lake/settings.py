@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import shlex
+from typing import Annotated
 
-from angarium.runtime.setting_group import Group, Positive
+from pydantic import AfterValidator, Field
+
+from angarium.runtime.setting_group import Group, Port, Positive
+from angarium.runtime.setting_values import check
+
+
+def _pairs_problem(text: str) -> str | None:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        return f"its quotes do not match ({error})"
+    wrong = next((word for word in words if not word.partition("=")[1]), None)
+    return None if wrong is None else f"'{wrong}' has no value"
+
+
+def _days_problem(text: str) -> str | None:
+    for word in text.split():
+        name, _, days = word.rpartition("=")
+        if not days.isdecimal() or int(days) < 1 or (not name and "=" in word):
+            return f"'{word}' is no number of days"
+    return None
 
 
 class LakeSettings(Group):
@@ -33,3 +54,36 @@ class LakeSettings(Group):
         description="Milliseconds that the role `lake` waits before it starts Spark, so that other "
         "roles start first.",
     )
+    driver_host: str = Field(
+        "",
+        description="Address of this process for Spark's executors; unless set, the loopback "
+        "address with a master `local`, else the one from which the master is reached.",
+    )
+    ui_port: Port = Field(
+        0, description="Port of Spark's own web pages, on the address of the driver; 0 is none."
+    )
+    spark: Annotated[
+        str, AfterValidator(check(_pairs_problem, "use name=value, separated by spaces"))
+    ] = Field(
+        "",
+        description="Any settings of Spark, as `name=value`, separated by spaces and quoted as in "
+        "a shell; they win over ours.",
+    )
+    retention_days: Annotated[
+        str, AfterValidator(check(_days_problem, "use days, or table=days, separated by spaces"))
+    ] = Field(
+        "",
+        description="Days that rows stay in the lake: one number for all tables, or `table=days` "
+        "for some, separated by spaces; for ever unless set.",
+    )
+
+    def spark_settings(self) -> dict[str, str]:
+        pairs = (word.partition("=") for word in shlex.split(self.spark))
+        return {name: value for name, _, value in pairs}
+
+    def days_of(self, table: str) -> int | None:
+        """Days that the table's rows stay; None: for ever."""
+        found = {name: int(days) for name, _, days in (
+            word.rpartition("=") for word in self.retention_days.split()
+        )}  # fmt: skip
+        return found.get(table, found.get(""))

@@ -1,23 +1,29 @@
 """Spark as the lake uses it: found, sized for the machine, and taught our formats.
 
 A session runs in this process and on this machine unless a master is named. What a session needs
-of the environment (Java, the address it binds to, the Python of its workers) is set here and only
-when one is started. It has no web page and downloads nothing.
+of the environment (Java, the Python of its workers) is set here and only when one is started. It
+binds to the loopback address with a local master, else to the address from which the master is
+reached. It has no web page unless a port is set, and downloads nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import io
 import os
 import re
+import socket
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from angarium.lake.errors import MasterUnavailable, MemoryShort
 from angarium.lake.java import find_java
+from angarium.lake.settings import LakeSettings
 from angarium.runtime.limits import MIB
 from angarium.runtime.settings import CommonSettings
 from angarium.settings import load
@@ -29,8 +35,11 @@ if TYPE_CHECKING:
 HEAP_MIB_MIN, HEAP_MIB_MAX = 512, 4_096
 MEMORY_MIB_MIN = 1_024
 ROWS_PER_ARROW_BATCH = 65_536
+FILES_LISTED_MAX = 10_000
 
+LOOPBACK = "127.0.0.1"
 TASK_TRIES = 2
+_HOST = re.compile(r"(?:spark|k8s)://(?:https?://)?(?P<host>[^:/,]+)(?::(?P<port>\d+))?")
 _LOCAL = re.compile(r"local\[[^,\]]+\]")
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -48,11 +57,17 @@ def start(
 ) -> SparkSession:
     settings = settings or load()
     home = settings.home.absolute()
-    prepare_environment(home)
+    master = master or settings.group(LakeSettings).master
+    prepare_environment(home, driver_host(master, settings.group(LakeSettings).driver_host))
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(with_retries(master or "local[*]")).appName("angarium")
-    for name, value in {**_configuration(home, master), **(conf or {})}.items():
+    wanted = {
+        **configuration(settings, master),
+        **settings.group(LakeSettings).spark_settings(),
+        **(conf or {}),
+    }
+    builder = SparkSession.builder.master(with_retries(master)).appName("angarium")
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
@@ -65,6 +80,12 @@ def start(
     spark.sparkContext.setLogLevel("ERROR")
     make_known(spark)
     return spark
+
+
+def executors(spark: SparkSession) -> int:
+    """How many work for the session; a master that came back without its memory gives none."""
+    context: Any = spark.sparkContext._jsc.sc()
+    return 1 if context.isLocal() else int(context.getExecutorMemoryStatus().size()) - 1
 
 
 def is_local(master: str | None) -> bool:
@@ -92,14 +113,41 @@ def make_known(spark: SparkSession) -> None:
         spark.dataSource.register(each)
 
 
-def prepare_environment(home: Path) -> None:
+def prepare_environment(home: Path, host: str = "") -> None:
     """What Spark reads from the environment before it is there to be configured."""
+    if host:  # else it asks the system, which need not know this machine's name
+        os.environ.setdefault("SPARK_LOCAL_IP", host)
+    if host == LOOPBACK and not Path(os.environ.get("SPARK_HOME") or "/nowhere").is_dir():
+        folder = home_of_spark(home)
+        if folder is not None:
+            os.environ["SPARK_HOME"] = str(folder)
     os.environ["JAVA_HOME"] = str(find_java(home))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(home / "spark" / "scratch"))
     os.environ.setdefault("SPARK_WORKER_DIR", str(home / "spark" / "work"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def home_of_spark(home: Path) -> Path | None:
+    """Spark's folder by links, without the archive of its Python package; None where none can be.
+
+    Spark puts that archive in front of what is installed, and Python compiles what it takes from
+    an archive each time: a worker would start with three times the work. Only for this machine: a
+    cluster needs the archive.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        return None
+    package = Path(found.origin).parent
+    folder = home / "spark" / f"home-{zlib.crc32(str(package).encode()):08x}"
+    try:
+        (folder / "python").mkdir(parents=True, exist_ok=True)
+        for name in ("bin", "jars", "sbin", "python/pyspark"):
+            with contextlib.suppress(FileExistsError):  # made by another run
+                (folder / name).symlink_to(package / name)
+    except OSError:
+        return None
+    return folder
 
 
 @contextmanager
@@ -135,24 +183,61 @@ def _descriptor(stream: object) -> int | None:
         return None
 
 
-def _configuration(home: Path, master: str | None) -> dict[str, str]:
-    local = is_local(master)
+def driver_host(master: str, chosen: str = "") -> str:
+    """The address at which executors reach this process."""
+    if chosen or is_local(master):
+        return chosen or LOOPBACK
+    found = _HOST.match(master)
+    if found is None:
+        return ""  # YARN and the like: Spark asks the system for this machine's name
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: the system only says from where it would send.
+            probe.connect((found["host"], int(found["port"] or 443)))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def configuration(settings: CommonSettings, master: str) -> dict[str, str]:
+    local, home = is_local(master), settings.home.absolute()
+    host, port = (
+        driver_host(master, settings.group(LakeSettings).driver_host),
+        settings.group(LakeSettings).ui_port,
+    )
     cores = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": "true" if port else "false",
+        **({"spark.ui.port": str(port)} if port else {}),
         "spark.driver.memory": f"{heap_mib(memory_mib())}m",
         # Stopping a query in the middle of a Python batch, Spark searches the error's text with a
-        # pattern that needs more stack than a thread has by default.
-        "spark.driver.extraJavaOptions": f'-Xss4m "-Dlog4j2.configurationFile={LOGGING.as_uri()}"',
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-           if local else {}),
+        # pattern that needs more stack than a thread has by default. What Spark makes of a wide
+        # aggregation is longer than what Java compiles unless told to; it would be interpreted.
+        "spark.driver.extraJavaOptions": "-Xss4m -XX:-DontCompileHugeMethods "
+        f'"-Dlog4j2.configurationFile={LOGGING.as_uri()}"',
+        "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+        # A micro-batch is small: planning it again between its stages costs more than it saves.
+        "spark.sql.adaptive.enabled": "false",
+        **({"spark.driver.host": host, "spark.driver.bindAddress": host} if host else {}),
         "spark.sql.warehouse.dir": str(home / "spark" / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
+        # The log has named the files of a batch already: pruning them once more is a broadcast.
+        "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+        # Our plans are more than the 100 classes that Spark keeps compiled unless told to.
+        "spark.sql.codegen.cache.maxEntries": "2000",
         # The default of 200 makes 200 tasks of each small batch.
         "spark.sql.shuffle.partitions": cores if local else "8",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_ARROW_BATCH),
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         "spark.sql.streaming.stopTimeout": "30s",
+        # Delta's type; the default is one that only Spark reads.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # Files are named by the table's log; past 32 of them Spark would run a job to look at them.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": str(FILES_LISTED_MAX),
+        # `angarium-delta` chooses files by them.
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # Without a checksum file beside each file of a table.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.ui.showConsoleProgress": "false",
     }  # fmt: skip
 

@@ -1,59 +1,46 @@
-"""The lake's tables on disk or in an object store: opened, checked, written once.
+"""The lake's tables: Spark writes and reads their files, one commit makes a write visible.
 
-Each table says in its own properties which layout it has and for which keyspace it was made; a lake
-of another is refused before anything is read or written. A write names how far it brings each
-stream it was made from; that stands in the same commit as the rows, so a row that is in the table
-is never put there again, whatever became of Spark's checkpoint. Nothing here knows Spark or Redis.
+A write names its writer and a number that only grows; both stand in the table's log beside the
+files, so a batch that is repeated adds nothing, whatever became of Spark's checkpoint. A write that
+fails leaves files that are no part of the table. Each table says in its properties which layout it
+has and for which keyspace it was made; a table of another is refused before anything is read.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from angarium.lake.errors import StoreUnavailable
-from angarium.lake.schemas import LAYOUT_VERSION, TABLES, Table
-from angarium.runtime.errors import NotFound, SettingInvalid
+from angarium.lake.errors import LakeEmpty as LakeEmpty
+from angarium.lake.errors import LakeMismatch as LakeMismatch
+from angarium.lake.errors import PackagesMissing, StoreUnavailable, TableConflict
 from angarium.runtime.settings import CommonSettings
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from angarium.lake.sinks.delta import DataFile
+    from angarium.lake.delta_log import DataFile, DeltaLog
+    from angarium.lake.maintenance import Compacted
 
+Mode = Literal["append", "overwrite"]
+Partitions = Mapping[str, Collection[object]]
+
+# Raised when a table changes in a way that old readers, or old data, can't stand.
+LAYOUT_VERSION = 2
 PROPERTY = "angarium.lake"
 CHECKPOINTS = "_checkpoints"
-# Names in a table's log beside those of streams: who combines parts, and the version of the table
-# at which each key had one row.
-COMPACTION, WHOLE = "compaction", "whole"
-# Stream and partition -> the last entry that is in the table, as `jobs.events.position_of` has it.
-Positions = Mapping[str, int]
-
-
-class LakeMismatch(SettingInvalid):
-    """The folder holds something else than the lake of this keyspace."""
-
-    code = "lake_mismatch"
-    http_status = 503
-
-
-class LakeEmpty(NotFound):
-    """Nothing was ever stored here."""
-
-    code = "lake_empty"
-
-
-class PackagesMissing(SettingInvalid):
-    """The extra `lake` is not installed."""
-
-    code = "packages_missing"
-    http_status = 503
+IDENTITY = "_lake"
+# Variables of the environment that say how a store is reached.
+STORES = ("AWS_", "AZURE_", "GOOGLE_")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def check_packages() -> None:
@@ -66,18 +53,31 @@ def check_packages() -> None:
 
 @dataclass(frozen=True)
 class Lake:
-    """Where a keyspace's tables are. Making one touches nothing."""
+    """Where a keyspace's tables are. Making one touches nothing.
+
+    `storage` are options of the object store, such as its address and keys. Spark's tasks get them
+    with their work, so hosts of executors need none of their own.
+    """
 
     url: str
     prefix: str = ""
     partitions: int = 1
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, settings: CommonSettings) -> Lake:
         url = settings.lake_url
         if "://" not in url:
             url = str(Path(url).absolute())
-        return cls(url.rstrip("/"), settings.prefix, settings.partitions)
+        storage = None
+        if "://" in url and not url.startswith("file://"):
+            storage = {name: os.environ[name] for name in os.environ if name.startswith(STORES)}
+        return cls(url.rstrip("/"), settings.prefix, settings.partitions, storage)
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder."""
+        return "://" not in self.url or self.url.startswith("file://")
 
     def path(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -85,157 +85,90 @@ class Lake:
     def checkpoint(self, query: str) -> str:
         return f"{self.url}/{CHECKPOINTS}/{query}"
 
-    @property
-    def local(self) -> bool:
-        """Whether it is a folder, which Spark and DuckDB read by themselves."""
-        return "://" not in self.url or self.url.startswith("file://")
+    def identity(self) -> str:
+        """The lake's id; the first who asks makes it, and all others get the same one."""
+        column = {"name": "nothing", "type": "string", "nullable": True, "metadata": {}}
+        schema = json.dumps({"type": "struct", "fields": [column]})
+        table = self.log(IDENTITY).ensure(schema, (), self.properties())
+        self.check_table(IDENTITY, table)
+        return str(table.metadata().id)
 
-    def dataset(self, name: str, paths: Sequence[str]) -> ds.Dataset:
-        """Some files in the table's folder, whether they are part of it or not."""
-        import pyarrow as pa
-        import pyarrow.dataset as ds
+    def log(self, name: str) -> DeltaLog:
+        check_packages()
+        from angarium.lake.delta_log import DeltaLog
 
-        from angarium.lake.sinks.parquet import filesystem_of
+        return DeltaLog(self.path(name), self.storage)
 
-        filesystem, root = filesystem_of(self.path(name), None)
-        schema = TABLES[name].arrow()
-        folders = pa.schema([schema.field(column) for column in TABLES[name].partition_by])
-        return ds.dataset(
-            [f"{root}/{path}" for path in paths], schema=schema, filesystem=filesystem,
-            format="parquet", partitioning=ds.partitioning(folders, flavor="hive"),
-        )  # fmt: skip
+    def existing(self) -> list[str]:
+        """Names of the tables that are there."""
+        self.open(IDENTITY)  # refuses a folder of another layout or keyspace
+        import pyarrow.fs as pafs
 
-    def read(self, name: str, paths: Sequence[str]) -> pa.Table:
-        """Their rows."""
-        return self.dataset(name, paths).to_table()
+        from angarium.lake.delta_log import filesystem_of
+
+        filesystem, root = filesystem_of(self.url, self.storage)
+        try:
+            found = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+        except OSError as error:
+            raise StoreUnavailable.of(self.url, error) from error
+        names = sorted(each.base_name for each in found if each.type == pafs.FileType.Directory)
+        return [each for each in names if NAME.fullmatch(each) and self.open(each) is not None]
 
     def open(self, name: str) -> DeltaTable | None:
-        """The table as it is now; None where it was never written."""
-        check_packages()
-        from angarium.lake.sinks.delta import open_table
-
+        """The table's log as it is now; None where the table was never written."""
+        log = self.log(name)
         try:
-            found = open_table(self.path(name))
+            found = log.open()
         except OSError as error:
             if self.local:
                 raise
             raise StoreUnavailable.of(self.url, error) from error
         if found is not None:
-            self._check(name, found)
+            self.check_table(name, found)
         return found
 
     def need(self, name: str) -> DeltaTable:
         found = self.open(name)
         if found is None:
+            self.open(IDENTITY)
             raise LakeEmpty(
                 f"there is no table '{name}' in {self.url} yet; run `angarium lake run --once` "
                 "once something has happened in the modules, or set ANGARIUM_LAKE_URL"
             )
         return found
 
-    def ensure(self, name: str) -> DeltaTable:
-        """The table, made if there is none, with columns that this version has added."""
-        from deltalake import DeltaTable, Field, Schema
-
-        from angarium.lake.sinks.delta import CONFIGURATION
-
-        found = self.open(name)
-        table = TABLES[name]
-        schema = Schema.from_arrow(table.arrow())
-        if found is None:
-            DeltaTable.create(
-                self.path(name),
-                schema,
-                mode="ignore",  # another process may have been faster
-                partition_by=list(table.partition_by) or None,
-                configuration={**CONFIGURATION, PROPERTY: self._property()},
-                raise_if_key_not_exists=False,
-            )
-            found = self.need(name)
-        known = {each.name for each in found.schema().fields}
-        fresh = [Field(e.name, e.type, nullable=True) for e in schema.fields if e.name not in known]
-        if fresh:
-            found.alter.add_columns(fresh)
-        return found
-
-    def existing(self) -> list[str]:
-        """The tables that are there, in the order of `schemas.TABLES`."""
-        return [name for name in TABLES if self.open(name) is not None]
-
     def check(self) -> None:
         """Raise unless the folder is empty, missing, or this keyspace's lake."""
-        for name in TABLES:
-            self.open(name)
+        self.existing()
 
-    def files(self, name: str) -> list[str]:
-        """Addresses of the table's Parquet files now; none where there is no table."""
+    def files(self, name: str, matching: str | None = None) -> list[str]:
+        """Addresses of the table's files now; of those that may have rows `matching` (SQL)."""
         found = self.open(name)
-        return [] if found is None else list(found.file_uris())
+        return [] if found is None else list(found.file_uris(file_pruning_predicate=matching))
 
     def rows(self, name: str) -> int:
-        """How many are stored, parts one by one, from the table's log: no file is read."""
+        """How many are stored, from the table's log: no file is read."""
         found = self.open(name)
         return 0 if found is None else int(found.count())
 
-    def whole(self, table: DeltaTable) -> bool:
-        """Whether no key has more than one row, because nothing came since all was combined."""
-        return _version(table, WHOLE) == table.version()
-
-    def positions(self, name: str, stream: str) -> dict[int, int]:
-        """Partition -> how far this table has come with the stream; -1 before its first entry."""
-        return self.positions_in(self.open(name), stream)
-
-    def positions_in(self, table: DeltaTable | None, stream: str) -> dict[int, int]:
-        """The same of a table that was opened already."""
-        return {
-            partition: _version(table, f"{stream}:{partition}")
-            for partition in range(self.partitions)
-        }
-
-    def add_files(
-        self, name: str, table: DeltaTable, files: Sequence[DataFile], positions: Positions
-    ) -> None:
-        """Make files that stand in the table's folder part of it, as it was opened or later."""
-        table.create_write_transaction(
-            [each.action() for each in files],
-            "append",
-            table.schema(),
-            list(TABLES[name].partition_by) or None,
-            commit_properties=commit_properties(positions),
-        )
-
-    def append(self, name: str, rows: pa.Table, positions: Positions | None = None) -> None:
-        from deltalake import write_deltalake
-
-        if rows.num_rows == 0 and not positions:
-            return
-        table = self.ensure(name)
-        write_deltalake(
-            table,
-            rows.cast(TABLES[name].arrow()),
-            mode="append",
-            commit_properties=commit_properties(positions or {}),
-        )
-
-    def insert(self, name: str, rows: pa.Table) -> int:
-        """Add rows whose key the table does not have; its version then."""
-        about, table = TABLES[name], self.ensure(name)
-        match = " and ".join(f't."{key}" = s."{key}"' for key in about.key)
-        merge = table.merge(
-            rows.cast(about.arrow()), match, "s", "t", commit_properties=commit_properties({})
-        )
-        merge.when_not_matched_insert_all().execute()
-        return table.version()
+    def properties(self) -> dict[str, str]:
+        return {PROPERTY: self._property()}
 
     def _property(self) -> str:
         return json.dumps(
             {"layout": LAYOUT_VERSION, "partitions": self.partitions, "prefix": self.prefix}
         )
 
-    def _check(self, name: str, table: DeltaTable) -> None:
+    def check_table(self, name: str, table: DeltaTable) -> None:
         text = table.metadata().configuration.get(PROPERTY)
         if text is None:
             raise self._mismatch(f"'{name}' there was not made by Angarium")
+        features = table.protocol().reader_features or table.protocol().min_reader_version > 1
+        if features:
+            raise self._mismatch(
+                f"somebody has given '{name}' features of Delta that a Parquet reader does not "
+                f"know: {features}"
+            )
         made = json.loads(text)
         if made.get("layout") != LAYOUT_VERSION:
             raise self._mismatch(
@@ -255,28 +188,258 @@ class Lake:
         )
 
 
-def table_of(name: str) -> Table:
-    if name not in TABLES:
-        raise NotFound(f"there is no table '{name}' in a lake; tables: {', '.join(TABLES)}")
-    return TABLES[name]
+@dataclass(frozen=True)
+class CommitResult:
+    """`added` is false where the batch was in the table already, or had no rows to add."""
+
+    added: bool
+    version: int
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    files_removed: int = 0
 
 
-def positions_of(stream: str, newest: Iterable[tuple[int, int]]) -> dict[str, int]:
-    """What a commit says of a stream: partition and the last entry it brings in."""
-    return {f"{stream}:{partition}": position for partition, position in newest}
+class LakeTable:
+    """One table. May be used by several threads and processes at once; commits exclude each other.
+
+    `statistics` names the columns whose range stands in the log for each file, so that a look-up
+    skips files; all plain columns unless given.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        name: str,
+        schema: StructType,
+        partition_by: tuple[str, ...] = (),
+        *,
+        statistics: Sequence[str] | None = None,
+    ) -> None:
+        self.lake = lake
+        self.name = name
+        self.schema = nullable(schema)
+        self.partition_by = partition_by
+        self.statistics = statistics
+        self.path = lake.path(name)
+        self.log = lake.log(name)
+        self._checked = False
+
+    # Write
+
+    def write(
+        self,
+        frame: DataFrame,
+        *,
+        writer: str,
+        batch: int,
+        mode: Mode = "append",
+        marks: Mapping[str, int] | None = None,
+    ) -> CommitResult:
+        """Add the frame's rows, or have them instead of all others; once for each batch.
+
+        `marks` are further names and numbers for the same commit; `last_batch` reads them, too.
+        """
+        if self.has(writer, batch):
+            return CommitResult(False, self.version())
+        old = self.log.files() if mode == "overwrite" else []
+        files = self.write_files(frame)
+        if not files and not old and not marks:
+            return CommitResult(False, self.version())
+        return self._commit(files, old, {**(marks or {}), writer: batch}, once=writer)
+
+    def replace(
+        self,
+        frame: DataFrame,
+        *,
+        writer: str,
+        batch: int,
+        where: Partitions,
+        read_version: int | None = None,
+        marks: Mapping[str, int] | None = None,
+    ) -> CommitResult:
+        """Have the frame's rows instead of those with the named partition values, in one commit.
+
+        Raises TableConflict when one of those partitions was written meanwhile: since
+        `read_version` (the version that the frame was made from), or since this call began.
+        """
+        if self.has(writer, batch):
+            return CommitResult(False, self.version())
+        old = self.log.files(where, read_version)
+        files = self.write_files(frame)
+        if not files and not old and not marks:
+            return CommitResult(False, self.version())
+        now = {each.path for each in self.log.files(where)}
+        if now != {each.path for each in old}:
+            self.log.discard(files)
+            raise TableConflict(
+                f"{self.path}: another writer changed the partitions that this write replaces; "
+                "nothing of it is in the table"
+            )
+        return self._commit(files, old, {**(marks or {}), writer: batch}, once=writer)
+
+    def commit_files(
+        self,
+        files: Sequence[DataFile],
+        removed: Sequence[DataFile] = (),
+        *,
+        batches: Mapping[str, int] | None = None,
+        once: str | None = None,
+        news: bool = True,
+    ) -> CommitResult:
+        """Make files that stand in the table's folder part of it, and let others go.
+
+        Where `once` is named, nothing happens if its batch is in the table already.
+        """
+        return self._commit(files, removed, batches or {}, once=once, news=news)
+
+    def has(self, writer: str, batch: int) -> bool:
+        """Whether the batch is in the table (made if there is none), as this process knows it."""
+        table = self.log.known() if self._checked else None
+        if table is None:
+            properties = self.lake.properties()
+            table = self.log.ensure(self.schema.json(), self.partition_by, properties)
+            self.lake.check_table(self.name, table)
+            self._checked = True
+        last = table.transaction_version(writer)
+        return last is not None and last >= batch
+
+    def write_files(self, frame: DataFrame) -> list[DataFile]:
+        from angarium.lake.parquet import write_files
+
+        rows = frame.select(*self.schema.names)
+        return write_files(
+            rows, self.path, self.partition_by, storage=self.lake.storage,
+            statistics=self.statistics,
+        )  # fmt: skip
+
+    def _commit(
+        self,
+        files: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        batches: Mapping[str, int],
+        *,
+        once: str | None = None,
+        news: bool = True,
+    ) -> CommitResult:
+        try:
+            version = self.log.commit(files, removed, batches, once=once, news=news)
+        except TableConflict:
+            self.log.discard(files)
+            last = None if once is None else self.last_batch(once)
+            if once is None or last is None or last < batches[once]:
+                raise
+            version = None  # somebody else wrote the same batch while we did, and that is all
+        if version is None:
+            self.log.discard(files)
+            return CommitResult(False, self.version())
+        return CommitResult(
+            True,
+            version,
+            len(files),
+            sum(each.rows for each in files),
+            sum(each.size_bytes for each in files),
+            len(removed),
+        )
+
+    # Read
+
+    def read(
+        self, spark: SparkSession, version: int | None = None, *, matching: str | None = None
+    ) -> DataFrame:
+        """The table as it is now, or was at `version`; no rows where it was never written.
+
+        Spark prunes columns and partitions. `matching` is a condition in SQL: files are left out
+        whose statistics say that no row fulfils it, and the rest is filtered.
+        """
+        table = self.log.open(version)
+        if table is None:
+            return spark.createDataFrame([], self.schema)
+        self.lake.check_table(self.name, table)
+        found = self.frame(spark, self.log.files(version=version, matching=matching))
+        return found if matching is None else found.where(matching)
+
+    def frame(
+        self, spark: SparkSession, files: Sequence[DataFile], *, place: bool = False
+    ) -> DataFrame:
+        """The rows of some of the table's files; `place` is one more column, the file's address."""
+        from angarium.lake.parquet import read_files
+
+        return read_files(
+            spark, self.path, files, self.schema, self.partition_by, storage=self.lake.storage,
+            place=place,
+        )  # fmt: skip
+
+    def files(
+        self,
+        where: Partitions | None = None,
+        *,
+        matching: str | None = None,
+        batches: tuple[int, int] | None = None,
+    ) -> list[DataFile]:
+        """Its files now: of the named partition values, and that may have rows `matching` (SQL), or
+        rows of `batches`, from the first to the last.
+        """
+        return self.log.files(where, matching=matching, batches=batches)
+
+    def version(self) -> int:
+        """The newest version; -1 before the table is made."""
+        table = self.log.open()
+        return -1 if table is None else table.version()
+
+    def last_batch(self, writer: str) -> int | None:
+        return self.log.last_batch(writer)
+
+    # Keep
+
+    def compact(self, spark: SparkSession, *, sort_by: Sequence[str] = ()) -> Compacted:
+        from angarium.lake import maintenance
+
+        return maintenance.compact(self, spark, sort_by=sort_by)
+
+    def retain(self, days: float, *, column: str = "date") -> int:
+        from angarium.lake import maintenance
+
+        return maintenance.retain(self, days, column=column)
+
+    def vacuum(self, hours: int | None = None) -> int:
+        """Delete files that are no part of the table, after so long or the table's own time."""
+        return self.log.vacuum(hours)
 
 
-def _version(table: DeltaTable | None, name: str) -> int:
-    found = None if table is None else table.transaction_version(name)
-    return -1 if found is None else int(found)
+def write_files_of(frame: DataFrame, tables: Mapping[str, LakeTable]) -> dict[str, list[DataFile]]:
+    """Rows of several tables as files of theirs; the column `table` says whose each row is.
+
+    In a folder it is one job of Spark. In an object store, where a file can't be moved, each table
+    is one.
+    """
+    from angarium.lake.parquet import write_apart
+
+    if all(each.lake.local for each in tables.values()):
+        targets = {
+            name: (each.path, each.partition_by, each.schema.names) for name, each in tables.items()
+        }
+        return write_apart(frame, targets)
+    rows = frame.cache()
+    try:
+        return {
+            name: each.write_files(rows.where(rows["table"] == name))
+            for name, each in tables.items()
+        }
+    finally:
+        rows.unpersist()
 
 
-def commit_properties(positions: Positions) -> CommitProperties:
-    from deltalake import CommitProperties, Transaction
+def nullable(schema: StructType) -> StructType:
+    """A column that may be added later, or left out by another version, can't be required."""
+    from pyspark.sql.types import StructField, StructType
 
-    from angarium.lake.sinks.delta import COMMIT_RETRIES_MAX
-
-    return CommitProperties(
-        app_transactions=[Transaction(name, position) for name, position in positions.items()],
-        max_commit_retries=COMMIT_RETRIES_MAX,
+    return StructType(
+        [
+            StructField(
+                each.name,
+                nullable(each.dataType) if isinstance(each.dataType, StructType) else each.dataType,
+            )
+            for each in schema.fields
+        ]
     )

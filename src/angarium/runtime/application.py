@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, overload
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.retry_policy import DEFAULT_POLICY, BackoffKind, ErrorTypes, RetryPolicy
 
-Kind = Literal["worker", "step", "reply_sender", "inbox"]
+Kind = Literal["worker", "step", "reply_sender", "inbox", "table", "stream"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -151,6 +151,18 @@ class Angarium:
         policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
         add = self._adder("inbox", "inbox", policy)
         return add if function is None else add(function)
+
+    def table(self, name: str, *, of: str) -> Callable[[Function], Function]:
+        """Make a table of the lake: a DataFrame of the new rows of table `of` in, rows out."""
+        return self._adder("table", name, of=of)
+
+    def stream(
+        self, key: str = "", *, of: str, into: str | None = None
+    ) -> Callable[[Function], Function]:
+        """Send rows made of the new rows of table `of` to a Redis stream, or `into` dispatch."""
+        if bool(key) == bool(into):
+            raise TypeError("@app.stream needs the key of a stream, or into='dispatch'")
+        return self._adder("stream", key or f"into_{into}", of=of, into=into)
 
     def handlers(self, kind: Kind) -> Mapping[str, Handler]:
         """Name → handler, in the order of registration."""

@@ -8,7 +8,7 @@ size limit. The lake and the modules share nothing but this schema.
 | entry field | meaning |
 |---|---|
 | `v` | version of this schema, 1 |
-| `room`, `at`, `by` | module that appended it, Redis time in ms, process |
+| `module`, `at`, `by` | its module (0.1 wrote `room`), Redis time in ms, process |
 | `n`, `seq` | number of events in this entry; sequence number of its last event |
 | `end` | bytes written to the journal up to the end of this entry |
 | `rows` | the events, one JSON object per line, fields as in `Event` |
@@ -91,7 +91,7 @@ def decode_entry(entry_id: bytes, fields: Sequence[bytes]) -> JournalEntry:
             raise EntryUnreadable(f"entry {entry_id!r} has only {len(events)} of its events")
         return JournalEntry(
             id=entry_id.decode(),
-            module=named[b"room"].decode(),
+            module=(named[b"module"] if b"module" in named else named[b"room"]).decode(),
             at_ms=int(named[b"at"]),
             actor=named[b"by"].decode(),
             first_sequence=int(named[b"seq"]) - len(events) + 1,

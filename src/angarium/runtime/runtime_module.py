@@ -11,4 +11,4 @@ RUNTIME = Module(
     events=tuple(other_events("token_stored token_revoked")),
 )
 # Leases write their own events, whichever module holds them.
-LEASE = Module("lease", events=tuple(other_events("acquired released granted")))
+LEASE = Module("lease", events=tuple(other_events("acquired released")))

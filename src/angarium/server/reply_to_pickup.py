@@ -203,7 +203,8 @@ class AckFollower:
         """The messages that this journal entry removed from pickup."""
         entry_id, fields = entry
         # Entries of other modules are not decoded.
-        if dict(zip(fields[::2], fields[1::2], strict=False)).get(b"room") != PICKUP.encode():
+        named = dict(zip(fields[::2], fields[1::2], strict=False))
+        if named.get(b"module", named.get(b"room")) != PICKUP.encode():
             return []
         try:
             decoded = decode_entry(entry_id, fields)

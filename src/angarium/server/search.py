@@ -357,7 +357,7 @@ def _events_of(entry_id: bytes, fields: Any, related: _RelatedIds) -> list[Histo
 
 def _of_lake(event: Any) -> HistoryEvent:
     return HistoryEvent(
-        event.at_ms, event.room, event.event, event.subject, "lake", event.actor, event.key,
+        event.at_ms, event.module, event.event, event.subject, "lake", event.actor, event.key,
         event.owner, event.pipeline, event.node, event.attempt, event.status, event.detail,
     )  # fmt: skip
 

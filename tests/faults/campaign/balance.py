@@ -8,13 +8,12 @@ counts. Numbers tell whether an event is missing between two others, or was give
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from angarium.lake.jobs.lifecycles import CATALOGUE, FAILED_STATUSES, Meaning, Role
+from angarium.lake.catalogue import CATALOGUE, FAILED_STATUSES
 from angarium.runtime.journal import Event, JournalEntry
-
-_MEANINGS: Mapping[tuple[str, str], Meaning] = {(each.room, each.event): each for each in CATALOGUE}
+from angarium.runtime.module import Part
 
 
 @dataclass
@@ -82,15 +81,15 @@ class Balance:
             self._enter(entry.module, event, entry.at_ms)
 
     def _enter(self, module: str, event: Event, at_ms: int) -> None:
-        meaning = _MEANINGS.get((module, event.event))
+        meaning = CATALOGUE.get((module, event.event))
         if meaning is None or not meaning.account:
             return
         account = self.accounts[module, meaning.account]
         account.retries += meaning.retry
-        if meaning.role in (Role.ACCEPT, Role.REOPEN):
+        if meaning.part in (Part.ACCEPT, Part.REOPEN):
             account.begin(event.subject, at_ms)
             self._note_place(module, meaning.account, event)
-        elif meaning.role is Role.END:
+        elif meaning.part is Part.END:
             failed = event.status in FAILED_STATUSES
             account.end(event.subject, at_ms, "failed" if failed else meaning.outcome)
 

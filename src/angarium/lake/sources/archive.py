@@ -4,14 +4,14 @@
 |---|---|
 | `url` | the server, as in `ANGARIUM_REDIS_URL` |
 | `prefix`, `partitions` | the keyspace |
-| `lock1Seconds`, `lock2Seconds` | the role's two windows, as in the settings of the room |
+| `lock1Seconds`, `lock2Seconds` | the role's two windows, as in the settings of the module |
 | `maxRowsPerBatch` | transactions of a batch, 2,000 unless given |
 | `journalBytesMax` | as `ANGARIUM_JOURNAL__BYTES_MAX`; 0 if the journal is off |
 | `waitSeconds` | how long Redis may be away before a task fails |
 
 An offset names the transactions of its batch, so a batch can be read again and is the same. They
 stay in Redis until the batch is stored: Spark asks for the next batch only then, and with that
-question Redis is told. Whoever has the role by the room's two locks is given work, whether it
+question Redis is told. Whoever has the role by the module's two locks is given work, whether it
 fills a database or the lake; a batch that has to be read again waits for the role first.
 """
 
@@ -29,14 +29,16 @@ from pyspark.sql.types import StructType
 
 from angarium.lake.errors import CheckpointMismatch, OptionInvalid
 from angarium.lake.sources.archive_rows import SCHEMA, record_batch
-from angarium.lake.sources.archive_store import HELD, WORKING, ArchiveOptions, ArchiveStore
+from angarium.lake.sources.archive_store import ArchiveOptions, ArchiveStore
 from angarium.redis.blocking import BlockingRedis
 from angarium.runtime.errors import RedisUnavailable
+from angarium.runtime.lease import GrantStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 POLL_S = 0.5
+WORKING = (GrantStatus.GRANTED, GrantStatus.WORKING)
 # Beyond its expiry, a lock may take this long to be seen as gone on a busy machine.
 LOCK_MARGIN_S = 30.0
 IDS_PER_TASK_MIN = 500
@@ -93,13 +95,13 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows = min(rows, self._left)
         # A share for each, so that a partition with much to do does not keep the others waiting.
         share = -(-rows // self._options.partitions)
-        found: dict[str, list[str]] = {}
-        for partition in range(self._options.partitions):
-            stored = done.get(str(partition), ())
-            answer = self._asking().ask(partition, stored, share, idle=True)
-            if answer.ids:
-                found[str(partition)] = list(answer.ids)
-        return found
+        stored = {each: done.get(str(each), ()) for each in range(self._options.partitions)}
+        answers = self._asking().ask(stored, share, "idle")
+        return {
+            str(partition): [each.id for each in answer.transactions]
+            for partition, answer in answers.items()
+            if answer.transactions
+        }
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is on the list now may be taken; what comes later may not."""
@@ -131,8 +133,8 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield record_batch(arrow, there)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        for partition, ids in self._ids(end).items():
-            self._asking().ask(int(partition), ids, 0)
+        if ids := self._ids(end):
+            self._asking().ask({int(partition): some for partition, some in ids.items()}, 0)
 
     def stop(self) -> None:
         if self._redis is not None:
@@ -151,11 +153,15 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _take_role(self, partitions: Sequence[int]) -> None:
         """Wait until nobody else may be storing what we are about to read again."""
         give_up = time.monotonic() + self._options.lock2_s + LOCK_MARGIN_S
-        for partition in partitions:
-            while (status := self._asking().ask(partition, (), 0).status) not in WORKING:
-                if time.monotonic() >= give_up and status not in HELD:
-                    raise RedisUnavailable("another archiver keeps the role beyond its locks")
-                time.sleep(POLL_S)
+        none: Sequence[str] = ()
+        while True:
+            answers = self._asking().ask(dict.fromkeys(partitions, none), 0).values()
+            if all(each.grant in WORKING for each in answers):
+                return
+            refused = any(each.grant is GrantStatus.REFUSED for each in answers)
+            if refused and time.monotonic() >= give_up:
+                raise RedisUnavailable("another archiver keeps the role beyond its locks")
+            time.sleep(POLL_S)
 
     def _asking(self) -> ArchiveStore:
         if self._store is None:

@@ -1,12 +1,12 @@
 """The archive's queue as the lake sees it: what may be stored, and telling that it is.
 
-Uses the very transition of the transactions room: at any time one
-process, whether it fills a database or the lake, has the role and is given work. Key names come
-from the runtime.
+Asks as the role `archiver` does: at any time one process, whether it fills a database or the lake,
+has the role and is given work.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -17,15 +17,14 @@ from typing import Any
 from angarium.lake.errors import OptionInvalid
 from angarium.lake.sources.options import WAIT_S_MAX, connect_to_redis, positive, required
 from angarium.redis.blocking import BlockingRedis
-from angarium.runtime import keys as runtime_keys
+from angarium.redis.options import Durability
 from angarium.runtime.keyspace import Keyspace
 from angarium.runtime.limits import MIB
+from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import CommonSettings
-from angarium.runtime.transition import BoundTransition
 from angarium.transactions import keys as transactions_keys
-from angarium.transactions.leases import TO_ARCHIVE, ArchiveArgs, ArchiveLease
+from angarium.transactions.leases import ArchiveBatch, HolderState, TransactionLeases
 from angarium.transactions.settings import TransactionsSettings
-from angarium.transactions.transitions import TransactionItem
 
 KNOWN = (
     "url", "prefix", "partitions", "lock1Seconds", "lock2Seconds", "maxRowsPerBatch",
@@ -33,13 +32,11 @@ KNOWN = (
 )  # fmt: skip
 # Ids of a batch stand in its offset, which Spark writes to its log: about 80 KiB.
 ROWS_MAX = 2_000
-WORKING = ("granted", "working")
-HELD = (*WORKING, "grace")
 
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """Periods as in the settings of the transactions room."""
+    """Periods as in the settings of the transactions module."""
 
     url: str
     prefix: str
@@ -73,30 +70,38 @@ class ArchiveOptions:
     def source(self) -> str:
         return f"archive:{self.prefix}:{self.partitions}"
 
+    def settings(self) -> CommonSettings:
+        """Settings of the modules that fit these options."""
+        from angarium.settings import Settings
+
+        return Settings(
+            redis_url=self.url,
+            prefix=self.prefix,
+            partitions=self.partitions,
+            durability=Durability.MEMORY,  # what Redis forgets in a crash, it is told again
+            redis={"unavailable_timeout_ms": int(self.wait_s * 1000)},
+            journal={"enabled": bool(self.journal_bytes_max),
+                     "bytes_max": self.journal_bytes_max or 256 * MIB},
+            transactions={"persisting_permission_lock1_period": self.lock1_s,
+                          "persisting_permission_lock2_period": self.lock2_s},
+        )  # fmt: skip
+
     def connect(self) -> BlockingRedis:
         return connect_to_redis(self.url, self.wait_s)
 
 
 def options_of(settings: CommonSettings, url: str) -> dict[str, str]:
-    """The options that fit the settings of the rooms."""
-    room = settings.group(TransactionsSettings)
+    """The options that fit the settings of the modules."""
+    module = settings.group(TransactionsSettings)
     journal = settings.journal
     return {
         "url": url,
         "prefix": settings.prefix,
         "partitions": str(settings.partitions),
-        "lock1Seconds": str(room.persisting_permission_lock1_period),
-        "lock2Seconds": str(room.persisting_permission_lock2_period),
+        "lock1Seconds": str(module.persisting_permission_lock1_period),
+        "lock2Seconds": str(module.persisting_permission_lock2_period),
         "journalBytesMax": str(journal.bytes_max if journal.enabled else 0),
     }
-
-
-@dataclass(frozen=True)
-class Handed:
-    """The answer to a question for work: whether we have the role, and ids to store."""
-
-    status: str
-    ids: Sequence[str]
 
 
 class ArchiveStore:
@@ -104,33 +109,26 @@ class ArchiveStore:
         self._options = options
         self._redis = redis
         self._space = Keyspace(options.prefix, options.partitions)
-        self._to_archive = BoundTransition(TO_ARCHIVE, self._space)
         # Never the same twice: a process that died leaves the role to others by its expiry.
         self._holder = f"lake-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
     def ask(
-        self, partition: int, stored: Sequence[str], count: int, *, idle: bool = False
-    ) -> Handed:
-        """Say what is stored for good, and ask for up to `count` more.
+        self, stored: Mapping[int, Sequence[str]], count: int, state: HolderState = ""
+    ) -> dict[int, ArchiveBatch]:
+        """Say of these partitions what is stored for good, and ask each for up to `count` more.
 
         `idle`: with this, nothing that we were given is unstored, so that nobody need wait for us.
         """
-        options = self._options
-        journal = (runtime_keys.JOURNAL, runtime_keys.JOURNAL_META)
-        args = ArchiveArgs(
-            self._holder, options.lock1_s * 1000, options.lock2_s * 1000, count,
-            "idle" if idle else "",
-        )  # fmt: skip
-        items = [TransactionItem(each) for each in stored]
-        names, values = self._to_archive.call(partition, args, items)
-        reply: ArchiveLease = TO_ARCHIVE.decode(
-            self._redis.run(
-                TO_ARCHIVE.script,
-                [*(self._space.name(key, partition) for key in journal), *names],
-                ["", self._holder, options.journal_bytes_max, *values],
-            )
-        )
-        return Handed(reply.grant, [row[0].decode() for row in reply.rows])
+
+        async def each() -> dict[int, ArchiveBatch]:
+            async with Runtime.open(self._options.settings(), actor=self._holder) as runtime:
+                leases = TransactionLeases(runtime)
+                return {
+                    partition: await leases.to_archive(partition, self._holder, ids, count, state)
+                    for partition, ids in stored.items()
+                }
+
+        return asyncio.run(each())
 
     def waiting(self) -> int:
         """How many are on the list, due or not."""

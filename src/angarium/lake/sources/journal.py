@@ -18,11 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from angarium.lake.bronze import AT_MS_MAX
 from angarium.lake.sources.streams import Entry
 from angarium.runtime.journal import SCHEMA_VERSION
 
 SCHEMA = (
-    "partition int, id string, sequence bigint, version int, room string, at_ms bigint, "
+    "partition int, id string, sequence bigint, version int, module string, at_ms bigint, "
     "actor string, event string, subject string, key string, owner string, pipeline string, "
     "node string, attempt int, status string, detail string, reject string, raw binary"
 )
@@ -33,8 +34,12 @@ WIRE = (
 )  # fmt: skip
 _ROWS = pa.schema([(wire, pa.int64() if wire == "a" else pa.string()) for _, wire in WIRE])
 _PARSE = pajson.ParseOptions(explicit_schema=_ROWS, unexpected_field_behavior="ignore")
-_NAMES = [b"v", b"room", b"at", b"by", b"n", b"seq", b"end", b"rows"]
+_NAMES = [b"v", b"module", b"at", b"by", b"n", b"seq", b"end", b"rows"]
+_OLD_NAME = b"room"  # of `module`, in journals of 0.1
 _VERSION = b"%d" % SCHEMA_VERSION
+# A module is a folder of the table `events`: names of foreign writers must not make thousands.
+_MODULE = re.compile(rb"[a-z][a-z0-9_]{0,39}")
+_NUMBER_MAX = (1 << 62) - 1
 _TAG = re.compile(r"\{p(\d+)\}:")
 RAW_BYTES_MAX = 16 << 20
 BLOCK_BYTES = 4 << 20
@@ -56,7 +61,7 @@ class _Packed:
     """An entry taken apart as far as its events, which are still text."""
 
     id: bytes
-    room: bytes
+    module: bytes
     at_ms: int
     actor: bytes
     events: int
@@ -122,7 +127,7 @@ class JournalDecoder:
             repeated([each.id for each in good]),
             pa.array(sequence),
             pa.repeat(pa.scalar(SCHEMA_VERSION, pa.int32()), total),
-            repeated([each.room for each in good]),
+            repeated([each.module for each in good]),
             pa.array(at_ms),
             repeated([each.actor for each in good]),
             *(_whole(rows[wire]) for _, wire in WIRE),
@@ -161,17 +166,31 @@ def _packed(entry: Entry) -> _Packed:
         named = dict(zip(fields[::2], fields[1::2], strict=False))
         if b"v" not in named:
             raise _Unreadable("not a journal entry")
+        if _OLD_NAME in named:
+            named.setdefault(b"module", named[_OLD_NAME])
         if named[b"v"] == _VERSION and not all(name in named for name in _NAMES):
             raise _Unreadable("a field is missing")
         values = [named.get(name, b"") for name in _NAMES]
-    version, room, at, actor, events, sequence, _, rows = values
+    version, module, at, actor, events, sequence, _, rows = values
     if version != _VERSION:
         raise _Unreadable(f"schema version {version[:20].decode(errors='replace')}")
     try:
-        room.decode(), actor.decode()
-        return _Packed(id, room, int(at), actor, int(events), int(sequence), rows)
-    except ValueError:
-        raise _Unreadable("a field can't be read") from None
+        actor.decode(), rows.decode()
+    except UnicodeDecodeError:
+        raise _Unreadable("a field is no text") from None
+    if not _MODULE.fullmatch(module):
+        raise _Unreadable("its module has no name that a module can have")
+    return _Packed(
+        id, module, _counted(at, "at", AT_MS_MAX), actor, _counted(events, "n", len(rows) + 1),
+        _counted(sequence, "seq", _NUMBER_MAX), rows,
+    )  # fmt: skip
+
+
+def _counted(text: bytes, name: str, most: int) -> int:
+    # Twenty digits are more than any of them may have, and are not even read.
+    if not text.isdigit() or len(text) > 19 or int(text) > most:
+        raise _Unreadable(f"'{name}' is not a number that fits")
+    return int(text)
 
 
 def _parse(good: Sequence[_Packed]) -> pa.Table:
@@ -187,6 +206,8 @@ def _parse(good: Sequence[_Packed]) -> pa.Table:
             pajson.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, _longest(good))),
             _PARSE,
         )
+        # An escape such as \\ud800 is JSON, and no text.
+        rows.validate(full=True)
     except pa.ArrowInvalid as error:
         raise _Unreadable(f"its events can't be read ({str(error)[:120]})") from None
     if rows.num_rows != events:

@@ -15,7 +15,7 @@ from angarium.redis.options import RedisOptions
 
 KNOWN = (
     "url", "keys", "path", "startingOffsets", "endingOffsets", "maxRowsPerBatch", "parallelism",
-    "onGap", "decode", "into", "tables", "reader", "prefix", "partitions", "waitSeconds",
+    "onGap", "decode", "reader", "prefix", "partitions", "waitSeconds",
     "key", "idColumn", "appId", "batchId", "maxLength",
 )  # fmt: skip
 PARALLELISM = 2
@@ -51,13 +51,6 @@ class Decode(StrEnum):
     JOURNAL = "journal"
 
 
-class Tables(StrEnum):
-    """Of a lake that is written into: the journal alone, or what is summed up of it as well."""
-
-    EVENTS = "events"
-    ALL = "all"
-
-
 @dataclass(frozen=True)
 class StreamOptions:
     """`keys` are names or patterns; `reader` is registered in the journal it reads."""
@@ -70,8 +63,6 @@ class StreamOptions:
     parallelism: int
     gap: Gap
     decode: Decode
-    into: str
-    tables: Tables
     reader: str
     wait_s: float
 
@@ -83,10 +74,6 @@ class StreamOptions:
         if reader and decode is not Decode.JOURNAL:
             fix = "set decode to journal, or leave reader out"
             raise OptionInvalid("reader", "only a journal has registered readers", fix)
-        into = options.get("into", "")
-        if into and decode is not Decode.JOURNAL:
-            fix = "set decode to journal, or leave into out"
-            raise OptionInvalid("into", "only a journal is written straight into tables", fix)
         return cls(
             url=required(options, "url", "set it to redis://host:6379 or the like"),
             keys=_keys(options, decode),
@@ -96,8 +83,6 @@ class StreamOptions:
             parallelism=positive(options, "parallelism") or PARALLELISM,
             gap=_word(options, "onGap", Gap, Gap.ERROR),
             decode=decode,
-            into=into,
-            tables=_word(options, "tables", Tables, Tables.EVENTS),
             reader=reader,
             wait_s=float(positive(options, "waitSeconds") or WAIT_S_MAX),
         )

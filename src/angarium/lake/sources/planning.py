@@ -15,11 +15,13 @@ from angarium.lake.sources import entry_ids
 from angarium.lake.sources.options import Decode, Gap, StreamOptions
 from angarium.lake.sources.streams import (
     StreamState,
-    check_position,
     entry_at,
     find_keys,
+    is_replaced,
     look,
     refuse_gap,
+    refuse_replaced,
+    rows_lost,
     sequences_of,
 )
 from angarium.redis.blocking import BlockingRedis
@@ -115,23 +117,22 @@ class Planner:
         states = self._states(keys)
         gaps = dict(start.gaps)
         ready: dict[str, int] = {}
+        places: dict[str, tuple[int, int | None]] = {}
         for key, state in states.items():
             position, count = start.ids.get(key, entry_ids.FIRST), start.counts.get(key)
-            lost = check_position(key, position, count, state)
-            if lost and self._options.gap is Gap.ERROR:
-                refuse_gap(key, position, lost)
-            ready[key] = state.rows_after(position, count)
+            place, lost = self._place(key, position, count, state)
+            ready[key] = state.rows_after(*place)
+            places[key] = place
             if lost and ready[key]:
                 gaps[key] = gaps.get(key, 0) + lost
         total = sum(ready.values())
         share = 1.0 if rows_max is None or total <= rows_max else rows_max / total
         ids, counts = dict(start.ids), dict(start.counts)
         for key, state in states.items():
-            position = start.ids.get(key, entry_ids.FIRST)
             if not ready[key]:
-                ids[key] = position
+                ids.setdefault(key, entry_ids.FIRST)
                 continue
-            end, count = self._end(key, position, start.counts.get(key), state, share)
+            end, count = self._end(key, *places[key], state, share)
             ids[key] = end
             counts.pop(key, None)
             if count is not None:
@@ -139,6 +140,22 @@ class Planner:
         # Spark compares offsets as text: the same must look the same.
         moved = any(ids[key] != start.ids.get(key) for key in ids)
         return Position(start.source, ids, counts, gaps) if moved else start
+
+    def _place(
+        self, key: str, position: int, count: int | None, state: StreamState
+    ) -> tuple[tuple[int, int | None], int]:
+        """Where to read on, and how many rows were lost before that."""
+        if is_replaced(position, count, state):
+            if self._options.gap is Gap.ERROR:
+                refuse_replaced(key, position, state)
+            if not state.last:  # deleted, and nothing came since
+                return (position, count), 0
+            # How much of the old stream was unread, nobody can tell; ids that go on are behind us.
+            return (position if position < state.last else entry_ids.FIRST, None), 1
+        lost = rows_lost(position, count, state)
+        if lost and self._options.gap is Gap.ERROR:
+            refuse_gap(key, position, lost)
+        return (position, count), lost
 
     def _end(
         self, key: str, position: int, count: int | None, state: StreamState, share: float
@@ -183,6 +200,8 @@ class Planner:
         ranges: list[Range] = []
         for key, last in end.ids.items():
             first = start.ids.get(key, entry_ids.FIRST)
+            if last < first:
+                first = entry_ids.FIRST  # another stream under the same name
             if last > first:
                 ranges += self._cut(key, first, last, start, end)
         if not ranges:
@@ -200,11 +219,9 @@ class Planner:
 
     def _cut(self, key: str, first: int, last: int, start: Position, end: Position) -> list[Range]:
         state = look(self._redis, key, journal=self._journal)
-        lost = check_position(key, first, start.counts.get(key), state)
-        if lost and self._options.gap is Gap.ERROR:
-            refuse_gap(key, first, lost)
+        self._place(key, first, start.counts.get(key), state)
         counts = start.counts.get(key), end.counts.get(key)
-        if counts[1] is not None:
+        if counts[1] is not None and (counts[0] or 0) <= counts[1]:
             rows = counts[1] - (counts[0] if counts[0] is not None else state.removed)
         else:
             ahead = state.rows_after(first, counts[0])

@@ -12,8 +12,6 @@ Reading, as a stream or at once:
 | `parallelism` | tasks that a large batch is divided into |
 | `onGap` | `error`, or `count` to go on when entries were removed before they were read |
 | `decode` | `fields`, or `journal` for Angarium's journal, one row for each event |
-| `into` | with `journal`: a lake into whose tables the tasks write; see `copying.py` |
-| `tables` | with `into`: `events`, or `all` for what is summed up of them too; see `pipeline.py` |
 | `prefix`, `partitions` | with `journal` and no `keys`: the keyspace whose journals are read |
 | `reader` | with `journal`: the name under which it is held until we have read it |
 | `waitSeconds` | how long Redis may be away before a task fails |
@@ -52,9 +50,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from angarium.lake.errors import OptionInvalid
-from angarium.lake.sources import decode, files, journal
+from angarium.lake.sources import decode, journal
 from angarium.lake.sources.entry_ids import text_of
-from angarium.lake.sources.options import Decode, Gap, StreamOptions, Tables
+from angarium.lake.sources.options import Decode, Gap, StreamOptions
 from angarium.lake.sources.planning import Planner, Position, Range
 from angarium.lake.sources.streams import pages
 from angarium.redis.blocking import BlockingRedis
@@ -188,8 +186,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _own_schema(options: StreamOptions) -> str | None:
     """The columns where the user can't choose them."""
-    if options.into:
-        return files.SCHEMA
     return journal.SCHEMA if options.decode is Decode.JOURNAL else None
 
 
@@ -210,12 +206,7 @@ def _read(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        if options.into:
-            rows = _rows(options, journal.arrow_schema(), partition)
-            sums = options.tables is Tables.ALL
-            yield from files.write_tables(rows, options.into, sums=sums)
-        else:
-            yield from _rows(options, to_arrow_schema(schema, timezone="UTC"), partition)
+        yield from _rows(options, to_arrow_schema(schema, timezone="UTC"), partition)
     finally:
         if collecting:
             gc.enable()

@@ -109,19 +109,29 @@ def sequences_of(entry: Entry | None) -> tuple[int, int] | None:
         return None
 
 
-def check_position(key: str, position: int, count: int | None, state: StreamState) -> int:
+def is_replaced(position: int, count: int | None, state: StreamState) -> bool:
+    """Whether the stream is not the one that was read: it was deleted, or the server is another."""
+    if position == entry_ids.FIRST:
+        return False
+    fewer = count is not None and state.count is not None and state.count < count
+    return position > state.last or fewer
+
+
+def refuse_replaced(key: str, position: int, state: StreamState) -> None:
+    was, now = entry_ids.text_of(position), entry_ids.text_of(state.last)
+    raise StreamReplaced(
+        f"'{key}' was read up to {was}, and now ends at {now}: it was deleted, or this is another "
+        "server; use another checkpoint, restore the stream, or set onGap to count to go on"
+    )
+
+
+def rows_lost(position: int, count: int | None, state: StreamState) -> int:
     """How many rows behind a position are gone, at least; 0 when all are there.
 
     The beginning is no position: who starts there takes what there is.
     """
-    if position == entry_ids.FIRST:
+    if position == entry_ids.FIRST or not state.last:
         return 0
-    if position > state.last:
-        was, now = entry_ids.text_of(position), entry_ids.text_of(state.last)
-        raise StreamReplaced(
-            f"'{key}' was read up to {was}, and now ends at {now}: it was deleted, or this is "
-            "another server; use another checkpoint, or restore the stream"
-        )
     if position == state.last or 0 < state.first <= position:
         trimmed = 0
     elif count is not None and state.count is not None:

@@ -35,7 +35,7 @@ local function journal_append(module)
   local rows = table.concat(journal_rows, '\n')
   local events = redis.call('HINCRBY', KEYS[2], 'events', journal_count)
   local bytes = redis.call('HINCRBY', KEYS[2], 'bytes', #rows)
-  redis.call('XADD', KEYS[1], '*', 'v', 1, 'room', module, 'at', string.format('%.0f', now_ms),
+  redis.call('XADD', KEYS[1], '*', 'v', 1, 'module', module, 'at', string.format('%.0f', now_ms),
     'by', actor, 'n', journal_count, 'seq', events, 'end', bytes, 'rows', rows)
   -- The size is checked once per 1/64 of the limit, because the check reads the first entry.
 

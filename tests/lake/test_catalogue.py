@@ -8,29 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from angarium.lake.jobs.lifecycles import CATALOGUE, OUTCOMES, ROOMS, STAGES, Role
+from angarium.lake.catalogue import CATALOGUE, OUTCOMES
+from angarium.modules import MODULES as ALL
+from angarium.runtime.module import Part
+from angarium.runtime.runtime_module import LEASE
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "angarium"
-KNOWN = {(each.room, each.event) for each in CATALOGUE}
+KNOWN = set(CATALOGUE)
+MODULES = sorted({module for module, _ in KNOWN})
 LITERAL = re.compile(r"\b(?:note|note_message|record_event)\(\s*'([a-z_]+)'\s*,")
 ROW = re.compile(r'"e":"([a-z_]+)"')
 EVENTS_LINE = re.compile(r"^-- Events: (.*(?:\n-- (?![A-Z][a-z]+:|include).*)*)", re.MULTILINE)
 
 
-ROOM = re.compile(r"journal_append\('(\w+)'\)")
+# The runtime notes events of several kinds, and has no page of a module.
+PAGES = [each for each in MODULES if each != "runtime" and (SOURCE / each).is_dir()]
+MODULE = re.compile(r"journal_append\('(\w+)'\)")
 
 
 def scripts() -> list[tuple[str, Path]]:
-    """Those of the rooms, and those of the runtime that note events of their own."""
+    """Those of the modules, and those of the runtime that note events of their own."""
     found = [
-        (room, path)
-        for room in ROOMS
-        if room != "runtime"
-        for path in sorted((SOURCE / room / "lua").rglob("*.lua"))
+        (module, path)
+        for module in PAGES
+        for path in sorted((SOURCE / module / "lua").rglob("*.lua"))
     ]
     for path in sorted((SOURCE / "runtime" / "lua").glob("*.lua")):
-        found += [(room, path) for room in ROOM.findall(path.read_text())]
+        found += [(module, path) for module in MODULE.findall(path.read_text())]
     return found
 
 
@@ -40,23 +45,23 @@ def literal_events(text: str) -> set[str]:
 
 def test_every_event_that_a_script_writes_is_in_the_catalogue() -> None:
     unknown = {
-        (room, event, path.name)
-        for room, path in scripts()
+        (module, event, path.name)
+        for module, path in scripts()
         for event in literal_events(path.read_text())
-        if (room, event) not in KNOWN
+        if (module, event) not in KNOWN
     }
     assert not unknown
-    assert sum(len(literal_events(path.read_text())) for _, path in scripts()) > 60
+    assert sum(len(literal_events(path.read_text())) for _, path in scripts()) > 50
 
 
 def test_every_event_that_a_header_announces_is_in_the_catalogue() -> None:
     """Where a script computes an event's name, its header names all that can come out."""
     words = {event for _, event in KNOWN}
     announced: set[tuple[str, str]] = set()
-    for room, path in scripts():
+    for module, path in scripts():
         for line in EVENTS_LINE.findall(path.read_text()):
             told = [] if line.startswith("none") else re.findall(r"[a-z_]+", line)
-            announced |= {(room, word) for word in told if word in words}
+            announced |= {(module, word) for word in told if word in words}
     assert announced - KNOWN == set()
     for computed in (
         ("transactions", "expired"), ("transactions", "cancelled"), ("transactions", "completed"),
@@ -67,34 +72,34 @@ def test_every_event_that_a_header_announces_is_in_the_catalogue() -> None:
 
 
 def test_the_catalogue_has_no_event_that_no_script_writes() -> None:
-    texts = dict.fromkeys(ROOMS, "")
-    for room, path in scripts():
-        texts[room] += path.read_text()
-    for room, event in KNOWN:
+    texts = dict.fromkeys(MODULES, "")
+    for module, path in scripts():
+        texts[module] += path.read_text()
+    for module, event in KNOWN:
         # `outbound_` is put in front of an outcome by the script itself.
-        assert event.removeprefix("outbound_") in texts[room], (room, event)
+        assert event.removeprefix("outbound_") in texts[module], (module, event)
 
 
-@pytest.mark.parametrize(
-    "room", [room for room in ROOMS if room != "runtime" and (SOURCE / room).is_dir()]
-)
-def test_the_page_of_a_room_explains_the_same_events(room: str) -> None:
-    page = (ROOT / "docs" / "modules" / f"{room}.md").read_text()
+@pytest.mark.parametrize("module", PAGES)
+def test_the_page_of_a_module_explains_the_same_events(module: str) -> None:
+    page = (ROOT / "docs" / "modules" / f"{module}.md").read_text()
     table = page[page.index("| event" if "| event" in page else "| Event") :]
     table = table[: table.index("\n\n")]
     first_cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     explained = {word for cell in first_cells for word in re.findall(r"`([a-z_]+)`", cell)}
-    assert explained == {event for name, event in KNOWN if name == room}
+    assert explained == {event for name, event in KNOWN if name == module}
 
 
 def test_every_account_can_begin_and_end() -> None:
-    for room, account in {(e.room, e.account) for e in CATALOGUE if e.account}:
-        roles = {e.role for e in CATALOGUE if (e.room, e.account) == (room, account)}
-        assert {Role.ACCEPT, Role.END} <= roles
+    parts: dict[tuple[str, str], set[Part]] = {}
+    for (module, _), each in CATALOGUE.items():
+        parts.setdefault((module, each.account), set()).add(each.part)
+    for (_, account), found in parts.items():
+        assert not account or {Part.ACCEPT, Part.END} <= found
 
 
 def test_an_event_means_one_thing() -> None:
-    assert max(Counter((each.room, each.event) for each in CATALOGUE).values()) == 1
-    for each in CATALOGUE:
-        assert (each.outcome in OUTCOMES) == (each.role is Role.END)
-        assert (each.stage in STAGES) == (each.role is not Role.TOLD)
+    names = Counter((module.name, each.name) for module in (*ALL, LEASE) for each in module.events)
+    assert max(names.values()) == 1
+    for each in CATALOGUE.values():
+        assert (each.outcome in OUTCOMES) == (each.part is Part.END)
