@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 HOME_NAME = ".angarium"
 
 
-def load_installation() -> Settings:
-    """The settings of a command that reads or changes an installation."""
+def load_installation(*sufficient: str) -> Settings:
+    """The settings of a command that reads or changes an installation. A setting in `sufficient`
+    names as much of one as the command needs."""
     from angarium.settings import load
 
     settings = load()
-    if settings.redis_url != "embedded" or "home" in settings.model_fields_set:
+    if settings.redis_url != "embedded" or settings.model_fields_set & {"home", *sufficient}:
         return settings
     home = find_home(Path.cwd())
     if home != settings.home:

@@ -95,12 +95,12 @@ def audit(
     """Account for every message. Exits 1 when something is unexplained, and names it."""
     import msgspec
 
+    from angarium.cli.installation import load_installation
     from angarium.lake import audit as audits
     from angarium.lake import reconcile as statistics
     from angarium.lake.tables import Lake
-    from angarium.settings import load
 
-    settings = load()
+    settings = load_installation("lake_url")
     lake = Lake.of(settings)
     lake.need("events")
     found, compared = None if now else audits.last_audit(lake), None
@@ -148,13 +148,13 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Write one HTML file with plots."""
+    from angarium.cli.installation import load_installation
     from angarium.lake.audit import last_audit
     from angarium.lake.report import report as draw
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import InputInvalid
-    from angarium.settings import load
 
-    lake = Lake.of(load())
+    lake = Lake.of(load_installation("lake_url"))
     with progress(quiet=as_json, counts=False) as tell:
         tell({"state": "drawing"})
         page = draw(lake)
@@ -176,13 +176,13 @@ def query(
     as_json: Json = False,
 ) -> int:
     """Ask the lake in SQL; DuckDB answers, Spark is not needed."""
+    from angarium.cli.installation import load_installation
     from angarium.lake.query import ask
     from angarium.lake.tables import Lake
-    from angarium.settings import load
 
     with progress(quiet=as_json, counts=False) as tell:
         tell({"state": "asking"})
-        answer = ask(Lake.of(load()), sql)
+        answer = ask(Lake.of(load_installation("lake_url")), sql)
     if as_json:
         _print_json(answer.as_dicts())
     else:
@@ -202,11 +202,11 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Send rows of the lake back into their module, each once. Shows them unless --send."""
+    from angarium.cli.installation import load_installation
     from angarium.lake import replay as replays
     from angarium.lake.tables import Lake
-    from angarium.settings import load
 
-    settings = load()
+    settings = load_installation("lake_url")
     replays.check(name, source)
     Lake.of(settings).need(source)
     with _spark(context, settings) as (spark, tables):
@@ -226,11 +226,11 @@ def replay(
 
 def compact(context: typer.Context, as_json: Json = False) -> int:
     """Put small files together, and delete those that no table needs any more."""
+    from angarium.cli.installation import load_installation
     from angarium.lake.pipeline import tidy
     from angarium.lake.tables import Lake
-    from angarium.settings import load
 
-    settings = load()
+    settings = load_installation("lake_url")
     lake = Lake.of(settings)
     names = lake.existing()
     if not names:
@@ -379,11 +379,11 @@ def _show_plan(chosen: Plan, as_json: bool) -> int:
 def _with_runtime(use: Callable[[Runtime], Any], settings: Settings | None = None) -> Any:
     import uvloop
 
+    from angarium.cli.installation import load_installation
     from angarium.runtime.runtime import Runtime
-    from angarium.settings import load
 
     async def run() -> Any:
-        async with Runtime.open(settings or load()) as runtime:
+        async with Runtime.open(settings or load_installation("lake_url")) as runtime:
             return await use(runtime)
 
     return uvloop.run(run())

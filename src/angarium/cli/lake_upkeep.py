@@ -26,10 +26,10 @@ def shell(
     ] = None,
 ) -> int:
     """Open Python with Spark, and every table of the lake in `spark.sql`."""
+    from angarium.cli.installation import load_installation
     from angarium.lake.shell import run_shell
-    from angarium.settings import load
 
-    settings = load()
+    settings = load_installation("lake_url")
     with spark_aside(settings, context.obj.debug):
         run_shell(settings, master, command)
     return 0
@@ -41,15 +41,15 @@ def erase(
     as_json: Json = False,
 ) -> int:
     """Remove every row that names a key, and the events of its messages, from all tables."""
+    from angarium.cli.installation import load_installation
     from angarium.lake.erasure import erase_key
     from angarium.lake.spark import start
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import InputInvalid
-    from angarium.settings import load
 
     if not key.strip():
         raise InputInvalid("the key is empty; name one with --key")
-    settings = load()
+    settings = load_installation("lake_url")
     with progress(quiet=as_json, counts=False) as tell, spark_aside(settings, context.obj.debug):
         tell({"state": "looking for the key in every table"})
         spark = start(settings)
@@ -72,14 +72,14 @@ def rebuild(
     as_json: Json = False,
 ) -> int:
     """Make a table anew from the events; no other process may fill the lake meanwhile."""
+    from angarium.cli.installation import load_installation
     from angarium.lake.rebuild import rebuild as make_anew
     from angarium.lake.runner import lease_of, redis_of
     from angarium.lake.spark import start
     from angarium.lake.tables import Lake
     from angarium.runtime.errors import Conflict
-    from angarium.settings import load
 
-    settings: Settings = load()
+    settings: Settings = load_installation("lake_url")
     lake = Lake.of(settings)
     with (
         progress(quiet=as_json, counts=False) as tell,
