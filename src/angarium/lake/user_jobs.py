@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from angarium.dispatch import keys as dispatch_keys
+from angarium.dispatch.transitions import ENQUEUE, EnqueueArgs, EnqueueItem
 from angarium.lake.schemas import TABLES
 from angarium.lake.sources.options import connect_to_redis
 from angarium.lake.steps import JOURNAL, LakeTables, Step, last_batch, rows_between
@@ -29,13 +29,12 @@ from angarium.runtime import keys as runtime_keys
 from angarium.runtime.application import Angarium, Handler
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.scripts import load_script
 from angarium.runtime.settings import CommonSettings
+from angarium.runtime.transition import BoundTransition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ENQUEUE = load_script("angarium.dispatch", "enqueue_messages")
 # A batch is repeated after a crash: so long the inbox knows which of its rows it has.
 REMEMBERED_MS = 7 * 24 * 3_600_000
 PORTION = 500
@@ -163,7 +162,7 @@ def activate(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class Inbox:
-    """Dispatch's durable inbox, by the script of its module and not by import."""
+    """Dispatch's durable inbox, by the transition of its module."""
 
     url: str
     keyspace: Keyspace
@@ -180,7 +179,7 @@ class Inbox:
             def flush(partition: int) -> None:
                 some = by_partition.pop(partition, [])
                 if some:
-                    redis.run(ENQUEUE, *self._call(partition, some))
+                    redis.run(ENQUEUE.script, *self._call(partition, some))
 
             for payload in payloads:
                 digest = hashlib.sha1(payload, usedforsecurity=False).hexdigest()
@@ -199,13 +198,17 @@ class Inbox:
         self, partition: int, some: Sequence[tuple[str, bytes]]
     ) -> tuple[list[str], list[Argument]]:
         name = self.keyspace.name
-        names = [name(key, partition) for key in (runtime_keys.JOURNAL, runtime_keys.JOURNAL_META)]
-        names.append(name(dispatch_keys.MESSAGES_INBOX, partition))
-        args: list[Argument] = ["", "lake", self.journal_bytes_max, len(some)]
-        for key, payload in some:
-            names.append(name(dispatch_keys.MESSAGES_ONCE, partition, key))
-            args += [self._message_id(key, partition), payload, REMEMBERED_MS]
-        return names, args
+        journal = [
+            name(key, partition) for key in (runtime_keys.JOURNAL, runtime_keys.JOURNAL_META)
+        ]
+        items = [
+            EnqueueItem(self._message_id(key, partition).encode(), payload, key, REMEMBERED_MS)
+            for key, payload in some
+        ]
+        # Each message has a key of its own, so the number of the call is not needed.
+        args = EnqueueArgs("lake", 0)
+        names, values = BoundTransition(ENQUEUE, self.keyspace).call(partition, args, items)
+        return [*journal, *names], ["", "lake", self.journal_bytes_max, *values]
 
     def _message_id(self, key: str, partition: int) -> str:
         """A UUID that follows from the key, and whose end tells its partition, as all ids do."""
