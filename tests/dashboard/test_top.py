@@ -43,7 +43,7 @@ async def test_top_prints_once_for_pipes_and_programs(redis_url: str) -> None:
 
         lines = top("--once").splitlines()
         assert [line.split()[0] for line in lines] == [
-            "dispatch", "routing", "transactions", "conversations", "pickup", "journal",
+            "dispatch", "routing", "pickup", "conversations", "transactions", "journal",
         ]  # fmt: skip
         assert "waiting=0" in lines[0]
         assert "accepted_per_s=0" in lines[0]
