@@ -177,9 +177,10 @@ async def test_the_page_of_dispatch(server: ServerProcess, tmp_path: Path) -> No
         assert '"message_id"' in printed[0]
         # The page's function knows no prices, so what it got is among the dead.
         letter = await dead_letter(reader)
-        await typed(reader, Block("", 0, "sh", "\n".join(dead.commands[:2])), ID=letter)
+        listed, shown, retried, dropped = dead.commands
+        await typed(reader, Block("", 0, "sh", f"{listed}\n{shown}\n{retried}"), ID=letter)
         again = await dead_letter(reader)
-        await reader.type(dead.commands[2].replace("ID…", again))
+        await reader.type(dropped.replace("ID…", again))
 
 
 async def dead_letter(reader: Reader) -> str:
