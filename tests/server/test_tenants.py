@@ -27,7 +27,9 @@ PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
 OF_TENANTS = {
     "pickup_connection", "pickup_drain", "listTransactions", "getTransaction",
     "cancelTransaction", "setSwitch", "followTransaction", "startTransaction",
-    "startTransactions",
+    "startTransactions", "getTransactionByExternalId", "rerunTransaction", "dropTransaction",
+    "listDeadTransactions", "rerunDeadTransactions", "datpStart", "datpStatus",
+    "datpStatusByExternalId",
 }  # fmt: skip
 
 
@@ -110,6 +112,14 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
         *(("GET", f"/v1/transactions/{id}?owner=acme&wait_s=0.01", None) for id in ids),
         *(("GET", f"/v1/transactions/{id}/events", None) for id in ids),
         *(("POST", f"/v1/transactions/{id}/cancel", None) for id in ids),
+        *(("POST", f"/v1/transactions/{id}/rerun", {}) for id in ids),
+        *(("POST", f"/v1/transactions/{id}/drop", None) for id in ids),
+        ("GET", "/v1/transaction-dead-letters", None),
+        ("GET", "/v1/transaction-dead-letters?owner=other", None),
+        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "x"}),
+        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "x", "owner": "other"}),
+        ("GET", f"/v1/transactions/by-external-id/{SECRET}?owner=other", None),
+        ("PUT", "/datp/1.0/tx/start/p", {"metadata": {"owner": "other"}, "data": {}}),
         *(("PUT", f"/v1/transactions/{id}/switches/s", {"value": "1"}) for id in ids),
         ("GET", "/v1/transactions?status=queued", None),
         ("GET", "/v1/transactions?status=queued&owner=other", None),
@@ -136,7 +146,10 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
         # An id in the path is the caller's own word; what stands beside it is not.
         assert SECRET not in text.replace(api.connection, ""), (method, path, text)
         if status < 300:
-            assert json.loads(text) in ({"transactions": []}, {"removed": 0}), (path, text)
+            assert json.loads(text) in ({"transactions": [], "next": None}, {"removed": 0}), (
+                path,
+                text,
+            )
         else:
             assert status in (400, 403, 404, 405), (method, path, status, text)
     _check_untouched(api)
