@@ -27,8 +27,9 @@ PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
 OF_TENANTS = {
     "pickup_connection", "pickup_drain", "listTransactions", "getTransaction",
     "cancelTransaction", "setSwitch", "followTransaction", "startTransaction",
-    "startTransactions", "rerunTransaction", "dropTransaction", "listDeadTransactions",
-    "rerunDeadTransactions",
+    "startTransactions", "getTransactionByExternalId", "rerunTransaction", "dropTransaction",
+    "listDeadTransactions", "rerunDeadTransactions", "datpStart", "datpStatus",
+    "datpStatusByExternalId",
 }  # fmt: skip
 
 
@@ -111,12 +112,14 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
         *(("GET", f"/v1/transactions/{id}?owner=acme&wait_s=0.01", None) for id in ids),
         *(("GET", f"/v1/transactions/{id}/events", None) for id in ids),
         *(("POST", f"/v1/transactions/{id}/cancel", None) for id in ids),
-        *(("POST", f"/v1/transactions/{id}/rerun", {"data": {}}) for id in ids),
+        *(("POST", f"/v1/transactions/{id}/rerun", {}) for id in ids),
         *(("POST", f"/v1/transactions/{id}/drop", None) for id in ids),
         ("GET", "/v1/transaction-dead-letters", None),
         ("GET", "/v1/transaction-dead-letters?owner=other", None),
-        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "ValueError"}),
-        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "ValueError", "owner": "other"}),
+        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "x"}),
+        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "x", "owner": "other"}),
+        ("GET", f"/v1/transactions/by-external-id/{SECRET}?owner=other", None),
+        ("PUT", "/datp/1.0/tx/start/p", {"metadata": {"owner": "other"}, "data": {}}),
         *(("PUT", f"/v1/transactions/{id}/switches/s", {"value": "1"}) for id in ids),
         ("GET", "/v1/transactions?status=queued", None),
         ("GET", "/v1/transactions?status=queued&owner=other", None),

@@ -220,9 +220,16 @@ async def test_one_receiver_gets_its_share_of_the_slots(redis_url: str) -> None:
 
 
 def test_every_transition_of_the_module_is_loaded() -> None:
-    from angarium.transactions import leases, pages, pipeline_store, queries, transitions
+    from angarium.transactions import (
+        leases,
+        maintenance,
+        pages,
+        pipeline_store,
+        queries,
+        transitions,
+    )
 
-    files = (leases, pages, pipeline_store, queries, transitions)
+    files = (leases, maintenance, pages, pipeline_store, queries, transitions)
     found = [each for file in files for each in vars(file).values() if isinstance(each, Transition)]
     assert len({each.name for each in found}) >= 25
     assert all(each.script.source for each in found)

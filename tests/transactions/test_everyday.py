@@ -112,7 +112,7 @@ async def test_f18_two_nodes_share_steps_that_are_plain_functions(redis_url: str
         assert events["step_awaited"] == 0, "waiting for a thread is no lack of a node"
 
 
-async def test_coroutines_run_while_all_threads_are_busy(redis_url: str) -> None:
+async def test_coroutines_run_while_all_threads_are_busy(any_redis_url: str) -> None:
     app, release = Angarium(), asyncio.Event()
 
     @app.step("block")
@@ -126,7 +126,7 @@ async def test_coroutines_run_while_all_threads_are_busy(redis_url: str) -> None
         return step.succeeded()
 
     async with (
-        harness(redis_url, transactions={"node_threads": 2}) as here,
+        harness(any_redis_url, transactions={"node_threads": 2}) as here,
         running_node(here.runtime, app),
     ):
         await here.define("block", {"type": "block"})

@@ -53,10 +53,10 @@ class Shell:
         found = main(arguments)
         out, err = self._capsys.readouterr()
         assert found == code, err
-        return out if code == 0 else err
+        return out or err
 
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.run(*arguments, "--json"))
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code))
 
 
 MakeShell = Callable[[str], Shell]
@@ -83,7 +83,7 @@ def test_the_payment_waits_for_the_bank(shell_in: MakeShell) -> None:
         wait_until(lambda: shell.json("tx", "show", id)["status"] == "success", 30)
         assert shell.json("tx", "show", id)["output"]["paid"] is True
         dear = ("tx", "start", "payment", "--data", '{"amount": 4200}', "--wait-s", "30")
-        assert shell.json(*dear)["status"] == "aborted"
+        assert shell.json(*dear, code=1)["status"] == "aborted"
 
 
 def test_the_fan_out_gathers_what_its_children_made(shell_in: MakeShell) -> None:

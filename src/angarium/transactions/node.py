@@ -102,7 +102,7 @@ class TransactionNode(Service):
         self._running: dict[str, RunningTransaction] = {}
         # Slots that calls in flight may fill.
         self._reserved = self._reserved_threads = 0
-        self._reserved_alone = False
+        self._alone_partition = 0
         self._runs_alone = ""
         self._slots_wanted = False
         self._first_group = 0
@@ -112,6 +112,7 @@ class TransactionNode(Service):
         # Partitions that may have more work than this node could take.
         self._partitions_with_more: set[int] = set()
         share = settings.node_concurrency // runtime.settings.partitions
+        self._threads_share = max(1, settings.node_threads // runtime.settings.partitions)
         self._share = max(1, min(share, runtime.settings.limits.batch_items_max))
         self._tasks = asyncio.TaskGroup()
         self._tasks_ready = asyncio.Event()
@@ -191,18 +192,18 @@ class TransactionNode(Service):
 
     async def _take(self, partition: int) -> NodePass:
         # Steps in threads have their own limit. Both kinds are asked for in one call.
-        threads = max(0, self._runner.threads_free - self._reserved_threads)
+        threads = min(self._threads_share, self._runner.threads_free - self._reserved_threads)
         free = self._coroutines_free()
         # Each partition has a share, because the partitions are asked at the same time.
         count = min(free, self._share)
         if count <= 0:
             self._partitions_with_more.add(partition)
             return NodePass(0, again=False)
-        threads = min(threads, count)
-        alone = not self._runs_alone and not self._reserved_alone
+        threads = max(0, min(threads, count))
+        # The partitions are asked at the same time, so they take turns with this one slot.
+        alone = not self._runs_alone and partition == self._alone_partition
         self._reserved += count
         self._reserved_threads += threads
-        self._reserved_alone = self._reserved_alone or alone
         try:
             next_check_s = self._next_waiting_check_s
             # Waiting transactions cost an extra call, so not every dequeue asks for them: one does
@@ -219,8 +220,8 @@ class TransactionNode(Service):
         finally:
             self._reserved -= count
             self._reserved_threads -= threads
-            if alone:
-                self._reserved_alone = False
+            if partition == self._alone_partition:
+                self._alone_partition = (partition + 1) % len(self._take_loops)
             self._wake_take_loops(but=partition)
         for taken in batch.taken:
             self._launch(taken)
@@ -233,6 +234,10 @@ class TransactionNode(Service):
             # No transaction waits for this node. A hint that came meanwhile has replaced the list.
             next_check_s[partition] = self.clock.monotonic() + POLL_S
         if batch.more:
+            self._partitions_with_more.add(partition)
+        elif threads == 0 < self._runner.threads_free:
+            # Calls for other partitions had reserved the free threads. Ask again after them.
+            self._next_waiting_check_s[partition] = 0.0
             self._partitions_with_more.add(partition)
         else:
             self._partitions_with_more.discard(partition)

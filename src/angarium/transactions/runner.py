@@ -38,7 +38,6 @@ from angarium.transactions.model import (
     TakenTransaction,
     Transaction,
     TransactionStatus,
-    check_name,
     depth_of,
 )
 from angarium.transactions.pipeline import PipelineDefinition, StepDefinition
@@ -52,6 +51,8 @@ from angarium.transactions.running import (
     StepError,
     StepFailed,
     StepStopped,
+    checked,
+    retries_timeout,
 )
 from angarium.transactions.step import Outcome, Step, Verdict, awaitable_anywhere
 from angarium.transactions.store import TransactionStore
@@ -61,7 +62,6 @@ NOTE_CHARS_MAX = 1_000
 LOST_THREADS_MAX = 256
 # Every dequeue sends these names, so the list stays as small as one or two packets.
 COMPLETE_PIPELINES_MAX = 50
-SLEEP_S_MAX = 10 * 365 * 86_400
 # Temporary errors. A node repeats the call, because it would otherwise lose the step's outcome.
 TEMPORARY = (RedisUnavailable, OutcomeUnknown, NotDurable, Overloaded)
 RUN_LOST_STATUSES = frozenset({"no_state", "not_running", "stale_run"})
@@ -284,7 +284,7 @@ class TransactionRunner:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                if task is None or not _retries_timeout(running, is_async):
+                if task is None or not retries_timeout(running, is_async):
                     raise
                 task.uncancel()
                 raise StepFailed(TimeoutError(running.note)) from None
@@ -303,11 +303,11 @@ class TransactionRunner:
         finally:
             running.step_deadline_s = math.inf
         if running.stopped is not None:
-            if _retries_timeout(running, is_async):
+            if retries_timeout(running, is_async):
                 raise StepFailed(TimeoutError(running.note))
             raise StepStopped
         if isinstance(result, Outcome):
-            return _checked(result)
+            return checked(result)
         if result is None or isinstance(result, dict):
             return Outcome(Verdict.SUCCEEDED, result)
         raise StepError(f"it returned {type(result).__name__}, not an outcome, a dict or None")
@@ -482,12 +482,6 @@ class TransactionRunner:
                 await self._clock.sleep(backoff.next_delay_s())
 
 
-def _retries_timeout(running: RunningTransaction, is_async: bool) -> bool:
-    """A plain function that took too long still runs in its thread. A second try would run beside
-    it, so there is none."""
-    return is_async and running.step_late
-
-
 def _check_status(running: RunningTransaction, status: str) -> None:
     """Raise if the transaction must be cancelled, or belongs to another run."""
     if status == "cancelled":
@@ -501,20 +495,3 @@ _FINAL_STATUSES = {
     Verdict.FAILED: TransactionStatus.FAILED,
     Verdict.ABORTED: TransactionStatus.ABORTED,
 }
-
-
-def _checked(outcome: Outcome) -> Outcome:
-    """Refuse values that the scripts cannot use."""
-    if not isinstance(outcome.note, str):
-        raise StepError("its note is not a text")
-    seconds = outcome.seconds
-    if seconds is not None:
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not number or not 0 <= seconds <= SLEEP_S_MAX:
-            raise StepError(f"it wants to sleep for {seconds!r} seconds")
-    if outcome.switch is not None:
-        try:
-            check_name(outcome.switch, "switch")
-        except (AngariumError, TypeError) as error:
-            raise StepError(str(error)) from None
-    return outcome

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from angarium.transactions.model import TakenTransaction, TransactionStatus
-from angarium.transactions.step import Step
+from angarium.runtime.errors import AngariumError
+from angarium.transactions.model import TakenTransaction, TransactionStatus, check_name
+from angarium.transactions.step import Outcome, Step
+
+SLEEP_S_MAX = 10 * 365 * 86_400
 
 
 class StepError(Exception):
@@ -83,3 +86,26 @@ class NodeMetrics:
     returned: int = 0
     lost: int = 0
     ended: dict[str, int] = field(default_factory=dict)
+
+
+def checked(outcome: Outcome) -> Outcome:
+    """Refuse values that the scripts cannot use."""
+    if not isinstance(outcome.note, str):
+        raise StepError("its note is not a text")
+    seconds = outcome.seconds
+    if seconds is not None:
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 <= seconds <= SLEEP_S_MAX:
+            raise StepError(f"it wants to sleep for {seconds!r} seconds")
+    if outcome.switch is not None:
+        try:
+            check_name(outcome.switch, "switch")
+        except (AngariumError, TypeError) as error:
+            raise StepError(str(error)) from None
+    return outcome
+
+
+def retries_timeout(running: RunningTransaction, is_async: bool) -> bool:
+    """A plain function that took too long still runs in its thread. A second try would run beside
+    it, so there is none."""
+    return is_async and running.step_late

@@ -116,7 +116,7 @@ class TransactionsService:
             return await self.get(id)
         found = await self.archive.find_by_external_id(owner, external_id)
         if found is None:
-            raise TransactionUnknown(f"{owner} has no transaction with externalId {external_id!r}")
+            raise TransactionUnknown(f"{owner} has no transaction with this externalId")
         return found
 
     async def page(

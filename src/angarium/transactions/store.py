@@ -15,7 +15,7 @@ import msgspec
 from angarium.runtime.batching import Batcher
 from angarium.runtime.errors import LimitExceeded
 from angarium.runtime.runtime import Runtime
-from angarium.transactions import keys
+from angarium.transactions import keys, maintenance
 from angarium.transactions import transitions as declared
 from angarium.transactions.errors import (
     NotDead,
@@ -353,17 +353,17 @@ class TransactionStore:
 
     async def expire_waiting(self, partition: int) -> int:
         """End transactions that waited for a step type past their deadline. Returns the number."""
-        args, ended = declared.ExpireArgs(*self._ending, EXPIRE_COUNT), 0
+        args, ended = maintenance.ExpireArgs(*self._ending, EXPIRE_COUNT), 0
         while True:
-            found = await self._runtime.call(declared.EXPIRE_WAITING, partition, args)
+            found = await self._runtime.call(maintenance.EXPIRE_WAITING, partition, args)
             ended += int(found.number)
             if found.number < EXPIRE_COUNT:
                 return ended
 
     async def wake_due(self, partition: int, count: int) -> int:
         """Queue up to `count` sleeping transactions whose time has come. Returns the number."""
-        args = declared.WakeArgs(count)
-        found = await self._runtime.call(declared.WAKE, partition, args, durable=False)
+        args = maintenance.WakeArgs(count)
+        found = await self._runtime.call(maintenance.WAKE, partition, args, durable=False)
         return int(found.number)
 
     async def touch_node(
@@ -376,9 +376,9 @@ class TransactionStore:
         leaving: bool = False,
     ) -> int:
         """Send a heartbeat. Returns the Redis time, or 0 if the node leaves."""
-        args = declared.TouchArgs(node, leaving, encode_step_types(step_types))
+        args = maintenance.TouchArgs(node, leaving, encode_step_types(step_types))
         found = await self._runtime.call(
-            declared.TOUCH_NODE, partition, args, _groups(groups), durable=False
+            maintenance.TOUCH_NODE, partition, args, _groups(groups), durable=False
         )
         return 0 if found == "left" else int(found.now_ms)
 
@@ -389,11 +389,11 @@ class TransactionStore:
         items = [declared.TransactionItem(each) for each in work.ids]
         timeout_ms = self._settings.node_timeout_ms
         while offset >= 0:
-            args = declared.RecoverArgs(
+            args = maintenance.RecoverArgs(
                 node, timeout_ms, offset, RECOVER_COUNT, work.as_of_ms, work.recovers_others,
                 self._settings.max_runs, *self._ending,
             )  # fmt: skip
-            found = await self._runtime.call(declared.RECOVER, partition, args, items)
+            found = await self._runtime.call(maintenance.RECOVER, partition, args, items)
             recovered, offset = recovered + found.number, found.offset
             to_cancel += found.to_cancel
         return RecoveryResult(recovered, to_cancel)
