@@ -17,6 +17,7 @@ from angarium.conversations.errors import (
 )
 from angarium.conversations.model import CanSend
 from angarium.conversations.script_values import CancelOptions, NewReply
+from angarium.conversations.transitions import EXPIRE_REQUESTS, ExpireItem
 from angarium.runtime.errors import Overloaded
 from tests.conversations.harness import harness, harnesses, info
 from tests.kit.server import ServerProcess
@@ -643,6 +644,18 @@ async def test_a_request_that_expires_without_a_reply_has_one_event(any_redis_ur
         events = await it.events()
         assert ("request_expired", "A") in events
         assert ("answered", "B") in events
+
+
+async def test_a_request_that_was_opened_again_or_ended_meanwhile_does_not_expire(
+    redis_url: str,
+) -> None:
+    async with harness(redis_url) as it:
+        await it.request("A")
+        items = [ExpireItem("c", name, info(name).key()) for name in ("A", "B")]
+        args = it.store._args
+        found = await it.runtime.call(EXPIRE_REQUESTS, 0, args, items)
+        assert found == ["open", "gone"]
+        assert await it.count("request_expired") == 0
 
 
 async def test_messages_are_read_as_they_are_stored(any_redis_url: str) -> None:

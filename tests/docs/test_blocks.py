@@ -154,7 +154,9 @@ async def test_the_page_of_the_dashboard(server: ServerProcess, tmp_path: Path) 
 
 
 async def test_the_page_of_conversations(server: ServerProcess, tmp_path: Path) -> None:
-    async with Reader(tmp_path, server) as reader:
+    # The request is still open when the commands are typed, however long the role takes to start.
+    rules = {"ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "600000"}
+    async with Reader(tmp_path, server, **rules) as reader:
         reader.write("module.py", module_of("docs/modules/conversations.md"))
         await reader.python(
             "from angarium import Angarium\n"

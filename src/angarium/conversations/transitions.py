@@ -376,7 +376,7 @@ POP_WAITING = _declare("pop_waiting", Most, {}, popped=Members)
 TAKE_REPLIES = _declare(
     "take_replies", TakeItem, ALL_KEYS,
     taken=Taken, expired=ExpiredReply, delivered=Delivered, no_sender=NoSender, awaited=None,
-    later=None, sent=None, lost=None, gone=None,
+    later=None, lost=None, gone=None,
 )  # fmt: skip
 AWAIT_REPLIES = _declare(
     "await_replies", AwaitItem, RESPONSE | RESPONSES | ORDER,

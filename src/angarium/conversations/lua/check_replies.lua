@@ -13,7 +13,7 @@ local EXPIRED_MAX = 500
 
 -- The ms that the hold lasts; renewed if it would end soon.
 local function grant(member, mine, until_ms, end_ms, response_key, responses_key, order_key)
-  if end_ms - now_ms >= pending_ttl / 2 and until_ms >= end_ms then return integer(end_ms - now_ms) end
+  if end_ms - now_ms >= pending_ttl / 2 and until_ms >= end_ms then return end_ms - now_ms end
   end_ms = now_ms + pending_ttl
   if until_ms < end_ms then
     -- Sent shortly before it expires: it must not be reported as expired meanwhile.
@@ -26,7 +26,7 @@ local function grant(member, mine, until_ms, end_ms, response_key, responses_key
   redis.call('ZADD', pending_key, 'XX', seconds(end_ms), member)
   redis.call('HSET', response_key, 'awaitedToDateTS', seconds(end_ms))
   write_place(order_key, mine, until_ms, 'P', own, end_ms)
-  return integer(end_ms - now_ms)
+  return pending_ttl
 end
 
 local replies = each_item(function(conversation_id, request_id, response_id, member, only_mine,

@@ -111,7 +111,7 @@ local function take(it, claim)
   end
   if state == 'S' then
     redis.call('ZADD', pending_key, sent_seconds(until_ms), it.member)
-    return reply.sent
+    return reply.lost
   end
   local rank = redis.call('ZRANK', it.responses, it.member)
   if rank >= WINDOW then
