@@ -79,11 +79,11 @@ _ROOMS: Mapping[str, Mapping[str, Mapping[Role, str]]] = MappingProxyType(
             "message": {
                 Role.ACCEPT: "accepted",
                 Role.STEP: "sent returned archived",
-                Role.END: "delivered=delivered cancelled=cancelled",
+                Role.END: "delivered=delivered cancelled=cancelled expired=expired",
             },
             "": {
                 Role.TOLD: "session_opened session_replaced session_closed "
-                "push_scheduled pushed push_failed",
+                "push_scheduled pushed push_retried push_failed",
             },
         },
         "transactions": {
