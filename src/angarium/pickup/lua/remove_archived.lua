@@ -2,7 +2,7 @@
 -- Guarantee: archived messages are removed for every reader at once; the persister deletes their
 -- rows later. The caller read the rows when the queue's 'cleared' was as given. If it has changed,
 -- the caller has to read them again, or one message could be removed twice.
--- Events: delivered, cancelled (module pickup)
+-- Events: delivered, cancelled, expired (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue

@@ -2,11 +2,12 @@
 -- Guarantee: each named message in Redis is removed, in any state. If it was moving, the persister
 -- deletes its row later. When the last message of an earlier session is acknowledged, the gateway of
 -- the current session gets a hint. The reply has the ids that the database may have.
--- Events: delivered, cancelled (module pickup)
+-- Events: delivered, cancelled, expired (module pickup)
 -- Repeats: safe, by id
 -- include: transition
 -- include: queue
 local counted = call('EXISTS', charted_key) == 1
+local NONE = {} -- a table for each item would cost more than the rest of its reply
 
 local function remove_from_state(keys, id)
   if call('ZREM', keys.sending, id) == 1 then return end
@@ -23,7 +24,7 @@ local replies = each_item(function(queue, event, ids, meta_key, messages_key, pe
   local meta = call('HMGET', keys.meta, 'stored', 'bytes', 'archived', 'moving', 'cleared',
     'grace', 'gateway', 'tokened')
   local archived, moving = tonumber(meta[3]) or 0, tonumber(meta[4]) or 0
-  local missing, removed, bytes, was_moving = {}, 0, 0, 0
+  local missing, removed, bytes, was_moving = NONE, 0, 0, 0
   for id in string.gmatch(ids, '%S+') do
     local size = call('HSTRLEN', keys.messages, id)
     if size > 0 then
@@ -38,6 +39,7 @@ local replies = each_item(function(queue, event, ids, meta_key, messages_key, pe
       if meta[8] then call('HDEL', tokens_key, id) end -- collected: no notification
       note_message(event, id, queue)
     elseif archived > 0 then
+      if missing == NONE then missing = {} end
       missing[#missing + 1] = id
     end
   end
