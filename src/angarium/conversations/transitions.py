@@ -314,12 +314,8 @@ class AckFound(NamedTuple):
     member: bytes
 
 
-# `waiting` is the beginning of the names of the wait sets.
-SHARED_KEYS = {
-    "pending": keys.PENDING_MESSAGES,
-    "open": keys.OPEN_REQUESTS,
-    "waiting": keys.WAITING_SENDER,
-}
+SHARED_KEYS = {"pending": keys.PENDING_MESSAGES, "open": keys.OPEN_REQUESTS}
+WAIT_SETS = {"waiting": keys.WAITING_SENDER}
 REQUEST = {"request": keys.CONVERSATION_REQUEST}
 RESPONSE = {"response": keys.CONVERSATION_RESPONSE}
 REQUESTS = {"requests": keys.CONVERSATION_REQUESTS}
@@ -342,6 +338,7 @@ def _declare(
         PACKAGE,
         name,
         keys=SHARED_KEYS,
+        stems=WAIT_SETS,
         channels={"wake": keys.CONVERSATIONS_WAKE},
         args=SharedArgs,
         item=item,
@@ -402,6 +399,7 @@ CANCEL_REPLIES = Transition(
     PACKAGE,
     "cancel_replies",
     keys=SHARED_KEYS | REQUEST | REQUESTS | RESPONSES | ORDER | DEAD,
+    stems=WAIT_SETS,
     channels={"wake": keys.CONVERSATIONS_WAKE},
     args=CancelArgs,
     item=CancelItem,

@@ -61,7 +61,7 @@ PAGE_DEAD_INBOUND, PAGE_DEAD_OUTBOUND = (
     Transition[Any](
         "angarium.routing",
         "page_dead_letters",
-        {"dead": key},
+        keys={"dead": key},
         args=DeadPageArgs,
         replies={"page": RawPage},
     )
@@ -71,7 +71,7 @@ DROP_DEAD_INBOUND, DROP_DEAD_OUTBOUND = (
     Transition(
         "angarium.routing",
         "drop_dead_letters",
-        {"dead": key},
+        keys={"dead": key},
         args=DropArgs,
         item=DropItem,
         replies={"dropped": None, "unknown": None},

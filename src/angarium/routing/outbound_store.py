@@ -76,8 +76,8 @@ class DeadOutboundItem(NamedTuple):
 PUSH_OUTBOUND = Transition(
     _PACKAGE,
     "push_outbound",
-    {"outbound": keys.OUTBOUND},
-    _WAKE,
+    keys={"outbound": keys.OUTBOUND},
+    channels=_WAKE,
     args=PushArgs,
     item=PushItem,
     replies={"queued": None},
@@ -85,7 +85,7 @@ PUSH_OUTBOUND = Transition(
 TAKE_OUTBOUND: Transition[Any] = Transition(
     _PACKAGE,
     "take_outbound",
-    {
+    keys={
         "outbound": keys.OUTBOUND,
         "retries": keys.OUTBOUND_RETRY,
         "taken": keys.OUTBOUND_TAKEN,
@@ -97,7 +97,7 @@ TAKE_OUTBOUND: Transition[Any] = Transition(
 SETTLE_OUTBOUND = Transition(
     _PACKAGE,
     "settle_outbound",
-    {
+    keys={
         "retries": keys.OUTBOUND_RETRY,
         "taken": keys.OUTBOUND_TAKEN,
         "leases": keys.OUTBOUND_LOANS,
@@ -109,8 +109,8 @@ SETTLE_OUTBOUND = Transition(
 REVIVE_OUTBOUND = Transition(
     _PACKAGE,
     "revive_outbound",
-    {"outbound": keys.OUTBOUND, "dead": keys.OUTBOUND_DEAD},
-    _WAKE,
+    keys={"outbound": keys.OUTBOUND, "dead": keys.OUTBOUND_DEAD},
+    channels=_WAKE,
     args=PartitionArgs,
     item=DeadOutboundItem,
     replies={"revived": None, "unknown": None, "unreadable": None},

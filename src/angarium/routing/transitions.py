@@ -224,22 +224,33 @@ _QUEUED: dict[str, None] = {"queued": None, "kept": None}
 # These two run for each batch, so each layout has a script without the other's code.
 PROCESS_PAYLOAD_RECIP_KEY, PROCESS_PAYLOAD_RECIP_KEY_ACAPY = (
     Transition(
-        _PACKAGE, name, _MAPS, args=RuleArgs, item=InboundListItem, item_keys=_LIST, replies=_QUEUED
+        _PACKAGE,
+        name,
+        keys=_MAPS,
+        args=RuleArgs,
+        item=InboundListItem,
+        item_keys=_LIST,
+        replies=_QUEUED,
     )
     for name in ("process_payload_recip_key", "process_payload_recip_key_acapy")
 )
 _CLAIMED = {"claimed": ClaimedKeys, "unknown": None}
 CLAIM_KEYS, CLAIM_KEYS_ACAPY = (
-    Transition(_PACKAGE, name, _MAPS, args=RuleArgs, item=ClaimItem, replies=_CLAIMED)
+    Transition(_PACKAGE, name, keys=_MAPS, args=RuleArgs, item=ClaimItem, replies=_CLAIMED)
     for name in ("claim_keys", "claim_keys_acapy")
 )
 GET_NEW_VALID_UID = Transition(
-    _PACKAGE, "get_new_valid_uid", _MAPS, args=RuleArgs, item=TurnsItem, replies={"turns": UidTurns}
+    _PACKAGE,
+    "get_new_valid_uid",
+    keys=_MAPS,
+    args=RuleArgs,
+    item=TurnsItem,
+    replies={"turns": UidTurns},
 )
 ASSIGN_RECIP_KEY_TO_NEW_UID = Transition(
     _PACKAGE,
     "assign_recip_key_to_new_uid",
-    _MAPS,
+    keys=_MAPS,
     args=RuleArgs,
     item=KeyItem,
     replies={"assigned": OwnerUid, "owned": OwnerUid, "nobody": None},
@@ -247,7 +258,7 @@ ASSIGN_RECIP_KEY_TO_NEW_UID = Transition(
 REASSIGN_RECIP_KEY_TO_UID = Transition(
     _PACKAGE,
     "reassign_recip_key_to_uid",
-    _MAPS,
+    keys=_MAPS,
     args=RuleArgs,
     item=ReassignItem,
     replies={"reassigned": OwnerUid, "not_owner": None, "nobody": None},
@@ -255,7 +266,7 @@ REASSIGN_RECIP_KEY_TO_UID = Transition(
 TOUCH_UID = Transition(
     _PACKAGE,
     "touch_uid",
-    _MAPS,
+    keys=_MAPS,
     args=RuleArgs,
     item=TouchItem,
     replies={"touched": None, "registered": None, "full": None, "superseded": None},
@@ -263,7 +274,7 @@ TOUCH_UID = Transition(
 RETIRE_UID = Transition(
     _PACKAGE,
     "retire_uid",
-    _MAPS,
+    keys=_MAPS,
     args=RuleArgs,
     item=RetireUidItem,
     replies={"retired": None, "removed": None, "unknown": None},
@@ -271,7 +282,7 @@ RETIRE_UID = Transition(
 REMOVE_UID = Transition(
     _PACKAGE,
     "remove_uid",
-    _MAPS,
+    keys=_MAPS,
     args=RuleArgs,
     item=RemoveItem,
     replies={"removed": None, "more": None, "live": None, "unknown": None},
@@ -279,20 +290,20 @@ REMOVE_UID = Transition(
 SWEEP_UIDS: Transition[Any] = Transition(
     _PACKAGE,
     "sweep_uids",
-    {**_MAPS, "sweep": keys.SWEEP},
+    keys={**_MAPS, "sweep": keys.SWEEP},
     args=SweepArgs,
     replies={"swept": SweptUids},
 )
 REBALANCE_KEYS: Transition[Any] = Transition(
-    _PACKAGE, "rebalance_keys", _MAPS, args=RuleArgs, replies={"rebalanced": RebalancedKeys}
+    _PACKAGE, "rebalance_keys", keys=_MAPS, args=RuleArgs, replies={"rebalanced": RebalancedKeys}
 )
 LIST_UIDS: Transition[Any] = Transition(
-    _PACKAGE, "list_uids", _MAPS, args=RuleArgs, replies={"listed": ListedUids}
+    _PACKAGE, "list_uids", keys=_MAPS, args=RuleArgs, replies={"listed": ListedUids}
 )
 SHOW_KEYS = Transition(
     _PACKAGE,
     "show_keys",
-    _MAPS,
+    keys=_MAPS,
     args=RuleArgs,
     item=KeyItem,
     item_keys=_LIST,
@@ -301,7 +312,7 @@ SHOW_KEYS = Transition(
 TAKE_MESSAGES = Transition(
     _PACKAGE,
     "take_messages",
-    _IN_HAND,
+    keys=_IN_HAND,
     args=TakeInboundArgs,
     item=KeyItem,
     item_keys=_LIST,
@@ -310,7 +321,7 @@ TAKE_MESSAGES = Transition(
 BEGIN_ATTEMPTS = Transition(
     _PACKAGE,
     "begin_attempts",
-    _IN_HAND,
+    keys=_IN_HAND,
     args=BeginArgs,
     item=BeginItem,
     replies={"begun": None, "not_owner": None},
@@ -318,7 +329,7 @@ BEGIN_ATTEMPTS = Transition(
 FINISH_MESSAGES = Transition(
     _PACKAGE,
     "finish_messages",
-    {
+    keys={
         "counts": keys.PENDING_COUNTS,
         "dead": keys.INBOUND_DEAD,
         "access": keys.UID_LAST_ACCESS,
@@ -333,7 +344,7 @@ FINISH_MESSAGES = Transition(
 REVIVE_INBOUND = Transition(
     _PACKAGE,
     "revive_inbound",
-    {**_MAPS, "dead": keys.INBOUND_DEAD},
+    keys={**_MAPS, "dead": keys.INBOUND_DEAD},
     args=RuleArgs,
     item=DeadItem,
     item_keys=_LIST,
@@ -343,7 +354,7 @@ REVIVE_INBOUND = Transition(
 POST_RESPONSES = Transition(
     _PACKAGE,
     "post_responses",
-    {"shared": keys.DIRECT_RESPONSES},
+    keys={"shared": keys.DIRECT_RESPONSES},
     args=ResponseArgs,
     item=ResponseItem,
     item_keys={"list": keys.RELAY_RESPONSES},
@@ -352,7 +363,7 @@ POST_RESPONSES = Transition(
 TAKE_RESPONSES: Transition[Any] = Transition(
     _PACKAGE,
     "take_responses",
-    {"responses": keys.RELAY_RESPONSES, "shared": keys.DIRECT_RESPONSES},
+    keys={"responses": keys.RELAY_RESPONSES, "shared": keys.DIRECT_RESPONSES},
     args=TakeResponsesArgs,
     replies={"taken": TakenResponses},
 )

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -65,6 +65,7 @@ class NoItem(NamedTuple):
 class Transition(Generic[Item]):
     package: str
     name: str
+    _: KW_ONLY
     keys: Mapping[str, Key] = field(default_factory=dict)
     channels: Mapping[str, Key] = field(default_factory=dict)
     args: type[tuple[Any, ...]] | None = None
@@ -176,9 +177,8 @@ class BoundTransition(Generic[Item]):
         self.script = transition.script
         self._keyspace = keyspace
         self._channels = [keyspace.global_name(each) for each in transition.channels.values()]
-        filled = [name for name, _ in _fields(transition.args)]
         keys = transition.keys.values()
-        self._fixed = all(placeholder_of(key.name) not in filled for key in keys)
+        self._fixed = all(placeholder_of(key.name) is None for key in keys)
         self._names: dict[int, list[str]] = {}
         places = [(key, _place(key, transition.item)) for key in transition.item_keys.values()]
         self._item_places = places
@@ -209,8 +209,7 @@ class BoundTransition(Generic[Item]):
         return names, values
 
     def _shared_names(self, partition: int, args: tuple[Any, ...] | None) -> list[str]:
-        """A placeholder is filled by the argument of that name. Without one it stays empty: the
-        script gets the beginning of the names of such keys."""
+        """A placeholder is filled by the argument of that name."""
         found = self._names.get(partition)
         if found is None:
             name, keys = self._keyspace.name, self.transition.keys.values()
@@ -259,7 +258,7 @@ def _variant(word: str, fields: type[tuple[Any, ...]] | None) -> str:
 
 def _filling(key: Key, args: tuple[Any, ...] | None) -> tuple[str, ...]:
     name = placeholder_of(key.name)
-    return () if name is None else (str(getattr(args, name, "")),)
+    return () if name is None else (str(getattr(args, name)),)
 
 
 def _place(key: Key, item: type[tuple[Any, ...]] | None) -> int:

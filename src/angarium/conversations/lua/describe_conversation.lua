@@ -20,7 +20,7 @@ return each_item(function(conversation_id, most, requests_key, responses_key, or
     local until_ms, state, holder = read_place(order_key, score)
     local due = redis.call('ZSCORE', pending_key, found[number]) or '0'
     local required = required_in(holder) or ''
-    local since = required ~= '' and redis.call('ZSCORE', waiting_key .. required, found[number]) or '0'
+    local since = required ~= '' and redis.call('ZSCORE', waiting_stem .. required, found[number]) or '0'
     for _, value in ipairs({ found[number], integer(score), integer(until_ms or 0), state or 'P',
       holder or '-', due, required, since }) do
       replies[#replies + 1] = value

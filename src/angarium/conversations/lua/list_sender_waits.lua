@@ -8,8 +8,8 @@
 return each_item(function(most)
   local rows, oldest_ms = {}, integer(now_ms - awaited_ttl)
   for _, kind in ipairs({ 'n', 'o' }) do
-    for _, required in ipairs(redis.call('ZRANGE', waiting_key .. kind, 0, most - 1)) do
-      local set = waiting_key .. required
+    for _, required in ipairs(redis.call('ZRANGE', waiting_stem .. kind, 0, most - 1)) do
+      local set = waiting_stem .. required
       local number = redis.call('ZCOUNT', set, oldest_ms, '+inf')
       local first = redis.call('ZRANGE', set, oldest_ms, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
       if number > 0 then

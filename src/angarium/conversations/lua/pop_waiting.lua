@@ -10,7 +10,7 @@ return each_item(function(most)
 
   local function pop(required)
     if #popped >= most then return end
-    local found = redis.call('ZPOPMIN', waiting_key .. required, most - #popped)
+    local found = redis.call('ZPOPMIN', waiting_stem .. required, most - #popped)
     for number = 1, #found, 2 do
       popped[#popped + 1] = found[number]
       redis.call('ZADD', pending_key, 'XX', 'LT', claim, found[number])
@@ -20,12 +20,12 @@ return each_item(function(most)
 
   -- All required senders of a kind; those whose last reply came longest ago first.
   local function pop_kind(kind)
-    for _, required in ipairs(redis.call('ZRANGE', waiting_key .. kind, 0, most - 1)) do
+    for _, required in ipairs(redis.call('ZRANGE', waiting_stem .. kind, 0, most - 1)) do
       pop(required)
     end
   end
 
-  if redis.call('EXISTS', waiting_key .. 'n', waiting_key .. 'o') == 0 then
+  if redis.call('EXISTS', waiting_stem .. 'n', waiting_stem .. 'o') == 0 then
     return reply.popped(popped)
   end
   if senders == '' then

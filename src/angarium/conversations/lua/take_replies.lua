@@ -52,7 +52,7 @@ end
 
 -- Adds the reply to those that wait for this sender: (whether it is new there, since when it waits).
 local function join_sender_wait(required, member)
-  local set, kind = waiting_key .. required, waiting_key .. string.sub(required, 1, 1)
+  local set, kind = waiting_stem .. required, waiting_stem .. string.sub(required, 1, 1)
   -- No reply waits longer than its time to live: older entries are leftovers.
   local oldest = '(' .. integer(now_ms - awaited_ttl)
   redis.call('ZREMRANGEBYSCORE', set, '-inf', oldest)

@@ -80,15 +80,15 @@ local function required_in(holder)
 end
 
 local function drop_empty_wait(required)
-  if redis.call('EXISTS', waiting_key .. required) == 0 then
-    redis.call('ZREM', waiting_key .. string.sub(required, 1, 1), required)
+  if redis.call('EXISTS', waiting_stem .. required) == 0 then
+    redis.call('ZREM', waiting_stem .. string.sub(required, 1, 1), required)
   end
 end
 
 -- Called before a reply gets another holder or ends.
 local function leave_sender_wait(holder, member)
   local required = required_in(holder)
-  if required and redis.call('ZREM', waiting_key .. required, member) == 1 then
+  if required and redis.call('ZREM', waiting_stem .. required, member) == 1 then
     drop_empty_wait(required)
   end
 end
