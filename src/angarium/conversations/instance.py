@@ -410,7 +410,7 @@ class ConversationsInstance(Service):
         metrics |= (await self.manager.senders()).metrics()
         metrics["senders"] = msgspec.json.encode(self._sender_names).decode()
         await self._reporter.report(metrics)
-        self.log.info("metrics", **metrics)
+        self.log.debug("metrics", **metrics)
 
     async def _report_partial(self) -> None:
         before, self._last_metrics = asdict(self._last_metrics), replace(self.queue.metrics)

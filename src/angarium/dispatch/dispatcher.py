@@ -416,4 +416,4 @@ class Dispatcher(Service, WorkerConnectionEvents):
         self._ack_listener.warnings.flush()
         self.workers.warnings.flush()
         shown = ("accepted", "processed", "redelivered", "pending", "messages_per_s")
-        self.log.info("metrics", **{name: reported[name] for name in shown}, leads=len(led))
+        self.log.debug("metrics", **{name: reported[name] for name in shown}, leads=len(led))

@@ -462,7 +462,7 @@ class Worker(Service, DispatcherConnectionEvents):
             "dispatchers": self.dispatchers,
         }
         await self._reporter.report(reported)
-        self.log.info("metrics", **reported)
+        self.log.debug("metrics", **reported)
         self.warnings.flush()
 
 

@@ -307,7 +307,7 @@ class Gateway(Service):
             "pushes_sent": self.pushes.sent,
             "pushes_failed": self.pushes.failed,
         }
-        self.log.info("metrics", **metrics)
+        self.log.debug("metrics", **metrics)
         try:
             await self._reporter.report(metrics)
         except (RedisUnavailable, OutcomeUnknown) as error:

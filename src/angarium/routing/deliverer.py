@@ -318,7 +318,7 @@ class Deliverer(Service):
         }
         self._reported = delivered
         await self._reporter.report(metrics)
-        self.log.info("metrics", **metrics)
+        self.log.debug("metrics", **metrics)
 
 
 def _headers_of(item: items.OutboundItem) -> dict[str, str]:

@@ -94,4 +94,4 @@ class Inbox(InstanceConsumer):
         }
         self._reported = now.handled
         await self._reporter.report(metrics)
-        self.log.info("metrics", **metrics)
+        self.log.debug("metrics", **metrics)

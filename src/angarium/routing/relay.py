@@ -256,4 +256,4 @@ class Relay(Service):
         }
         self._reported = self.queued
         await self._reporter.report(metrics)
-        self.log.info("metrics", **metrics)
+        self.log.debug("metrics", **metrics)

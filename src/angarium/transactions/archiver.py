@@ -104,5 +104,5 @@ class Archiver(Service):
             "removed": self._removed,
             "grant": self._grant,
         }
-        self.log.info("metrics", **report)
+        self.log.debug("metrics", **report)
         await self._reporter.report(report)

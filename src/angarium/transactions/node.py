@@ -462,5 +462,5 @@ class TransactionNode(Service):
             "lost": metrics.lost,
             **{f"ended_{status}": count for status, count in metrics.ended.items()},
         }
-        self.log.info("metrics", **report)
+        self.log.debug("metrics", **report)
         await self._reporter.report(report)

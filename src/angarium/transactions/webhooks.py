@@ -272,5 +272,5 @@ class WebhookSender(Service):
             "sending": self._sending_count(),
             "grant": self._grant,
         }
-        self.log.info("metrics", **report)
+        self.log.debug("metrics", **report)
         await self._reporter.report(report)
