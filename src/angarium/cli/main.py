@@ -7,6 +7,8 @@ dependencies when it runs, so that `--help` and completion stay fast.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -43,9 +45,23 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; without `arguments` that of this process."""
+    code = _run(sys.argv[1:] if arguments is None else list(arguments))
+    if arguments is None and "pyarrow" in sys.modules:
+        # The command has released what it used. With Arrow loaded, a process was seen to abort when
+        # the C++ objects of living threads were destroyed at its end ("terminate called without an
+        # active exception"), so this process ends without destroying them.
+        logging.shutdown()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run(given: Sequence[str]) -> int:
     options = Options()
     app = application()
-    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         code = app(given, prog_name="angarium", standalone_mode=False, obj=options)
     except typer.TyperException as error:
