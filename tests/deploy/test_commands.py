@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.test_deploy import DEPLOY, documents
+from tests.deploy.test_deploy import DEPLOY, created_secrets, documents
 from tests.kit.cluster import ClusterProcess
 from tests.kit.postgres import PostgresProcess
 from tests.kit.roles import ANY_PORT, ROOT, RoleProcess
@@ -34,7 +35,9 @@ def postgres() -> Iterator[PostgresProcess]:
 
 
 def compose() -> dict[str, Any]:
-    return dict(documents(DEPLOY / "compose.yaml")[0]["services"])
+    """The services, with each password and token that compose asks for set to its name."""
+    text = (DEPLOY / "compose.yaml").read_text()
+    return dict(yaml.safe_load(re.sub(r"\$\{(\w+):\?[^}]*\}", r"\1", text))["services"])
 
 
 def kubernetes() -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -123,16 +126,14 @@ async def test_the_roles_of_kubernetes_start_with_its_settings_and_answer_their_
     postgres: PostgresProcess, tmp_path: Path
 ) -> None:
     (config,) = documents(DEPLOY / "kubernetes" / "settings.yaml")
-    secret = {
-        "ANGARIUM_PICKUP__TOKENS": '["mediators:t"]',
-        "ANGARIUM_HTTP__TOKENS": '["admin:a", "read:r"]',
-    }
+    secret = {name: value for each in created_secrets().values() for name, value in each}
+    del secret["VALKEY_PASSWORD"]
     valkey = documents(DEPLOY / "kubernetes" / "valkey.yaml")[0]
     (container,) = valkey["spec"]["template"]["spec"]["containers"]
-    words = container["args"]
-    pairs = zip(words[::2], words[1::2], strict=True)
-    options = {name.removeprefix("--"): value for name, value in pairs}
-    with ServerProcess(config=options) as server:
+    (script,) = container["args"]
+    assert "requirepass" in script
+    options = dict(re.findall(r"--([\w-]+) (\w+)", script))
+    with ServerProcess(config={**options, "requirepass": "secret"}) as server:
         settings = here(
             {**config["data"], **secret}, server.url, postgres.new_database(), tmp_path / "lake"
         )
@@ -189,14 +190,18 @@ def test_services_of_kubernetes_lead_to_ports_that_pods_have() -> None:
 def test_prometheus_shows_a_token_that_compose_gives_it() -> None:
     (prometheus,) = documents(DEPLOY / "prometheus" / "prometheus.yml")
     (job,) = prometheus["scrape_configs"]
+    assert "credentials" not in job["authorization"], "a token is no part of a file that is shared"
+    assert job["authorization"]["credentials_file"]
     tokens = json.loads(compose()["api"]["environment"]["ANGARIUM_HTTP__TOKENS"])
-    assert f"read:{job['authorization']['credentials']}" in tokens
+    assert "read:PROMETHEUS_TOKEN" in tokens
 
 
 def test_the_script_that_joins_the_cluster_is_a_script() -> None:
     (script,) = compose()["cluster"]["command"]
-    ended = subprocess.run(["sh", "-n", "-c", script.replace("$$", "$")], check=False)
-    assert ended.returncode == 0
+    (valkey,) = compose()["valkey-1"]["command"]
+    for each in (script, valkey):
+        ended = subprocess.run(["sh", "-n", "-c", each.replace("$$", "$")], check=False)
+        assert ended.returncode == 0
 
 
 def test_manifests_fit_the_schemas_of_kubernetes() -> None:
