@@ -54,9 +54,10 @@ def transitions() -> Iterator[Transition[Any]]:
     """Every transition that a module of the product declares."""
     for package in PACKAGES:
         for found in walk_packages(import_module(package).__path__, f"{package}."):
-            for each in vars(import_module(found.name)).values():
-                if isinstance(each, Transition):
-                    yield each
+            for value in vars(import_module(found.name)).values():
+                for each in value if isinstance(value, tuple) else (value,):
+                    if isinstance(each, Transition):
+                        yield each
 
 
 def declared() -> Iterator[Variant]:

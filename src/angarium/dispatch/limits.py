@@ -30,7 +30,7 @@ class DispatchLimits(Limits):
     ack_waiting_max: Annotated[
         int,
         Limit(
-            "acknowledgements",
+            "items",
             "A dispatcher keeps acknowledgements in memory until Redis has taken them. Beyond this "
             "many it stops reading the connections that send them.",
         ),

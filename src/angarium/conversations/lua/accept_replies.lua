@@ -44,8 +44,12 @@ local replies = each_item(function(conversation_id, request_id, response_id, tim
   local counter, until_ms = found[5] + 1, now_ms + awaited_ttl
   origin = origin ~= '' and origin or found[2]
   local required = sender ~= '' and sender or 'o:' .. origin
-  local held = (hold == 'always' or hold == 'near' and ahead < WINDOW) and can_send(required)
   local score = found[4] * SPAN + counter
+  -- A reply to an early request goes before many that were accepted earlier.
+  if ahead >= WINDOW then
+    ahead = redis.call('ZCOUNT', responses_key, '-inf', '(' .. integer(score))
+  end
+  local held = (hold == 'always' or hold == 'near' and ahead < WINDOW) and can_send(required)
   -- A reply that nobody holds is due at once, or, far behind, when it is nearly its turn.
   local due_ms = ahead < WINDOW and now_ms or until_ms
   if held then due_ms = math.min(now_ms + pending_ttl, until_ms) end
