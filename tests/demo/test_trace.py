@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -200,13 +201,14 @@ async def test_without_a_callers_trace_messages_and_transactions_begin_their_own
 
 
 async def test_relay_deliverer_and_gateway_add_spans_to_the_messages_trace(
-    redis_url: str,
+    redis_url: str, tmp_path: Path
 ) -> None:
     receiver = Expert()
     async with AsyncExitStack() as stack:
         collector = await stack.enter_async_context(Collector())
         await stack.enter_async_context(receiver.open())
-        env = environment(redis_url, collector)
+        database = f"sqlite:///{tmp_path}/angarium.sqlite"
+        env = {**environment(redis_url, collector), "ANGARIUM_DATABASE_URL": database}
         ports: dict[str, int] = {}
         for name in ("relay", "inbox", "deliverer", "gateway", "api"):
             arguments = ["serve", name, "--app", "tests.dashboard.app:app"]

@@ -79,7 +79,8 @@ async def _shown(http: ApiClient, here: Deployment, id: str) -> None:
 
     async def noticed() -> bool:
         _, overview = await http.request("GET", "/v1/dashboard")
-        assert overview["modules"][2]["facts"]["queued"] == 3
+        facts = {each["name"]: each["facts"] for each in overview["modules"]}
+        assert facts["transactions"]["queued"] == 3
         wanted = "3 transactions waiting for a node with step 'notify' (default)"
         return wanted in [each["text"] for each in overview["notices"]]
 

@@ -86,7 +86,7 @@ def test_the_project_runs(filled: Filled, tmp_path: Path) -> None:
              "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True, text=True, check=False, timeout=RUN_S_MAX,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout[-4000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
     for name in ("events", "messages", "messages_open", "stats_coarse"):
         made = dataset(project / "spark-warehouse" / name, format="parquet")

@@ -186,6 +186,9 @@ async def test_the_model_finds_replies_that_go_to_the_wrong_caller(
 async def test_with_the_fence_nobody_is_given_anothers_answer_though_the_client_is_broken(
     redis_server: ServerProcess, monkeypatch: pytest.MonkeyPatch, breakage: str
 ) -> None:
+    """What was published on a connection that is closed may arrive after what was published on the
+    next one: that is no answer, and the driver can report it first."""
     monkeypatch.setattr(Connection, *BREAKAGES[breakage])
-    with pytest.raises(WrongAnswer, match="connections had replies that do not match"):
+    found = r"connections had replies that do not match|after \d+ came \d+"
+    with pytest.raises(WrongAnswer, match=found):
         await drive_one(redis_server.port, 17, COMMANDS // 10)

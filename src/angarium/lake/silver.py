@@ -174,9 +174,8 @@ def flat(rows: DataFrame) -> DataFrame:
     """Combined rows in the columns of `messages`, with what follows from them."""
     latest = [f"{name}.sequence as {name}" for name in LATEST]
     latest += [f"{name}.{value} as {value}" for name, values in LATEST.items() for value in values]
-    more = [name for name in rows.columns if name == "message"]
     return rows.selectExpr(
-        *KEY, *more, *SUMS, *LEAST, *GREATEST, *latest, "was_open", "batch",
+        *KEY, *SUMS, *LEAST, *GREATEST, *latest, "was_open", "batch",
         "worked_ms - accepted_ms as wait_ms",
         f"case when {_ENDED} then end_last_sequence.ended_ms - accepted_ms end as latency_ms",
         f"{_ENDED} as has_ended",
@@ -197,7 +196,7 @@ def next_messages(
 def next_messages_apart(events: DataFrame, catalogue: DataFrame, open_rows: DataFrame) -> DataFrame:
     """The same for ids that hold several messages."""
     rows = rows_of_events(events, catalogue).unionByName(rows_of_open(open_rows))
-    return flat(combined(messages_apart(rows), "message")).drop("message")
+    return flat(combined(messages_apart(rows), "message"))
 
 
 def placed(rows: DataFrame) -> DataFrame:
