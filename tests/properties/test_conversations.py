@@ -548,7 +548,7 @@ def test_any_interleaving_keeps_order_and_forgets_nothing(any_redis_url: str) ->
     run_state_machine_as_test(
         Conversations,
         settings=settings(
-            max_examples=rounds(12, 400), stateful_step_count=rounds(30, 60), deadline=None
+            max_examples=rounds(40, 400), stateful_step_count=rounds(30, 60), deadline=None
         ),
     )
     seen = Conversations.seen
