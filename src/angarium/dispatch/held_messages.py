@@ -16,14 +16,20 @@ class HeldMessages:
         self._connections: dict[bytes, DispatcherConnection] = {}
         self._renewed_s: dict[bytes, float] = {}  # oldest first
         self._lost: set[bytes] = set()  # released by a dispatcher, and still running or queued
+        self._failures: dict[bytes, object] = {}  # failures that are being stored
 
     def __len__(self) -> int:
         return len(self._connections)
 
     def add(self, message_id: bytes, connection: DispatcherConnection, now_s: float) -> bool:
-        """False if the worker has the message already: it runs once."""
+        """False if the worker has the message already: it runs once. A message whose failure is
+        being stored is a new delivery: Redis has stored the failure, and the reply is on its way.
+        """
         known = message_id in self._connections or message_id in self._lost
+        if self._failures.pop(message_id, None) is not None:
+            known = False
         self._lost.discard(message_id)
+        self._renewed_s.pop(message_id, None)  # the newest is the last
         self._move(message_id, connection)
         self._renewed_s[message_id] = now_s
         return not known
@@ -31,18 +37,29 @@ class HeldMessages:
     def remove(self, message_id: bytes) -> DispatcherConnection | None:
         """The connection that gets the answer; None if the message was lost."""
         self._lost.discard(message_id)
+        self._failures.pop(message_id, None)
         self._renewed_s.pop(message_id, None)
         connection = self._connections.pop(message_id, None)
         if connection is not None:
             connection.held -= 1
         return connection
 
+    def begin_failure(self, message_id: bytes, failure: object) -> None:
+        """The failure is being stored. Until then the message is renewed."""
+        if message_id in self._connections:
+            self._failures[message_id] = failure
+
+    def is_failing(self, message_id: bytes, failure: object) -> bool:
+        """False if the message was answered for, or was delivered again after this failure."""
+        return self._failures.get(message_id) is failure
+
     def lose(self, ids: Iterable[bytes]) -> int:
         """A dispatcher released these messages: another worker may have them, or they are finished.
-        Returns how many of them the worker held."""
+        Returns how many of them the worker had not finished."""
         count = 0
         for message_id in ids:
-            if self.remove(message_id) is not None:
+            running = message_id not in self._failures
+            if self.remove(message_id) is not None and running:
                 self._lost.add(message_id)
                 count += 1
         return count

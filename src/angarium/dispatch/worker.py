@@ -369,7 +369,9 @@ class Worker(Service, DispatcherConnectionEvents):
         last = not self._handler.retry.retries_error(error) and not reason.startswith("the result")
         draw = random.uniform(0.5, 1.0)
         text = f"{self.consumer}: {reason}"
-        self._store_failure(RejectItem(message_id, self.consumer, 0, text, last, draw))
+        item = RejectItem(message_id, self.consumer, 0, text, last, draw)
+        self._held.begin_failure(message_id, item)
+        self._store_failure(item)
 
     def _store_failure(self, item: RejectItem) -> None:
         partition = partition_of_id(item.message_id, self._store.partitions)
@@ -392,7 +394,8 @@ class Worker(Service, DispatcherConnectionEvents):
             self.warnings.warn("failure_not_stored", type(error).__name__, error=str(error))
         elif stored.result() == "dead":
             self.metrics.dead += 1
-        self._answer(item.message_id, Command.RELEASE_MESSAGES)
+        if self._held.is_failing(item.message_id, item):
+            self._answer(item.message_id, Command.RELEASE_MESSAGES)
 
     def _log_failure(self, message_id: bytes, error: BaseException, reason: str) -> None:
         kind = _origin(error)
