@@ -34,15 +34,16 @@ LAKE_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 _PASSWORD = re.compile(
     r"^(?P<start>[a-z][a-z0-9+.-]*://[^:]*:|[^:]*:(?!//)).*@", re.DOTALL | re.IGNORECASE
 )
-# A user without a password is often a key of an API.
-_USER = re.compile(r"(?P<start>[a-z][a-z0-9+.-]*://)[^/?#:@\s]+@", re.IGNORECASE)
+# A user without a password is often a key of an API. URLs come from outside and may be long: no
+# expression here looks at a text from each of its positions to the end.
+_USER = re.compile(r"(?<=://)[^/?#:@\s]+@")
 # Any value: no list of names knows the names that others give to their secrets.
-_PARAMETER = re.compile(r"(?P<name>[?&;][^=&;#\s]*=)[^&;#\s]*")
+_PARAMETER = re.compile(r"(?P<name>[?&;][^=&;#?\s]*=)[^&;#\s]*")
 
 
 def redacted(url: str) -> str:
     """The URL with its password, a user without one, and each query value replaced by `***`."""
-    url = _USER.sub(r"\g<start>***@", _PASSWORD.sub(r"\g<start>***@", url))
+    url = _USER.sub("***@", _PASSWORD.sub(r"\g<start>***@", url))
     return _PARAMETER.sub(r"\g<name>***", url)
 
 
