@@ -241,7 +241,7 @@ async def test_a_paused_node_cannot_write_after_it_continues(redis_server: Serve
 
 
 async def test_a_node_comes_back_after_redis_did() -> None:
-    with ServerProcess(aof=True) as server:
+    with ServerProcess(aof=True, fsync="always") as server:
         async with (
             harness(server.url, redis=PATIENT) as here,
             RoleProcess(["serve", "node"], _environment(here)) as node,
