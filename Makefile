@@ -4,7 +4,11 @@
 # Extras that `make up` and the tests need.
 EXTRAS ?= lake
 # Processes that `make test` runs at once. Tests wait more than they compute.
-JOBS ?= 2
+JOBS ?= 4
+# 1: tests fork their roles from a process that has imported the package (tests/kit/forked.py).
+FORKED_ROLES ?= 1
+# The form of `make faults`: long, or short as in `.ci/run`.
+FAULTS ?= long
 # More arguments for the command behind a target: make test ARGS="-k lease -x"
 ARGS ?=
 
@@ -25,9 +29,13 @@ demo: ## a support chat through every module, with kills, and the balance at its
 	@tools/bootstrap --extras "$(EXTRAS)"
 	@exec $(BIN)/angarium demo $(ARGS)
 
-test: ## all tests, on servers they start themselves; ARGS="-k word" picks some
+# Roles and test processes start faster from compiled files, so they are written here even where
+# the environment forbids it elsewhere.
+test: export PYTHONDONTWRITEBYTECODE =
+test: export FORKED_ROLES := $(FORKED_ROLES)
+test: ## all tests but the fault runs, on servers they start themselves; ARGS="-k word" picks some
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev --browser
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/faults $(ARGS)
 
 # Runs every step even when one fails, so that one run shows everything there is to mend.
 check: ## lint, format, types, import layers, generated docs, security
@@ -47,10 +55,17 @@ bench: ## the benchmarks, half an hour; writes docs/benchmarks.md; ONLY=name,nam
 	@tools/bootstrap --extras "$(EXTRAS)" --groups bench
 	@ONLY="$(ONLY)" $(BIN)/python -m benchmarks $(ARGS)
 
-# The long runs outlast the time limit that pytest gives a test elsewhere.
-faults: ## the long runs: processes killed and paused under load, properties searched anew
+# The long runs outlast the time limit that pytest gives a test elsewhere. They also search for new
+# examples of the properties, one test at a time; the short ones run beside each other.
+ifeq ($(FAULTS),long)
+fault_runs := tests/faults tests/properties --timeout=3600 -s
+else
+fault_runs := tests/faults -n 2
+endif
+faults: export PYTHONDONTWRITEBYTECODE =
+faults: ## processes killed and paused under load, for hours; FAULTS=short takes minutes
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev
-	@FAULTS=long $(BIN)/python -m pytest tests/faults tests/properties --timeout=3600 -s $(ARGS)
+	@FAULTS=$(FAULTS) $(BIN)/python -m pytest $(fault_runs) $(ARGS)
 
 fuzz: ## every parser of foreign bytes under a fuzzer; ARGS="--seconds 600 frames" for one
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev,fuzz
@@ -58,7 +73,7 @@ fuzz: ## every parser of foreign bytes under a fuzzer; ARGS="--seconds 600 frame
 
 docs: ## the documentation as a site, into site/
 	@tools/bootstrap --groups docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+	@$(BIN)/zensical build --strict -f mkdocs.yml $(ARGS)
 
 lock: ## resolve requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions
 	@tools/bootstrap --lock $(if $(UPGRADE),--upgrade)

@@ -14,8 +14,7 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 from tests.kit.sample import sample_runtime
@@ -28,7 +27,7 @@ from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import read_script
+from angarium.runtime.transition import Transition
 from benchmarks.measure import Contender, compare, table
 from benchmarks.sizes import count, rounds
 
@@ -37,8 +36,40 @@ REPLIES = count(10_000, least=TASKS)
 ROUNDS = rounds(11)
 TASK = b'{"messageOptions":{"payload":"' + b"x" * 100 + b'"}}'
 HANDOVERS = count(500, least=5)
-TOUCH = read_script(Path(__file__).parent / "lua" / "touch_conversation.lua", "bench.touch")
+STEPS = ("request", "pending", "check", "sent", "ack")
 SPAN = 1 << 26
+
+
+class TouchStep(NamedTuple):
+    step: str
+
+
+class TouchItem(NamedTuple):
+    conversation_id: str
+    request_id: str
+    response_id: str
+    async_request_id: str
+    task: bytes
+    member: bytes
+    score: str
+
+
+TOUCH: Transition[TouchItem] = Transition(
+    "benchmarks",
+    "touch_conversation",
+    keys={"pending": keys.PENDING_MESSAGES, "open": keys.OPEN_REQUESTS},
+    args=TouchStep,
+    item=TouchItem,
+    item_keys={
+        "request": keys.CONVERSATION_REQUEST,
+        "response": keys.CONVERSATION_RESPONSE,
+        "requests": keys.CONVERSATION_REQUESTS,
+        "responses": keys.CONVERSATION_RESPONSES,
+        "order": keys.CONVERSATION_ORDER,
+        "ack": keys.ASYNC_REQUEST,
+    },
+    replies=dict.fromkeys(STEPS),
+)
 
 
 def main() -> None:
@@ -89,28 +120,16 @@ class _Bare:
     """The same ids, keys and calls; one script that only touches."""
 
     def __init__(self, runtime: Runtime) -> None:
-        name = runtime.keyspace.name
-        self._name = name
-        shared = [name(keys.PENDING_MESSAGES), name(keys.OPEN_REQUESTS)]
-        self._steps = [
-            runtime.batched(TOUCH, lambda _: shared, (step,))
-            for step in ("request", "pending", "check", "sent", "ack")
-        ]
+        self._steps = [runtime.batch(TOUCH, TouchStep(step)) for step in STEPS]
 
     async def reply(self, name: str) -> None:
         info = MinMessageInfo(f"rq{name}", f"rs{name}", f"cn{name}")
-        build, conversation = self._name, info.conversation_id
-        names = (
-            build(keys.CONVERSATION_REQUEST, 0, info.request_id),
-            build(keys.CONVERSATION_RESPONSE, 0, info.response_id),
-            build(keys.CONVERSATION_REQUESTS, 0, conversation),
-            build(keys.CONVERSATION_RESPONSES, 0, conversation),
-            build(keys.CONVERSATION_ORDER, 0, conversation),
-            build(keys.ASYNC_REQUEST, 0, f"ak{name}"),
-        )
-        args = (conversation, info.request_id, info.response_id, TASK, info.key(), SPAN + 1)
+        item = TouchItem(
+            info.conversation_id, info.request_id, info.response_id, f"ak{name}", TASK,
+            info.key(), str(SPAN + 1),
+        )  # fmt: skip
         for step in self._steps:
-            await step.submit(0, (names, args), None, len(TASK))
+            await step.submit(0, item, None, len(TASK))
 
 
 def spread(reply: Any) -> Contender:

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 import uvloop
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from angarium.runtime.database import Database, insert_once
+from angarium.runtime.database.database import Database, insert_once
 from angarium.runtime.ids import time_ordered_id
 from benchmarks.measure import ATTEMPTS_MAX, STEAL_MAX, cpu_times, steal_since
 from benchmarks.sizes import count, rounds

@@ -15,8 +15,7 @@ from tests.kit.server import ServerProcess
 
 from angarium.dispatch import keys as dispatch_keys
 from angarium.runtime import keys as runtime_keys
-from angarium.runtime.key import Key
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.keyspace import Key, Keyspace
 from benchmarks.end_to_end import wait_for
 
 DEADLINE_S = 120.0

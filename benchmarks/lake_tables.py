@@ -33,8 +33,9 @@ from benchmarks.sizes import sizes
 
 EVENTS_PER_ENTRY = 200
 RATE = 5_000  # events/s for freshness
-IDLE_S = 30
-FRESH_S, WARM_S = 60, 10  # long enough for the lake to tidy up once
+IDLE_S = int(os.environ.get("LAKE_IDLE_S") or 30)
+FRESH_S = int(os.environ.get("LAKE_FRESH_S") or 60)  # long enough for the lake to tidy up once
+WARM_S = 10
 MILLION = 1_000_000
 PASS_S_MAX = 300
 TABLES = ("events", "messages_open", *INTERVALS_S)

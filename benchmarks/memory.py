@@ -1,7 +1,8 @@
 """What a queued message takes of Redis' memory: in each module, in BullMQ, and in a plain stream.
 
 100,000 messages of about 65 bytes wait, and nobody takes them. The difference of `used_memory` is
-divided by their number; what the journal took of it stands apart, for it is read and trimmed.
+divided by their number; what the journal took of it stands apart, for it is read and trimmed. The
+server has the limits for compact hashes and sorted sets that the embedded server has.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from angarium.conversations.script_values import NewReply
 from angarium.conversations.store import ConversationStore
 from angarium.dispatch.store import DispatchStore
 from angarium.pickup.store import PickupStore
+from angarium.redis.embedded.supervisor import COMPACT
 from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.runtime import keys
 from angarium.runtime.runtime import Runtime
@@ -136,7 +139,7 @@ def _dispatching(server: ServerProcess) -> Iterator[Any]:
 
 async def _module(fill: Fill) -> tuple[float, float, float]:
     lasting = {"message_ttl": HOUR_MS, "awaited_message_ttl": HOUR_MS}
-    with ServerProcess() as server:
+    with ServerProcess(config=COMPACT) as server:
         witness = server.client(decode_responses=True)
         async with sample_runtime(server.url, conversations=lasting) as runtime:
             before, names = _used(witness), witness.dbsize()
@@ -164,12 +167,13 @@ async def _routing(runtime: Runtime) -> None:
     await _each(lambda n: store.process_payload_recip_key(f"did:key:z6Mk{n % KEYS:040}", TEXT))
 
 
-async def _conversations(runtime: Runtime) -> None:
-    """One request and one reply that waits, in a conversation of its own."""
+async def _conversations(runtime: Runtime, each: int = 1) -> None:
+    """Replies that wait; the first of each conversation opens its request."""
     store = ConversationStore(runtime)
 
     async def one(number: int) -> None:
-        info = MinMessageInfo(f"request-{number}", "", f"conversation-{number}")
+        group = number // each
+        info = MinMessageInfo(f"request-{group}", "", f"conversation-{group}")
         await store.create_request(info, "bench", 1, "")
         reply = NewReply(
             info.conversation_id, info.request_id, f"reply-{number}", 1, TEXT, hold="near"
@@ -197,7 +201,8 @@ async def _transactions(runtime: Runtime) -> None:
 MODULES: dict[str, Fill] = {
     "dispatch, durable intake": _intake,
     f"routing, {KEYS:,} keys": _routing,
-    "conversations, reply that waits": _conversations,
+    "conversations, reply that waits alone": _conversations,
+    "conversations, ten replies that wait": partial(_conversations, each=10),
     f"pickup, {KEYS:,} recipients": _pickup,
     "transactions, one step to do": _transactions,
 }

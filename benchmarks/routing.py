@@ -22,8 +22,9 @@ from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
 
 from angarium.routing import keys
+from angarium.routing.finished_keys import FinishedKey
 from angarium.routing.items import encode_outbound, id_of, new_outbound
-from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
+from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.routing.transitions import TakenInbound
 from benchmarks import measure
 from benchmarks.measure import Round, table

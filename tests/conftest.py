@@ -17,6 +17,8 @@ from angarium.runtime.setting_sources import setting_fields
 from angarium.settings import Settings
 from tests.faults.profile import LONG
 from tests.kit.cluster import ClusterProcess
+from tests.kit.groups import group_of, order_of
+from tests.kit.limits import LimitMemory
 from tests.kit.server import ServerProcess
 from tests.kit.variants import VariantRecorder, missing
 
@@ -70,23 +72,26 @@ class ReplyVariants:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ReplyVariants(), "reply-variants")
+    config.pluginmanager.register(LimitMemory(), "limit-memory")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With several processes (`-n`), what must not meet stays in one of them."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid.partition("::")[0])
 
+    # Groups start in the order of collection, which is ours; xdist would sort by number of tests.
+    config.option.loadscopereorder = False
     return Groups(config, log)
 
 
-def group_of(file: str) -> str:
-    """A file's fixtures are made once, and one Spark at a time is enough for a machine."""
-    return "Spark" if "lake" in file else file
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: order_of(group_of(item.nodeid.partition("::")[0])))
 
 
 @pytest.fixture(scope="session")

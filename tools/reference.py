@@ -1,4 +1,5 @@
-"""Writes docs/keyspace.md and docs/settings.md from the code, so that they can't drift apart.
+"""Writes keyspace.md, metrics.md, settings.md and python.md of docs/ from the code: they can't
+drift apart.
 
 `python tools/reference.py` writes the pages; with `--check` it only says which of them are
 out of date, and exits with 1 if any is.
@@ -6,17 +7,26 @@ out of date, and exits with 1 if any is.
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from angarium.client import Client, HttpClient, SyncClient
+from angarium.client.application import Angarium
+from angarium.client.conversations import ConversationsClient
+from angarium.client.dispatch import DispatchClient
+from angarium.client.pickup import PickupQueuesClient
+from angarium.client.routing import RoutingClient
+from angarium.client.transactions import TransactionsClient
 from angarium.modules import MODULES
+from angarium.runtime import application as runtime_application
 from angarium.runtime import limits
-from angarium.runtime.key import Key, Scope
-from angarium.runtime.keyspace import LAYOUT_VERSION
+from angarium.runtime.keyspace import LAYOUT_VERSION, Key, Scope
 from angarium.runtime.setting_sources import SettingField, setting_fields
 from angarium.settings import AllLimits, Settings
 
@@ -42,6 +52,16 @@ Keys marked *once* exist once in a keyspace, behind the prefix and without a tag
 that setting.
 """
 
+METRICS_INTRODUCTION = f"""\
+# Metrics of the roles
+
+{GENERATED}
+
+Each process reports its numbers to Redis every 3 s, and `/metrics` of the API exports those of all
+processes, with the labels `host`, `pid` and `actor`. A counter begins at 0 with its process. A name
+with a star stands for all names that begin so.
+"""
+
 SETTINGS_INTRODUCTION = f"""\
 # Settings
 
@@ -64,6 +84,33 @@ A name that begins with `ANGARIUM_` and is not on this page is an error, as is a
 in the file. The names in the last column come from systems whose users move to Angarium; they
 mean the same, in the environment only. Giving both names different values is an error.
 """
+
+
+PYTHON_INTRODUCTION = f"""\
+# Python package
+
+{GENERATED}
+
+`from angarium import Angarium` is the application object. The clients are
+`from angarium.client import Client, SyncClient, HttpClient`: `SyncClient` has the same methods
+without `await`, `HttpClient` those for messages. Errors are subclasses of
+`angarium.runtime.errors.AngariumError` with a stable `code`.
+"""
+
+PYTHON_CLASSES: dict[str, Any] = {
+    "Application: decorators": runtime_application.Angarium,
+    "Application: clients": Angarium,
+    "Client": Client,
+    "SyncClient": SyncClient,
+    "HttpClient": HttpClient,
+    "client.dispatch": DispatchClient,
+    "client.routing": RoutingClient,
+    "client.transactions": TransactionsClient,
+    "client.conversations": ConversationsClient,
+    "client.pickup": PickupQueuesClient,
+}
+# Called by roles, not by users.
+INTERNAL = {"bind", "unbind", "handler", "handlers", "wrapped", "module_client", "close", "runtime"}
 
 
 def keyspace_page() -> str:
@@ -127,6 +174,51 @@ def _default(entry: SettingField) -> str:
     return f"`{value}`"
 
 
+def metrics_page() -> str:
+    sections = [METRICS_INTRODUCTION]
+    header = ("Metric", "Kind", "Unit", "Meaning")
+    for module in MODULES:
+        for role, members in groupby(module.metrics, lambda each: each.role):
+            rows = [
+                (f"`angarium_{role}_{each.name}{'_total' if each.kind == 'counter' else ''}`",
+                 each.kind, each.unit, each.help)
+                for each in members
+            ]  # fmt: skip
+            sections.append(f"## {role.capitalize()}\n\n{_table(header, rows)}")
+    return "\n".join(sections)
+
+
+def python_page() -> str:
+    parts = [PYTHON_INTRODUCTION]
+    for title, kind in PYTHON_CLASSES.items():
+        parts.append(f"## {title}\n\n`{kind.__module__}.{kind.__name__}`\n\n{_docstring(kind)}")
+        for name, member in vars(kind).items():
+            function = member.fget if isinstance(member, property) else member
+            if name.startswith("_") or name in INTERNAL or not inspect.isfunction(function):
+                continue
+            shown = f"```text\n{_signature(name, member)}\n```"
+            parts.append(f"{shown}\n\n{_docstring(function)}")
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _signature(name: str, member: Any) -> str:
+    if isinstance(member, property):
+        assert member.fget is not None
+        returned = str(inspect.signature(member.fget).return_annotation)
+        return f"{name}: {returned.lstrip('_')}"
+    start = "await " if inspect.iscoroutinefunction(member) else ""
+    shown = inspect.signature(member)
+    parameters = [each for each in shown.parameters.values() if each.name != "self"]
+    # Annotations are text in this package; defaults keep their quotes.
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(shown.replace(parameters=parameters)))
+    text = re.sub(r"<class '(\w+)'>", r"\1", text)
+    return f"{start}{name}{text}"
+
+
+def _docstring(thing: Any) -> str:
+    return inspect.cleandoc(thing.__doc__ or "")
+
+
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [header, tuple("---" for _ in header), *rows]
     escaped = ((cell.replace("|", "\\|") for cell in line) for line in lines)
@@ -134,7 +226,12 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    return {DOCS / "keyspace.md": keyspace_page(), DOCS / "settings.md": settings_page()}
+    return {
+        DOCS / "keyspace.md": keyspace_page(),
+        DOCS / "settings.md": settings_page(),
+        DOCS / "metrics.md": metrics_page(),
+        DOCS / "python.md": python_page(),
+    }
 
 
 def outdated() -> list[Path]:

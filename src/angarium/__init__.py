@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as `typing` has it, without loading it: the command line starts here
 if TYPE_CHECKING:
+    from typing import Any
+
     from angarium.client.application import Angarium
     from angarium.runtime.retry_policy import DoNotRetry
 

@@ -7,8 +7,7 @@ from angarium.dispatch.module import DISPATCH
 from angarium.lake.module import LAKE
 from angarium.pickup.module import PICKUP
 from angarium.routing.module import ROUTING
-from angarium.runtime.module import Module
-from angarium.runtime.runtime_module import RUNTIME
+from angarium.runtime.module import RUNTIME, Module
 from angarium.transactions.module import TRANSACTIONS
 
 MODULES: tuple[Module, ...] = (

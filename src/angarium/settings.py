@@ -24,12 +24,10 @@ from angarium.pickup.settings import PickupSettings
 from angarium.redis.options import Durability
 from angarium.routing.limits import RoutingLimits
 from angarium.routing.settings import Layout, RoutingSettings
-from angarium.runtime.common_settings import AccessMode
-from angarium.runtime.key import Key
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.keyspace import Key, Keyspace
 from angarium.runtime.runtime import RuntimeOptions
+from angarium.runtime.setting_group import AccessMode, refusal
 from angarium.runtime.setting_sources import Sources
-from angarium.runtime.setting_values import refusal
 from angarium.runtime.settings import CommonSettings
 from angarium.runtime.urls import redacted
 from angarium.transactions.limits import TransactionsLimits
@@ -82,6 +80,7 @@ class Settings(CommonSettings):
             redis=self.redis_options(),
             keyspace=Keyspace(self.prefix, self.partitions, names, keys),
             journal_bytes_max=self.journal.bytes_max if self.journal.enabled else 0,
+            journal_refuses=self.journal.full == "refuse",
             limits=self.limits,
         )
 

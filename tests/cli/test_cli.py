@@ -562,7 +562,7 @@ def test_a_traceback_is_shown_with_debug_only(tmp_path: Path) -> None:
 def test_an_unexpected_error_is_one_line_and_says_how_to_see_more(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> typer.Typer:
+    def broken(name: str) -> typer.Typer:
         app = typer.Typer(pretty_exceptions_enable=False)
         app.command()(lambda: 1 // 0)
         return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import secrets
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from angarium.cli import output as cli_output
 from angarium.cli.main import main
 from angarium.cli.runtime import UNAVAILABLE_TIMEOUT_MS, with_short_timeout
 from angarium.settings import load
@@ -88,7 +90,8 @@ def test_a_durable_message_is_printed_with_its_id_and_found_by_it(
     said = capsys.readouterr().out
     assert said.startswith("1 message in the durable intake: ")
     assert main(["publish", "--durable", "1", "2"]) == 0
-    assert capsys.readouterr().out == "2 messages in the durable intake\n"
+    *ids, line = capsys.readouterr().out.splitlines()
+    assert (len(ids), line) == (2, "2 messages in the durable intake")
 
 
 def test_a_command_does_not_wait_for_redis_as_long_as_a_role(no_settings: object) -> None:
@@ -164,3 +167,40 @@ def test_on_a_terminal_up_keeps_its_address_visible(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
         os.close(ours)
+
+
+def test_every_line_of_a_command_is_escaped_by_the_same_function() -> None:
+    """Control characters of foreign data are shown, not sent (F70)."""
+    folder = Path(cli_output.__file__).parent
+    for path in folder.glob("*.py"):
+        if path.name != "output.py":
+            found = [
+                line
+                for line in path.read_text().splitlines()
+                if re.search(r"(?<![\w.])print\(", line)
+            ]
+            assert not found, f"{path.name} prints without print_line: {found}"
+
+
+def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_output.print_line("a\x1b]0;x\x07\n\x9b2J b")
+    cli_output.warn("no \x1b[2J")
+    cli_output.print_table(("title",), [("\x1b[31m",)])
+    shown = capsys.readouterr()
+    assert shown.out == "a\\x1b]0;x\\x07\n\\x9b2J b\ntitle\n\\x1b[31m\n"
+    assert shown.err == "angarium: no \\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (-5_000, "0.0 s"),
+        (1_234, "1.2 s"),
+        (200_000, "3 min 20 s"),
+        (7_320_000, "2 h 2 min"),
+        (20 * 86_400_000, "20 days"),
+        (1_795_000_000_000, "-"),  # since 1970: a time that was never set
+    ],
+)
+def test_no_age_is_absurd(ms: float, text: str) -> None:
+    assert cli_output.duration(ms) == text

@@ -26,6 +26,7 @@ from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
 from tests.dispatch.harness import StoreHarness
 from tests.kit.eventually import eventually
+from tests.kit.roles import RoleProcess
 from tests.kit.sample import sample_settings
 from tests.kit.server import ServerProcess
 
@@ -102,7 +103,7 @@ class Shell:
         assert await lease.acquire()
         (message_id,) = new_ids(1)
         batch = [(message_id, payload)]
-        assert await self.store.accept(0, lease.term, 1, batch, digest(payload), 1) == 1
+        assert await self.store.accept(0, lease.term, 1, batch, digest(payload), 1) == (1, 0)
         harness = StoreHarness(self.runtime, self.store, 0, lease.term)
         for reason in reasons:
             await harness.reject(message_id, reason)
@@ -144,7 +145,7 @@ async def test_published_messages_are_heard_in_order_and_unchanged(
 
             await eventually(listened_to, 30)
             ended = await ours.run_process(
-                "publish", '{"n":  1}', "-", "@order.json", "--count", "2", "--json",
+                "publish", "--channel", '{"n":  1}', "-", "@order.json", "--count", "2", "--json",
                 stdin=b'\n [2] \n"three"',
             )  # fmt: skip
             assert ended == Ended(0, '{"messages":8,"listeners":1,"unheard":0}\n', "")
@@ -159,12 +160,12 @@ async def test_publish_says_how_many_listened_and_warns_when_nobody_did(
     redis_url: str, shell: Open
 ) -> None:
     async with shell(redis_url) as ours:
-        ended = await ours.run("publish", "1", "2")
+        ended = await ours.run("publish", "--channel", "1", "2")
         channel = ours.store.channel
         assert (ended.code, ended.out) == (1, f"2 messages on {channel}, heard by 0\n")
         (warning,) = ended.err.splitlines()
         assert warning.startswith("angarium: nobody listened to 2 messages: lost; ")
-        assert "--durable" in warning
+        assert "without --channel" in warning
 
 
 async def test_durable_messages_wait_in_the_intake_and_a_key_is_accepted_once(
@@ -191,8 +192,10 @@ async def test_durable_messages_wait_in_the_intake_and_a_key_is_accepted_once(
         (("--durable", "1", ""), "'' is no JSON: "),
         (("--durable", "1", "@nowhere.json"), "nowhere.json can't be read: "),
         (("--durable", "1", f'"{"x" * 1_000}"'), "frame_bytes_max: 1039 is more than the 1000"),
-        (("--key", "k", "1"), "add --durable"),
-        (("--durable", "--key", "", "1"), "add --durable"),
+        (("--channel", "--key", "k", "1"), "no key and no id to wait for"),
+        (("--channel", "--wait", "1"), "no key and no id to wait for"),
+        (("--wait", "-"), "--wait is for messages that are given as arguments"),
+        (("--key", "", "1"), "--key is for one message"),
         (("--durable", "--key", "k", "1", "2"), "--key is for one message"),
         (("--durable", "--key", "k", "1", "--count", "2"), "--key is for one message"),
         (("--durable", "--key", "k", "-"), "--key is for one message"),
@@ -218,11 +221,68 @@ def test_an_invalid_message_is_refused_in_one_line_before_any_is_sent(
     assert redis_server.ask("EXISTS", "refused:messages:inbox") == 0
 
 
+async def test_messages_of_a_named_queue_are_published_and_shown(
+    redis_url: str, shell: Open
+) -> None:
+    async with shell(redis_url) as ours:
+        lost = await ours.run("publish", "--channel", "--queue", "emails", '{"n":1}')
+        assert lost.code == 1
+        assert ":emails, heard by 0" in lost.out
+        assert "ANGARIUM_DISPATCH__QUEUES=emails" in lost.err
+        ended = await ours.run("publish", "--queue", "emails", '{"n":2}')
+        assert ended.code == 0
+        lease = Lease(ours.runtime, ours.store.lease_keys(0), 60_000)
+        assert await lease.acquire()
+        found = await ours.store.accept_inbox(0, lease.term, 10, 10)
+        assert found is not None
+        assert found.named == 1
+        status = await ours.run("dispatch", "status")
+        assert re.search(r"emails +1 +[\d.]+ m?s +none", status.out)
+        (shown,) = (await ours.run("dispatch", "status", "--json")).json()["queues"]
+        assert (shown["queue"], shown["waiting"], shown["workers"]) == ("emails", 1, 0)
+        wrong = await ours.run("publish", "--queue", "two words", "1")
+        assert wrong.code != 0
+        assert "name of a queue" in wrong.err
+
+
 async def test_an_invalid_line_of_stdin_is_named_by_its_number(redis_url: str, shell: Open) -> None:
     async with shell(redis_url) as ours:
         ended = await ours.run_process("publish", "--durable", "-", stdin=b"1\n\n{\n")
         assert ended.code == 1
         assert "line 3 is no JSON" in ended.err
+
+
+async def test_publish_waits_for_results_and_the_exit_code_follows_them(
+    redis_url: str, shell: Open
+) -> None:
+    async with shell(redis_url) as ours:
+        queued = await ours.run("publish", '{"later": 1}')
+        assert queued.code == 0
+        waiting = queued.out.split()[-1]
+        early = await ours.run("result", waiting)
+        assert early.code == 1
+        assert early.out.startswith(f"{waiting}  queued, 20")
+        assert "no result yet" in early.err
+        env = {**ours.environment, "ANGARIUM_DISPATCH__ACK_PORT": "0"}
+        env["ANGARIUM_DISPATCH__DELIVERIES_MAX"] = "1"
+        arguments = ["serve", "dispatcher", "worker", "--app", "tests.dispatch.echo:app"]
+        with RoleProcess(arguments, env, ready_lines=2):
+            done = await ours.run("publish", "--wait", '{"text": "hello,\\u001b[2J Xerxes"}')
+            assert (done.code, done.err) == (0, "")
+            head, state, *fields = done.out.splitlines()
+            message_id = head.split()[-1]
+            assert state.startswith(f"{message_id}  completed by 127.0.0.1:")
+            assert fields == ["  text  hello,\\x1b[2J Xerxes"]
+            two = await ours.run("result", waiting, message_id, "--wait-s", "60", "--json")
+            assert two.code == 0
+            assert [json.loads(line)["result"]["later"] for line in two.out.splitlines()[:1]] == [
+                "1"
+            ]
+            failed = await ours.run("publish", "--wait", '{"fail": "no bank"}')
+            assert failed.code == 1
+            assert "ValueError: no bank" in failed.out
+            assert 'raise ValueError(message["fail"])' in failed.out
+            assert "angarium dispatch dead retry" in failed.err
 
 
 # dispatch status
@@ -289,18 +349,18 @@ async def test_dead_letters_are_listed_with_their_reasons_and_page_by_page(
         second = await ours.die(b"2", "w1: still not")
         ended = await ours.run("dispatch", "dead", "list")
         titles, *rows = [re.split("  +", line) for line in ended.out.splitlines()]
-        assert titles == ["message", "died", "deliveries", "last reason", "payload"]
+        assert titles == ["id", "died", "tries", "last reason", "queue", "payload"]
         assert [row[0] for row in rows] == [first, second]
         assert rows[0][2:4] == ["1", "w1: no such customer"]
         assert "\x1b" not in ended.out
-        assert len(rows[0][4]) == 60
+        assert len(rows[0][4]) == 60  # its queue has no name
         page = (await ours.run("dispatch", "dead", "list", "--limit", "1", "--json")).json()
         (letter,) = page["letters"]
-        assert (letter["message_id"], letter["payload"]) == (first, evil.decode())
+        assert (letter["id"], letter["payload"]) == (first, evil.decode())
         rest = (
             await ours.run("dispatch", "dead", "list", "--after", page["next"], "--json")
         ).json()
-        assert [each["message_id"] for each in rest["letters"]] == [second]
+        assert [each["id"] for each in rest["letters"]] == [second]
         assert rest["next"] is None
 
 
@@ -310,9 +370,9 @@ async def test_dead_letters_are_retried_and_dropped_by_id(redis_url: str, shell:
         assert await ours.run("dispatch", "dead", "retry", one) == Ended(0, f"{one} retried\n", "")
         ended = await ours.run("dispatch", "dead", "drop", two, one, "--json")
         assert ended.code == 1
-        outcomes = ended.json()["messages"]
-        assert outcomes == {two: "discarded", one: "dead_letter_unknown"}
-        assert ended.err == f"angarium: there is no dead letter of message '{one}'\n"
+        outcomes = ended.json()["letters"]
+        assert outcomes == {two: "dropped", one: "dead_letter_unknown"}
+        assert ended.err == f"angarium: there is no dead letter '{one}'\n"
         status = await ours.store.status(0)
         assert (status.pending, status.dead) == (1, 1)
         (left,) = await ours.store.dead_letters(0, 10)
@@ -329,7 +389,7 @@ async def test_all_dead_letters_are_retried_or_dropped_at_once(redis_url: str, s
         assert (status.pending, status.dead) == (250, 0)
         await ours.die(b"1", "no")
         dropped = await ours.run("dispatch", "dead", "drop", "--all", "--json")
-        assert dropped.json() == {"discarded": 1}
+        assert dropped.json() == {"dropped": 1}
         assert (await ours.store.status(0)).dead == 0
 
 
@@ -348,11 +408,11 @@ async def test_a_dead_letter_is_shown_with_reasons_and_payload(redis_url: str, s
         message_id = await ours.die(b'{"n": 1}', "w1: ValueError: \x1b no")
         shown = await ours.run("dispatch", "dead", "show", message_id)
         assert shown.code == 0
-        assert shown.out.splitlines() == [
-            f"{message_id}, partition 0, 1 deliveries",
-            "   1  w1: ValueError:   no",
-            '{"n": 1}',
-        ]
+        lines = [line.split(maxsplit=1) for line in shown.out.splitlines()]
+        assert ["id", message_id] in lines
+        assert ["tries", "1"] in lines
+        assert ["1", "w1: ValueError: \\x1b no"] in lines
+        assert ["payload", '{"n": 1}'] in lines
         as_json = await ours.run("dispatch", "dead", "show", message_id, "--json")
         assert as_json.json()["payload"] == '{"n": 1}'
         unknown = await ours.run("dispatch", "dead", "show", "nobody")
@@ -366,6 +426,6 @@ async def test_dead_letters_of_a_reason_are_retried_or_dropped(redis_url: str, s
         kept = await ours.die(b"3", "w1: OSError")
         dead = ("dispatch", "dead")
         assert (await ours.run(*dead, "retry", "--reason", "Timeout")).out == "1 retried\n"
-        assert (await ours.run(*dead, "drop", "--reason", "ValueError")).out == "1 discarded\n"
+        assert (await ours.run(*dead, "drop", "--reason", "ValueError")).out == "1 dropped\n"
         listed = await ours.run(*dead, "list", "--reason", "OSError", "--json")
-        assert [each["message_id"] for each in listed.json()["letters"]] == [kept]
+        assert [each["id"] for each in listed.json()["letters"]] == [kept]

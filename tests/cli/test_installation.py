@@ -74,10 +74,10 @@ def test_without_an_installation_a_command_says_so_and_creates_nothing(
     assert "there is no installation in this folder" in ended.err
     assert "angarium up" in ended.err
     assert not (tmp_path / ".angarium").exists()
-    created = typed(tmp_path, "--new", "publish", "--durable", "1", **runtime_folder)
+    created = typed(tmp_path, "--new", "publish", "1", **runtime_folder)
     assert created.code == 0, created
     assert (tmp_path / ".angarium" / "redis").is_dir()
-    again = typed(tmp_path, "publish", "1", **runtime_folder)
+    again = typed(tmp_path, "publish", "--channel", "1", **runtime_folder)
     assert again.code == 1, "nobody listened: the message is lost"
     assert "lost" in again.err
 
@@ -129,3 +129,16 @@ def test_a_missing_password_of_redis_is_named(tmp_path: Path) -> None:
     (line,) = ended.err.splitlines()
     assert "wants a password, and none is set" in line
     assert "redis://:PASSWORD@HOST:PORT" in line
+
+
+def test_what_a_role_writes_only_its_user_can_read(tmp_path: Path) -> None:
+    """F69. Children have the same umask, so this is true of the lake's files too."""
+    home = tmp_path / ".angarium"
+    home.mkdir(mode=0o755)
+    settings = {"ANGARIUM_HOME": str(home), "ANGARIUM_HTTP__PORT": "0"}
+    with RoleProcess(["serve", "api"], settings) as role:
+        status = Path(f"/proc/{role.pid}/status").read_text()
+        assert "Umask:\t0077" in status
+        assert home.stat().st_mode & 0o777 == 0o700
+        readable = [path for path in home.rglob("*") if path.lstat().st_mode & 0o077]
+        assert not [path for path in readable if not path.is_socket()]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from angarium.routing.overview import RoutingSampler
 from tests.routing.harness import post, routing
 from tests.routing.test_dead_letters import add
 from tests.routing.test_roles import environment
@@ -53,6 +54,22 @@ async def test_routing_shows_keys_and_instances_and_rebalances(redis_url: str) -
         assert err.count("\n") == 1
 
 
+async def test_a_retired_instance_has_no_notice_and_no_age(redis_url: str) -> None:
+    async with routing(redis_url) as (runtime, store):
+        await store.touch("a")
+        await store.assign_recip_key_to_new_uid(["l", "m"])
+        await store.retire("a")
+        _, out, _ = await route(runtime.settings, "instances")
+        assert out.splitlines()[1].split() == ["a", "retired", "2", "no", "never"]
+        _, out, _ = await route(runtime.settings, "instances", "--json")
+        (found,) = json.loads(out)["instances"]
+        assert (found["retired"], found["silent_ms"], found["keys"]) == (True, None, 2)
+        _, out, _ = await route(runtime.settings, "show", "l")
+        assert "heartbeat" not in out
+        sample = await RoutingSampler(runtime).sample(set(), 0)
+        assert (sample.facts["silent"], sample.facts["retired"], sample.notices) == (0, 1, [])
+
+
 async def test_operators_remove_instances_prune_and_use_dead_letters(redis_url: str) -> None:
     async with routing(redis_url) as (runtime, store):
         settings = runtime.settings
@@ -62,7 +79,7 @@ async def test_operators_remove_instances_prune_and_use_dead_letters(redis_url: 
         code, _, err = await route(settings, "instances", "remove", "a")
         assert (code, err.count("\n")) == (1, 1)
         assert "is live" in err
-        _, out, _ = await route(settings, "prune", "--idle-keys", "--json")
+        _, out, _ = await route(settings, "instances", "prune", "--idle-keys", "--json")
         assert json.loads(out) == {"instances": 0, "keys": 2}
         assert (await route(settings, "instances", "remove", "a", "--force"))[0] == 0
         _, out, _ = await route(settings, "instances", "list", "--json")
@@ -70,10 +87,31 @@ async def test_operators_remove_instances_prune_and_use_dead_letters(redis_url: 
         _, out, err = await route(settings, "dead", "list", "--limit", "1")
         assert out.splitlines()[1].split()[0] == "m1"
         assert "--after" in err
-        _, out, _ = await route(settings, "dead", "show", "m2")
+        _, out, _ = await route(settings, "dead", "show", "m2", "--json")
         assert json.loads(out)["reason"] == "late"
         _, out, _ = await route(settings, "dead", "retry", "m1", "--json")
-        assert json.loads(out) == {"kept": 1}
+        assert json.loads(out) == {"letters": {"m1": "retried"}}
+        code, out, err = await route(settings, "dead", "retry", "m1")
+        assert (code, out) == (1, "m1 dead_letter_unknown\n")
+        assert "there is no dead letter 'm1'" in err
         assert (await route(settings, "dead", "drop"))[0] != 0, "nothing was named"
-        _, out, _ = await route(settings, "dead", "drop", "--reason", "la", "--json")
+        _, out, _ = await route(settings, "dead", "drop", "--reason", "at", "--json")
         assert json.loads(out) == {"dropped": 1}
+
+
+async def test_dead_deliveries_have_their_own_commands(redis_url: str) -> None:
+    async with routing(redis_url) as (runtime, _):
+        settings = runtime.settings
+        await add(runtime, "inbound", "m1")
+        await add(runtime, "outbound", "m2", "m3", reason="answered 500")
+        _, out, _ = await route(settings, "dead-deliveries", "list", "--reason", "500")
+        assert [line.split()[0] for line in out.splitlines()] == ["id", "m2", "m3"]
+        code, out, _ = await route(settings, "dead-deliveries", "show", "m2")
+        assert (code, "answered 500" in out, "message:" in out) == (0, True, True)
+        assert (await route(settings, "dead-deliveries", "show", "m1"))[0] == 1
+        _, out, _ = await route(settings, "dead-deliveries", "drop", "m3", "--json")
+        assert json.loads(out) == {"letters": {"m3": "dropped"}}
+        _, out, _ = await route(settings, "dead-deliveries", "retry", "--all", "--json")
+        assert json.loads(out) == {"retried": 1, "unusable": 0}
+        _, out, _ = await route(settings, "dead", "list", "--json")
+        assert [each["id"] for each in json.loads(out)["letters"]] == ["m1"]

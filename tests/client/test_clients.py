@@ -18,6 +18,8 @@ from angarium.settings import Settings
 from tests.client.app import app as functions
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_settings
+from tests.transactions.harness import harness
+from tests.transactions.test_dead_letters import die
 
 PATIENCE_S = 60.0
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -61,9 +63,8 @@ async def test_a_worker_starts_a_transaction_whose_synchronous_step_replies_in_o
                 ended = await client.transactions.wait(result["transaction"], PATIENCE_S)
                 found = await client.transactions.by_external_id(result["message_id"])
                 assert found.id == ended.id
-                output = bytes(ended.output).decode()
-                assert '"status":"accepted","repeat":"duplicate"' in output
-                assert f'"trace":"{TRACE[:35]}' in output
+                assert (ended.output["status"], ended.output["repeat"]) == ("accepted", "duplicate")
+                assert ended.output["trace"].startswith(TRACE[:35])
                 shown = await client.conversations.show("anna")
                 assert shown.replies_total == 1
         finally:
@@ -85,7 +86,28 @@ async def test_a_message_that_is_handled_twice_starts_one_transaction(
         (id,) = ids
         # The trace follows from the message's id.
         found = await client.transactions.status(id)
-        assert message_id.decode().replace("-", "") in bytes(found.metadata).decode()
+        assert message_id.decode().replace("-", "") in found.metadata["traceparent"]
+
+
+async def test_dead_transactions_are_listed_rerun_and_dropped(
+    redis_url: str, no_settings: object
+) -> None:
+    async with harness(redis_url) as here:
+        settings = here.runtime.settings
+        assert isinstance(settings, Settings)
+        async with Client(settings) as client:
+            one, two = await die(here, "ValueError", "ValueError", owner="ann")
+            await die(here, "KeyError")
+            page = await client.transactions.dead_letters(1, reason="alue", owner="ann")
+            rest = await client.transactions.dead_letters(9, page.next, reason="alue", owner="ann")
+            assert [each.id for each in (*page.letters, *rest.letters)] == [two, one]
+            assert (
+                await client.transactions.dead_letters(reason="alue", owner="bob")
+            ).letters == []
+            assert await client.transactions.rerun(one, {"n": 2}) == "queued"
+            assert await client.transactions.drop(two) == "dropped"
+            (left,) = (await client.transactions.dead_letters()).letters
+            assert (left.reason, left.step, left.owner) == ("KeyError", 1, "default")
 
 
 def test_a_script_without_a_loop_uses_every_module(

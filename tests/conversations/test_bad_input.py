@@ -96,7 +96,7 @@ async def test_an_ack_that_comes_twice_is_unknown_the_second_time(any_redis_url:
         with pytest.raises(AckUnknown):
             await bridge.acknowledge("ack-a1")
         await client.wait(2)
-        assert bridge.acknowledged == 1
+        assert bridge.manager.acknowledged == 1
         assert client.sent == ["a1", "a2"]
 
 
@@ -104,7 +104,7 @@ async def test_a_reply_to_no_request_or_a_repeated_reply_blocks_no_other(
     any_redis_url: str,
 ) -> None:
     client = Client()
-    quick = {"message_ttl": 200}
+    quick = {**QUICK, "message_ttl": 200}
     async with instance(any_redis_url, client.app, conversations=quick) as bridge:
         with pytest.raises(RequestUnknown):
             await bridge.reply("c", "never", "n1", task())
@@ -126,6 +126,7 @@ async def test_a_reply_to_no_request_or_a_repeated_reply_blocks_no_other(
         assert client.sent == ["a1", "a2"]
 
 
+@pytest.mark.limit("conversation_queue_bytes_max")
 async def test_a_memory_queue_full_of_large_replies_takes_no_more_until_some_are_sent(
     redis_url: str,
 ) -> None:
@@ -161,7 +162,8 @@ async def test_a_memory_queue_full_of_large_replies_takes_no_more_until_some_are
 
 async def test_a_reply_larger_than_the_memory_limit_is_still_sent(redis_url: str) -> None:
     client, small = Client(), {"conversation_queue_bytes_max": 1}
-    async with instance(redis_url, client.app, conversations=QUICK, limits=small) as bridge:
+    quick = {**QUICK, "sent_message_ttl": 200}
+    async with instance(redis_url, client.app, conversations=quick, limits=small) as bridge:
         await bridge.request("c", "A", "whatsapp")
         for number in range(5):
             await bridge.reply("c", "A", f"a{number}", task("p" * 1_000))

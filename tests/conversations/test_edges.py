@@ -287,7 +287,7 @@ async def test_a_reply_that_cannot_be_read_does_not_block_the_others(redis_url: 
         await it.runtime.redis.call("HSET", name, "requestTimestamp", "1.5e300")
         taken = await it.manager.get_awaited_messages(10)
         assert [each.info.response_id for each in taken] == ["B"]
-        assert ("cancelled", "A") in await it.events()
+        assert ("dead", "A") in await it.events()
 
 
 class Rude(BaseException):
@@ -421,6 +421,7 @@ async def printed(conversation_id: str) -> str:
     return output.getvalue()
 
 
+@pytest.mark.limit("conversation_requests_max")
 async def test_a_full_conversation_takes_requests_again_when_old_ones_have_expired(
     redis_url: str,
 ) -> None:

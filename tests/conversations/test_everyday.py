@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from angarium.conversations import keys
-from angarium.conversations.compat import MessageSyncManager, SyncMessageOptions
-from angarium.conversations.model import OutgoingReply, TaskItem
+from angarium.conversations.model import OutgoingReply
 from angarium.runtime.application import Angarium
 from angarium.runtime.retry_policy import DoNotRetry
 from tests.conversations.harness import DEADLINE_S, harness, instance, task
@@ -127,54 +125,6 @@ async def test_a_sender_declares_how_often_and_for_which_errors_it_is_tried_agai
         await role.reply("c", "A", "a1", task(1))
         await eventually(lambda: role.cancelled == 1, DEADLINE_S)
         assert calls == list(range(tries))
-
-
-async def test_f24_a_manager_used_alone_leaves_nothing_behind(redis_url: str) -> None:
-    async with harness(redis_url) as it:
-        manager = MessageSyncManager(it.runtime)
-        for number in range(50):
-            await manager.create_conversation_register("web", "c", f"r{number}")
-            await manager.mark_pending_conversation_register(
-                "", "c", f"r{number}", TaskItem(), "", f"s{number}"
-            )
-            found = await manager.can_send_conversation_message("c", f"r{number}")
-            assert found.status == "send"
-            await manager.mark_sent_conversation_register("c", f"r{number}", "", f"s{number}", "x")
-            await manager.delete_conversation_message(SyncMessageOptions(async_response_id="x"))
-        name = it.runtime.keyspace.name
-        gone = [name(keys.PENDING_MESSAGES), name(keys.OPEN_REQUESTS)]
-        gone += [
-            name(keys.CONVERSATION_REQUESTS, 0, "c"),
-            name(keys.CONVERSATION_RESPONSES, 0, "c"),
-        ]
-        assert await it.runtime.redis.call("EXISTS", *gone) == 0
-        order = name(keys.CONVERSATION_ORDER, 0, "c")
-        assert await it.runtime.redis.call("HKEYS", order) == [b"n"]
-
-
-async def test_the_time_that_a_caller_allows_in_the_queue_is_kept(redis_url: str) -> None:
-    app = Angarium()
-
-    @app.reply_sender()
-    async def send(reply: OutgoingReply) -> None: ...
-
-    async with instance(redis_url, app) as role:
-        await role.request("c", "earlier", "web")  # blocks the reply behind it
-        await role.request("c", "A", "web")
-        await role.reply("c", "A", "a1", TaskItem(time_in_queue=50))
-        await eventually(lambda: role.awaited >= 1, DEADLINE_S)
-
-
-async def test_f27_the_dates_of_a_message_and_projections_that_exclude(redis_url: str) -> None:
-    async with harness(redis_url) as it:
-        await it.request("A")
-        await it.reply("A", "a1")
-        read = it.manager.get_conversation_message
-        found = await read(SyncMessageOptions("a1"))
-        assert found["expiresAt"].timestamp() == found["expiresAtTS"]
-        assert found["awaitedToDate"].timestamp() == found["awaitedToDateTS"]
-        without = await read(SyncMessageOptions("a1"), {"status": 0, "origin": 0})
-        assert without == {k: v for k, v in found.items() if k not in ("status", "origin")}
 
 
 async def test_the_first_reply_is_named_while_an_earlier_request_is_waited_for(

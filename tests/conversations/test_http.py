@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from angarium.conversations.compat import MessageSyncManager
 from angarium.conversations.http import http_api
+from angarium.conversations.model import MinMessageInfo
 from angarium.runtime.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
@@ -32,18 +34,19 @@ class ApiClient:
             answer = await response.json(content_type=None)
             return response.status, answer.get("code") or answer["status"]
 
-    async def answer(self, path: str, body: object) -> Any:
-        async with self._session.post(f"{self.url}/{path}", json=body) as response:
-            return await response.json(content_type=None)
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """The status, and the answer; None without a body."""
+        async with self._session.request(method, f"{self.url}/{path}", json=body) as response:
+            text = await response.text()
+            return response.status, json.loads(text) if text else None
 
     async def get(self, path: str) -> tuple[int, Any]:
-        async with self._session.get(f"{self.url}/{path}") as response:
-            return response.status, await response.json(content_type=None)
+        return await self.ask("GET", path)
 
 
 @asynccontextmanager
-async def running_api(redis_url: str) -> AsyncIterator[tuple[ApiClient, Runtime]]:
-    async with sample_runtime(redis_url, http={"port": 0}) as runtime:
+async def running_api(redis_url: str, **overrides: Any) -> AsyncIterator[tuple[ApiClient, Runtime]]:
+    async with sample_runtime(redis_url, http={"port": 0}, **overrides) as runtime:
         api = Api(runtime, [http_api(runtime, Angarium())])
         await api.start()
         try:
@@ -58,9 +61,8 @@ def opening(request_id: str = "A", conversation_id: str = "c") -> dict[str, Any]
 
 
 def answering(response_id: str, request_id: str = "A", **more: Any) -> dict[str, Any]:
-    return {
-        "conversation_id": "c", "request_id": request_id, "response_id": response_id, **more,
-    }  # fmt: skip
+    body = {"conversation_id": "c", "request_id": request_id, "response_id": response_id}
+    return {**body, **more}
 
 
 async def test_a_reply_carries_its_address_to_its_sender(redis_url: str) -> None:
@@ -72,14 +74,6 @@ async def test_a_reply_carries_its_address_to_its_sender(redis_url: str) -> None
         assert taken.reply.task_item.message_options.address == address
 
 
-async def test_f35_the_refusal_of_a_request_id_says_why(redis_url: str) -> None:
-    async with running_api(redis_url) as (api, _):
-        await api.post("requests", opening("A", "c"))
-        assert await api.post("requests", opening("A", "d")) == (409, "request_taken")
-        refused = await api.answer("requests", opening("A", "d"))
-        assert "belongs to one conversation" in refused["detail"]
-
-
 async def test_dead_replies_are_listed_shown_retried_and_dropped(redis_url: str) -> None:
     async with running_api(redis_url) as (api, runtime):
         await api.post("requests", opening())
@@ -89,20 +83,76 @@ async def test_dead_replies_are_listed_shown_retried_and_dropped(redis_url: str)
         (first, _) = await manager.get_awaited_messages(2)
         assert await manager.cancel_group(first.info, "403", dead=True) == 2
         status, page = await api.get("replies/dead?limit=1")
-        assert (status, len(page["replies"])) == (200, 1)
+        assert (status, len(page["letters"])) == (200, 1)
         _, rest = await api.get(f"replies/dead?after={page['next']}")
-        assert {each["why"] for each in page["replies"] + rest["replies"]} == {"403"}
-        one = {"conversation_id": "c", "response_id": "a1"}
-        shown = await api.answer("replies/dead/show", one)
+        found = page["letters"] + rest["letters"]
+        assert {each["reason"] for each in found} == {"403"}
+        assert {each["id"] for each in found} == {"a1", "a2"}
+        assert {each["task"] for each in found} == {None}
+        status, shown = await api.get("replies/dead/a1")
+        assert (status, shown["conversation_id"], shown["request_id"]) == (200, "c", "A")
         assert shown["task"]["messageOptions"]["payload"] == {"n": "a1"}
-        assert await api.post("replies/dead/retry", one) == (202, "accepted")
+        retried = (200, {"id": "a1", "status": "retried"})
+        assert await api.ask("POST", "replies/dead/a1/retry") == retried
         assert (await api.get("c"))[1]["replies_total"] == 1
-        assert await api.post("replies/dead/retry", one) == (404, "reply_unknown")
-        other = {"conversation_id": "c", "response_id": "a2"}
-        assert await api.post("replies/dead/drop", other) == (200, "dropped")
-        assert (await api.get("replies/dead"))[1] == {"replies": [], "next": None}
-        assert (await api.get("replies/dead?after=x"))[0] == 400
+        for method, path in (("POST", "a1/retry"), ("DELETE", "a1"), ("GET", "a1")):
+            status, problem = await api.ask(method, f"replies/dead/{path}")
+            assert (status, problem["code"]) == (404, "dead_letter_unknown")
+        assert await api.ask("DELETE", "replies/dead/a2") == (204, None)
+        assert (await api.get("replies/dead"))[1] == {"letters": [], "next": None}
         assert (await api.get("replies/dead?limit=0"))[0] == 400
+
+
+@pytest.mark.parametrize("cursor", ["x", "", "0:1", "0:1:", "0:x:YQ==", "9:1:YQ==", "0:1:Y"])
+async def test_a_cursor_that_no_list_returned_is_refused(redis_url: str, cursor: str) -> None:
+    async with running_api(redis_url) as (api, _):
+        status, problem = await api.get(f"replies/dead?after={cursor}")
+        assert (status, problem["code"]) == (400, "input_invalid")
+
+
+async def test_dead_replies_of_one_reason_are_listed_retried_and_dropped_together(
+    any_redis_url: str,
+) -> None:
+    async with running_api(any_redis_url) as (api, runtime):
+        reasons = {"c": "503 busy", "d": "403 no", "e": "503 busy", "f": "503 away"}
+        for id, why in reasons.items():
+            await api.post("requests", opening(f"r{id}", id))
+            await api.post("replies", answering(f"a{id}", f"r{id}", conversation_id=id))
+            info = MinMessageInfo(f"r{id}", f"a{id}", id)
+            assert await MessageSyncManager(runtime).cancel_group(info, why, dead=True) == 1
+
+        async def dead(query: str = "") -> set[str]:
+            page = (await api.get(f"replies/dead{query}"))[1]
+            return {each["id"] for each in page["letters"]}
+
+        assert await dead("?reason=503") == {"ac", "ae", "af"}
+        retried = await api.ask("POST", "replies/dead/retry?reason=3%20busy")
+        assert retried == (200, {"retried": 2, "unusable": 0})
+        assert await dead() == {"ad", "af"}
+        assert [(await api.get(id))[1]["replies_total"] for id in "cdef"] == [1, 0, 1, 0]
+        assert await api.ask("DELETE", "replies/dead?reason=503") == (200, {"dropped": 1})
+        assert await dead() == {"ad"}
+        assert await api.ask("DELETE", "replies/dead") == (200, {"dropped": 1})
+        assert await dead() == set()
+
+
+async def test_an_id_of_dead_replies_in_two_conversations_is_refused(redis_url: str) -> None:
+    async with running_api(redis_url, partitions=4) as (api, runtime):
+        partition_of = runtime.keyspace.partition_of
+        other = next(f"c{n}" for n in range(100) if partition_of(f"c{n}") != partition_of("c"))
+        for id in ("c", other):
+            await api.post("requests", opening(f"r{id}", id))
+            await api.post("replies", answering("same/id", f"r{id}", conversation_id=id))
+            info = MinMessageInfo(f"r{id}", "same/id", id)
+            assert await MessageSyncManager(runtime).cancel_group(info, f"no {id}", dead=True) == 1
+        for method, path in (("GET", ""), ("POST", "/retry"), ("DELETE", "")):
+            status, problem = await api.ask(method, f"replies/dead/same%2Fid{path}")
+            assert (status, problem["code"]) == (409, "conflict")
+            assert "'c'" in problem["detail"]
+            assert f"'{other}'" in problem["detail"]
+        dropped = await api.ask("DELETE", f"replies/dead?reason=no%20{other}")
+        assert dropped == (200, {"dropped": 1})
+        assert (await api.get("replies/dead/same%2Fid"))[1]["conversation_id"] == "c"
 
 
 async def test_every_refusal_has_its_code(redis_url: str) -> None:
@@ -157,4 +207,4 @@ def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 8
+        assert len(names) == 10

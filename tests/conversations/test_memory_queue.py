@@ -10,13 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from angarium.conversations.errors import RetriesEnded
-from angarium.conversations.memory_queue import (
-    MemoryQueue,
-    MemoryQueueLimits,
-    QueuedTask,
-    TaskVerdict,
-    Validation,
-)
+from angarium.conversations.memory_queue import MemoryQueue, MemoryQueueLimits
+from angarium.conversations.queued_task import QueuedTask, TaskVerdict, Validation
 from tests.conversations.harness import DEADLINE_S
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually

@@ -97,6 +97,7 @@ async def test_the_command_lists_retries_and_drops_dead_replies(redis_url: str) 
         **environment(redis_url),
         "ANGARIUM_ALLOW_PRIVATE_ADDRESSES": "true",
         "ANGARIUM_CONVERSATIONS__MESSAGE_TTL": "600000",
+        "ANGARIUM_CONVERSATIONS__AWAITED_FIRST_TURN": "500",
     }
 
     def command(*words: str) -> list[str]:
@@ -111,16 +112,17 @@ async def test_the_command_lists_retries_and_drops_dead_replies(redis_url: str) 
         env["ANGARIUM_ALLOW_PRIVATE_ADDRESSES"] = "false"
 
         async def dead() -> bool:
-            return bool(json.loads(command("dead", "--json")[-1]))
+            return bool(json.loads(command("dead", "list", "--json")[-1])["letters"])
 
         async with RoleProcess(["serve", "conversations"], env):
             await eventually(dead, 60.0)
-        assert "a1" in "\n".join(command("dead"))
-        assert command("retry", "c", "a1")[-1] == "accepted"
-        assert json.loads(command("dead", "--json")[-1]) == []
+        assert "a1" in "\n".join(command("dead", "list"))
+        assert command("dead", "retry", "a1")[-1] == "a1 retried"
+        nothing: dict[str, Any] = {"letters": [], "next": None}
+        assert json.loads(command("dead", "list", "--json")[-1]) == nothing
         async with RoleProcess(["serve", "conversations"], env):
             await eventually(dead, 60.0)
-        assert command("drop", "c", "a1")[-1] == "dropped"
+        assert command("dead", "drop", "a1")[-1] == "a1 dropped"
 
 
 async def test_the_command_shows_why_each_reply_waits(redis_url: str) -> None:

@@ -10,14 +10,20 @@ from angarium.conversations import keys
 from angarium.conversations.errors import (
     IdRefused,
     ReplyTaken,
-    ReplyUnknown,
     RequestTaken,
     RequestUnknown,
     WrongConversation,
 )
 from angarium.conversations.model import CanSend
 from angarium.conversations.script_values import CancelOptions, NewReply
-from angarium.conversations.transitions import EXPIRE_REQUESTS, ExpireItem
+from angarium.conversations.transitions import (
+    DROP_DEAD,
+    EXPIRE_REQUESTS,
+    DropRepliesArgs,
+    DropReplyItem,
+    ExpireItem,
+)
+from angarium.runtime.dead_letters import DeadLetterUnknown
 from angarium.runtime.errors import Overloaded
 from tests.conversations.harness import harness, harnesses, info
 from tests.kit.server import ServerProcess
@@ -400,7 +406,7 @@ async def test_a_reply_is_postponed_and_retired(redis_url: str) -> None:
         assert await it.store.postpone(sent, 1_000, 0) == "sent"
 
 
-async def test_f23_only_its_holder_changes_the_end_of_a_hold(any_redis_url: str) -> None:
+async def test_only_its_holder_changes_the_end_of_a_hold(any_redis_url: str) -> None:
     """Postponing a held reply made it due at once, and a second process sent it too."""
     async with harnesses(any_redis_url, None, None) as (it, other):
         await it.request("A")
@@ -559,28 +565,36 @@ async def test_a_reply_that_failed_for_good_is_kept_retried_and_dropped(
         reply = await it.reply("A", "a2")
         assert await it.manager.cancel_group(reply, "403", dead=True) == 2
         dead = it.manager.dead
-        page = await dead.page(most=1)
+        page = await dead.page(1)
         assert page.next is not None
-        others = await dead.page(page.next, most=5)
-        found = [*page.replies, *others.replies]
-        assert {each.response_id for each in found} == {"a1", "a2"}
-        assert {each.why for each in found} == {"403"}
-        shown = await dead.show("c", "a1")
+        others = await dead.page(5, page.next)
+        found = [*page.letters, *others.letters]
+        assert {each.id for each in found} == {"a1", "a2"}
+        assert {each.reason for each in found} == {"403"}
+        shown = await dead.find("a1")
         assert (shown.request_id, shown.origin, shown.task) == ("A", "whatsapp", {})
-        assert await dead.retry("c", "a1") == "accepted"
+        await dead.retry("a1")
         stored = await it.runtime.redis.call(
             "HGET", it.runtime.keyspace.name(
                 keys.CONVERSATION_RESPONSE, it.store.partition_of("c"), "a1"), "sender",
             key=it.runtime.keyspace.name(keys.CONVERSATION_ORDER, it.store.partition_of("c"), "c"),
         )  # fmt: skip
         assert stored == FAX.encode()
-        assert await dead.drop("c", "a2") == "dropped"
-        assert await dead._drop(reply) == "gone"
-        with pytest.raises(ReplyUnknown):
-            await dead.show("c", "a1")
+        other = DropReplyItem("a2", reply.key(), (await dead.find("a2")).at_ms)
+        partition, args = it.store.partition_of("c"), DropRepliesArgs(retried=False)
+        for died_at_ms, status in ((other.died_at_ms - 1, "gone"), (other.died_at_ms, "dropped")):
+            item = other._replace(died_at_ms=died_at_ms)
+            assert await it.runtime.call(DROP_DEAD, partition, args, [item]) == [status]
+        assert await it.runtime.call(DROP_DEAD, partition, args, [other]) == ["gone"]
+        events = [each for each in await it.events() if each[0] in ("dead", "discarded")]
+        assert sorted(events) == [("dead", "a1"), ("dead", "a2"), ("discarded", "a2")]
+        for id in ("a1", "a2"):
+            with pytest.raises(DeadLetterUnknown):
+                await dead.find(id)
         assert await dead.count() == 0
 
 
+@pytest.mark.limit("conversation_dead_replies_max")
 async def test_dead_replies_are_limited_in_number(redis_url: str) -> None:
     async with harness(redis_url, limits={"conversation_dead_replies_max": 3}) as it:
         for number in range(5):
@@ -589,7 +603,9 @@ async def test_dead_replies_are_limited_in_number(redis_url: str) -> None:
             assert await it.manager.cancel_group(reply, "no", dead=True) == 1
             it.clock.jump(1)
         page = await it.manager.dead.page()
-        assert [each.response_id for each in page.replies] == ["a2", "a3", "a4"]
+        assert [each.id for each in page.letters] == ["a2", "a3", "a4"]
+        with pytest.raises(DeadLetterUnknown):
+            await it.manager.dead.find("a1")
 
 
 async def test_a_group_that_grew_since_it_was_listed_is_listed_again(redis_url: str) -> None:

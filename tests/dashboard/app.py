@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from angarium import Angarium
-from angarium.conversations.errors import Recoverable
+from angarium import Angarium, DoNotRetry
+from angarium.conversations.errors import Fatal, Recoverable
 from angarium.conversations.model import OutgoingReply
 from angarium.routing.errors import ItemInvalid
 from angarium.routing.items import InboundMessage
 from angarium.transactions import Outcome, Step
 
 app = Angarium()
+# Ids of what was refused once; the second time it is handled.
+refused: set[str] = set()
 
 
 @app.worker()
@@ -26,6 +28,8 @@ async def work(message: dict[str, Any]) -> dict[str, Any]:
 @app.step("charge-card")
 async def charge_card(step: Step) -> Outcome:
     await step.report_progress({"stage": "charged"})
+    if step.data.get("broken"):
+        raise DoNotRetry("the terminal is broken")
     if step.data.get("refused"):
         return step.failed("the card was refused")
     return step.succeeded(step.data)
@@ -46,14 +50,14 @@ async def ship(step: Step) -> Outcome:
 
 @app.reply_sender("chat")
 async def chat(reply: OutgoingReply) -> str | None:
-    """A payload may ask for an acknowledgement by an id, or for a failure."""
+    """A payload may ask for an acknowledgement by an id, for a failure, or for one for good."""
     payload = reply.payload or {}
+    if payload.get("refused") and reply.response_id not in refused:
+        refused.add(reply.response_id)
+        raise Fatal(payload["refused"])
     if payload.get("fail"):
         raise Recoverable("the client is not connected")
     return payload.get("ack")
-
-
-refused: set[str] = set()
 
 
 @app.inbox()

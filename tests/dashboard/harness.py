@@ -155,8 +155,8 @@ async def add_sample_data(system: RunningSystem) -> SampleData:
 
         async def settled() -> bool:
             letters = (await api.get("/v1/dispatch/dead"))["letters"]
-            given_up = (await api.get("/v1/routing/dead"))["letters"]
-            not_handled = (await api.get("/v1/routing/dead-inbound"))["letters"]
+            given_up = (await api.get("/v1/routing/dead-deliveries"))["letters"]
+            not_handled = (await api.get("/v1/routing/dead"))["letters"]
             ended = await api.get(f"/v1/transactions/{ids['ended']}")
             hook = await api.get(f"/v1/transactions/{ids['with_webhook']}")
             asleep = await api.get(f"/v1/transactions/{ids['sleeping']}")

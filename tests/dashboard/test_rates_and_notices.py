@@ -11,6 +11,7 @@ from angarium.routing.overview import routing_notices
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.page_cursor import cursor_numbers, page_cursor
 from angarium.runtime.process_report import ProcessReport
+from angarium.server.dashboard.overview import _lake_notices
 from angarium.server.dashboard.rates import Rates
 from angarium.transactions.overview import transactions_notices
 from angarium.transactions.queries import AwaitedStep
@@ -57,9 +58,9 @@ def test_the_journals_rate_follows_its_count_also_after_a_reset() -> None:
     assert rates.update([], 20, 5_000)["journal.events"] == 10
 
 
-DISPATCH_FACTS = {"without_leader": 0, "consumers": 1, "dead": 0}
+DISPATCH_FACTS = {"without_leader": 0, "consumers": 1, "dead": 0, "lost": 0}
 ROUTING_FACTS = {"unowned": 0, "silent": 0, "dead_outbound": 0, "dead_inbound": 0}
-TRANSACTION_FACTS = {"queued": 0, "webhooks": 0, "dead": 0, "silent_nodes": 0}
+TRANSACTION_FACTS = {"queued": 0, "webhooks": 0, "dead": 0, "failed": 0, "silent_nodes": 0}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ TRANSACTION_FACTS = {"queued": 0, "webhooks": 0, "dead": 0, "silent_nodes": 0}
         ({"without_leader": 1}, 2, "trouble", "1 partition without a leader"),
         ({"consumers": 0}, 2, "trouble", "2 messages and no worker"),
         ({"dead": 3}, 0, "warning", "3 dead letters"),
+        ({"lost": 2}, 0, "warning", "2 published messages lost"),
     ],
 )
 def test_a_problem_in_dispatch_is_a_notice(
@@ -105,7 +107,7 @@ def test_a_step_without_a_node_for_five_seconds_is_trouble() -> None:
 
 
 def test_work_without_a_process_is_trouble() -> None:
-    facts = {"queued": 1, "webhooks": 2, "dead": 3, "silent_nodes": 1}
+    facts = {"queued": 1, "webhooks": 2, "dead": 3, "failed": 3, "silent_nodes": 1}
     found = [*transactions_notices(facts, (), set())]
     assert [each.level for each in found] == ["trouble", "trouble", "warning", "warning"]
     dead, silent = transactions_notices(facts, (), {"node", "webhooks"})
@@ -115,6 +117,26 @@ def test_work_without_a_process_is_trouble() -> None:
     assert not [*conversations_notices(2, 0, (), {"conversations"})]
     (letter,) = conversations_notices(0, 2, (), {"conversations"})
     assert letter.text == "2 replies not sent: dead letters"
+
+
+def test_failed_transactions_are_a_notice_with_a_link_to_them() -> None:
+    facts = {**TRANSACTION_FACTS, "dead": 1, "failed": 3}
+    _, failed = transactions_notices(facts, (), {"node"})
+    assert (failed.text, failed.page) == (
+        "2 transactions failed lately",
+        "transactions?status=failed",
+    )
+    (many,) = transactions_notices({**TRANSACTION_FACTS, "failed": 100}, (), {"node"})
+    assert many.text.startswith("at least 100 transactions")
+
+
+def test_a_lake_that_stopped_is_trouble_with_its_reason() -> None:
+    stopped = {"state": "failed", "reason": "Java is missing"}
+    reports = [ProcessReport("lake", "a", "host", 1, {**stopped}, 1_000)]
+    (notice,) = _lake_notices(reports)
+    assert (notice.module, notice.level) == ("lake", "trouble")
+    assert notice.text.endswith("Java is missing")
+    assert not [*_lake_notices([ProcessReport("lake", "a", "host", 1, {"state": "running"}, 1)])]
 
 
 def test_only_page_cursors_of_this_form_are_accepted() -> None:

@@ -24,8 +24,8 @@ CALLER = "b7ad6b7169203331"
 APP = "angarium.demo.app:app"
 # The spans of one message, each with the name of its parent.
 PARENTS = {
-    "api enqueueMessages": "the caller",
-    "dispatch accept": "api enqueueMessages",
+    "api enqueue_messages": "the caller",
+    "dispatch accept": "api enqueue_messages",
     "dispatch send": "dispatch accept",
     "dispatch work": "dispatch accept",
     "conversations request": "dispatch work",

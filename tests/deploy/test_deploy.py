@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from angarium.redis.embedded.supervisor import COMPACT
 from angarium.server.app import ROLES
 from angarium.settings import load
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
+from tests.kit.server import ServerProcess
 
 DEPLOY = ROOT / "deploy"
 # A variable without which compose does not start.
@@ -120,6 +123,29 @@ def test_containers_run_without_privileges(
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def valkey_settings(where: str) -> dict[str, str]:
+    """What the command line of the server sets."""
+    if where == "compose":
+        (text,) = documents(DEPLOY / "compose.yaml")[0]["services"]["valkey-1"]["command"]
+    else:
+        ((_, _, container),) = [each for each in containers() if each[0] == "valkey"]
+        (text,) = container["args"]
+    line = text[text.index("exec valkey-server") :].replace("\\\n", " ")
+    words = shlex.split(line)[3:]
+    return dict(zip((each.removeprefix("--") for each in words[::2]), words[1::2], strict=True))
+
+
+@pytest.mark.parametrize("where", ["compose", "kubernetes"])
+def test_the_servers_are_as_compact_as_the_embedded_one(where: str, tmp_path: Path) -> None:
+    found = valkey_settings(where)
+    assert COMPACT.items() <= found.items()
+    allowed = {name: found[name] for name in found if not name.startswith("cluster")}
+    with ServerProcess(config=allowed | {"dir": str(tmp_path)}) as server:
+        for name, value in allowed.items():
+            if name != "dir":
+                assert server.client().config_get(name) == {name: value}
 
 
 def test_network_policies_let_clients_reach_the_public_roles_only() -> None:

@@ -35,7 +35,7 @@ from angarium.redis.connection import Argument
 from angarium.runtime.application import Angarium
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
 from angarium.settings import Settings
@@ -83,7 +83,7 @@ class StoreHarness:
         term: int | None = None,
         sent: int | None = None,
     ) -> int | None:
-        return await self.store.accept(
+        accepted = await self.store.accept(
             self.partition,
             self.term if term is None else term,
             self.epoch,
@@ -91,6 +91,7 @@ class StoreHarness:
             b"".join(digest(payload) for _, payload in messages),
             len(messages) if sent is None else sent,
         )
+        return None if accepted is None else accepted.accepted
 
     async def accepted(self, *payloads: bytes, sent: int | None = None) -> list[bytes]:
         """Accept new messages; their ids."""
@@ -112,7 +113,7 @@ class StoreHarness:
     ) -> list[bool]:
         """Complete all messages in one call of the script."""
         args = CompleteArgs(consumer, self.settings.stream_entries_max or 0)
-        items = [ResultItem(*each) for each in results]
+        items = [ResultItem(id, [_as_bytes(each) for each in fields]) for id, fields in results]
         replies = await self.runtime.call(COMPLETE, self.partition, args, items)
         return [reply == "completed" for reply in replies]
 
@@ -169,7 +170,7 @@ class StoreHarness:
     async def accept_inbox(self, count: int = 10, sent: int = 10) -> list[DispatchedMessage]:
         accepted = await self.store.accept_inbox(self.partition, self.term, count, sent)
         assert accepted is not None
-        return accepted
+        return [(each.message_id, each.payload) for each in accepted.messages]
 
     async def state(self) -> StoredState:
         names = [
@@ -345,3 +346,7 @@ async def dispatch_services(
     settings = sample_settings(redis_url, dispatch=given, **overrides)
     async with Runtime.open(settings) as runtime, AsyncExitStack() as stack:
         yield DispatchServices(settings, runtime, stack)
+
+
+def _as_bytes(value: Argument) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()

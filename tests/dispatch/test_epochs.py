@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -273,6 +274,7 @@ def test_digests_are_counted_over_all_batches() -> None:
     messages_max=st.integers(1, 20),
     bytes_max=st.integers(1, 60),
 )
+@pytest.mark.limit("ring_messages_max", "ring_bytes_max")
 def test_the_ring_keeps_its_limits_and_counts_dropped_messages(
     adds: list[list[bytes] | int | None], messages_max: int, bytes_max: int
 ) -> None:

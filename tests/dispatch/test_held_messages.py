@@ -70,3 +70,11 @@ def test_what_arrives_again_is_renewed_in_its_turn() -> None:
     held.add(b"2-0", sender, 5.0)
     held.add(M, sender, 9.0)
     assert held.to_renew(6.0, 10.0, []) == {sender: [b"2-0"]}
+
+
+def test_a_lost_message_whose_run_has_failed_runs_again_when_it_comes_back() -> None:
+    held, sender = HeldMessages(), connection()
+    held.add(M, sender, 0.0)
+    assert held.lose([M]) == 1
+    held.begin_failure(M, object())
+    assert held.add(M, sender, 1.0), "or it would be renewed for ever and never run"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from angarium.dispatch import keys
 from angarium.dispatch.dead_letters import SHOWN_BYTES_MAX
 from angarium.dispatch.epochs import digest
 from angarium.dispatch.gauges import DispatchGauges
-from angarium.dispatch.http import LIST_MAX, http_api
+from angarium.dispatch.http import http_api
 from angarium.dispatch.message_ids import new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
 from angarium.runtime.application import Angarium
+from angarium.runtime.dead_letters import PAGE_MAX
 from angarium.runtime.errors import RedisUnavailable
 from angarium.runtime.lease import Lease
 from angarium.runtime.runtime import Runtime
@@ -90,7 +92,8 @@ class ApiHarness:
         assert await lease.acquire()
         (message_id,) = new_ids(1, partition, self.store.partitions)
         batch = [(message_id, payload)]
-        assert await self.store.accept(partition, lease.term, 1, batch, digest(payload), 1) == 1
+        accepted = await self.store.accept(partition, lease.term, 1, batch, digest(payload), 1)
+        assert accepted == (1, 0)
         harness = StoreHarness(self.runtime, self.store, partition, lease.term)
         assert await harness.reject(message_id, reason) == "dead"
         await lease.release()
@@ -137,6 +140,22 @@ async def test_a_list_of_messages_gets_replies_in_its_order(any_redis_url: str) 
             b"%d" % n for n in range(1_200)
         ]
         assert (await ours.post([])).body == []
+
+
+async def test_a_message_may_name_its_queue(any_redis_url: str) -> None:
+    async with api_harness(any_redis_url) as ours:
+        assert (await ours.post([{"payload": 1, "queue": "emails"}, {"payload": 2}])).status == 202
+        by_header = await ours.post({"payload": 3, "queue": "emails"}, {"Idempotency-Key": "k"})
+        assert by_header.status == 202
+        queues = []
+        for partition in range(ours.store.partitions):
+            name = ours.runtime.keyspace.name(keys.MESSAGES_INBOX, partition)
+            for _, fields in await ours.runtime.redis.call("XRANGE", name, "-", "+", key=name):
+                queues.append(dict(zip(fields[::2], fields[1::2], strict=True)).get(b"queue"))
+        assert Counter(queues) == {b"emails": 2, None: 1}
+        refused = await ours.post([{"payload": 4}, {"payload": 5, "queue": "two words"}])
+        assert (refused.status, refused.body["code"]) == (400, "input_invalid")
+        assert (await ours.ask("GET", "/v1/dispatch")).body["queues"] == []
 
 
 async def test_an_idempotency_key_adds_one_message_however_often_it_is_sent(
@@ -270,8 +289,8 @@ async def test_a_failed_pass_removes_the_gauges(
         raise RedisUnavailable("away")
 
     async with sample_runtime(redis_url) as runtime:
-        store = DispatchStore(runtime)
-        watch = DispatchGauges(runtime, store)
+        store = runtime.store(DispatchStore)
+        watch = DispatchGauges(runtime)
         assert await watch.run_once() == 0
         assert pending() == 0
         monkeypatch.setattr(store, "status", fail)
@@ -297,7 +316,7 @@ async def test_dead_letters_are_listed_page_by_page_over_all_partitions(any_redi
                 break
             assert len(page["letters"]) == 2
             path = f"{DEAD}?limit=2&after={page['next']}"
-        assert [each["message_id"] for each in found] == died
+        assert [each["id"] for each in found] == died
         assert [each["reasons"] for each in found] == [[f"reason {n}"] for n in range(5)]
         assert [each["payload"] for each in found] == ["0", "1", "2", "3", "4"]
         assert (await ours.ask("GET", DEAD)).body == {"letters": found, "next": None}
@@ -305,7 +324,7 @@ async def test_dead_letters_are_listed_page_by_page_over_all_partitions(any_redi
 
 async def test_an_invalid_page_request_is_refused(redis_url: str) -> None:
     queries = [
-        "limit=0", f"limit={LIST_MAX + 1}", "limit=x", "limit=", "limit=-1", "limit=0000000005009",
+        "limit=0", f"limit={PAGE_MAX + 1}", "limit=x", "limit=", "limit=-1", "limit=0000000005009",
         "after=", "after=x", "after=9:1-1", "after=0:1", "after=0:99999999999999999999-0",
         "after=0:1-1%0a",
     ]  # fmt: skip
@@ -344,7 +363,7 @@ async def test_a_dead_letter_is_retried_once(any_redis_url: str) -> None:
         answer = await ours.ask("POST", path)
         assert (answer.status, answer.body) == (
             200,
-            {"message_id": message_id, "status": "retried"},
+            {"id": message_id, "status": "retried"},
         )
         status = await ours.store.status(partition)
         assert (status.pending, status.dead) == (1, 0)
@@ -360,13 +379,32 @@ async def test_dead_letters_of_one_reason_are_listed_and_retried_together(
         alike = {await ours.die(b"1", "w1: TimeoutError: bank", each) for each in partitions}
         other = await ours.die(b"2", "w1: ValueError: no such customer")
         listed = (await ours.ask("GET", f"{DEAD}?reason=TimeoutError")).body["letters"]
-        assert {each["message_id"] for each in listed} == alike
-        answer = await ours.ask("POST", f"{DEAD}/retry", body=b'{"reason": "TimeoutError: bank"}')
+        assert {each["id"] for each in listed} == alike
+        refused = await ours.ask("POST", f"{DEAD}/retry", body=b'{"reason": "TimeoutError"}')
+        assert (refused.status, refused.body["code"]) == (400, "input_invalid")
+        answer = await ours.ask("POST", f"{DEAD}/retry?reason=TimeoutError:%20bank")
         assert (answer.status, answer.body) == (200, {"retried": len(alike), "unusable": 0})
         (left,) = (await ours.ask("GET", DEAD)).body["letters"]
-        assert left["message_id"] == other
+        assert left["id"] == other
+        answer = await ours.ask("DELETE", f"{DEAD}?reason=TimeoutError")
+        assert (answer.status, answer.body) == (200, {"dropped": 0})
         answer = await ours.ask("POST", f"{DEAD}/retry", body=b"{}")
         assert answer.body["retried"] == 1
+
+
+async def test_dead_letters_of_one_reason_are_dropped_together(any_redis_url: str) -> None:
+    async with api_harness(any_redis_url) as ours:
+        partitions = range(ours.store.partitions)
+        for each in partitions:
+            await ours.die(b"1", "w1: TimeoutError: bank", each)
+        other = await ours.die(b"2", "w1: ValueError: no such customer")
+        for method, path in (("DELETE", f"{DEAD}?reason="), ("POST", f"{DEAD}/retry?reason=")):
+            assert (await ours.ask(method, path)).status == 400
+        answer = await ours.ask("DELETE", f"{DEAD}?reason=TimeoutError")
+        assert (answer.status, answer.body) == (200, {"dropped": len(partitions)})
+        (left,) = (await ours.ask("GET", DEAD)).body["letters"]
+        assert left["id"] == other
+        assert (await ours.ask("DELETE", DEAD)).body == {"dropped": 1}
 
 
 async def test_a_reply_with_large_dead_letters_has_limited_size(redis_url: str) -> None:
@@ -375,7 +413,7 @@ async def test_a_reply_with_large_dead_letters_has_limited_size(redis_url: str) 
         ids = [await ours.die(b'"%s"' % (b"x" * 1_500), f"no {n}") for n in range(30)]
         assert len(await ours.store.dead_letters(0, 100)) < 10
         listed = (await ours.ask("GET", DEAD)).body["letters"]
-        assert [each["message_id"] for each in listed] == ids
+        assert [each["id"] for each in listed] == ids
 
 
 async def test_a_dead_letter_is_dropped_once(any_redis_url: str) -> None:
@@ -432,4 +470,4 @@ def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 7
+        assert len(names) == 11

@@ -149,7 +149,8 @@ async def accept_as_earlier_leader(leader: LeaderHarness, epoch: int, *payloads:
     assert await lease.acquire()
     messages = list(zip(new_ids(len(payloads)), payloads, strict=True))
     digests = b"".join(map(digest, payloads))
-    assert await leader.store.accept(0, lease.term, epoch, messages, digests, 0) == len(payloads)
+    accepted = await leader.store.accept(0, lease.term, epoch, messages, digests, 0)
+    assert accepted == (len(payloads), 0)
     await lease.release()
 
 
@@ -386,11 +387,13 @@ async def test_f6_a_hand_over_that_is_cut_short_heals_by_itself(redis_url: str) 
         assert not leader.partition.leading
 
 
+@pytest.mark.limit("accept_messages_max", "accept_bytes_max")
+@pytest.mark.parametrize("limit", [{"accept_messages_max": 100}, {"accept_bytes_max": 300}])
 async def test_f4_a_leader_keeps_a_limited_number_of_messages_while_redis_refuses(
-    redis_url: str,
+    redis_url: str, limit: dict[str, int]
 ) -> None:
     """What does not fit into its queue is accepted from the ring once Redis accepts again."""
-    limits = {"accept_messages_max": 100, "batch_items_max": 10}
+    limits = {**limit, "batch_items_max": 10}
     async with leader_harness(redis_url, limits=limits) as leader:
         leader.begin_epoch(await leader.store.publish_epoch_marker())
         await leader.wait_until_leading()
@@ -405,9 +408,9 @@ async def test_f4_a_leader_keeps_a_limited_number_of_messages_while_redis_refuse
         replace_methods(leader.store, accept=refused)
         first = leader.ring.current
         assert first is not None
-        leader.receive(*[b"%d" % n for n in range(300)])
+        leader.receive(*[b"%03d" % n for n in range(300)])
         leader.begin_epoch(first + 1)
-        leader.receive(*[b"%d" % n for n in range(300, 600)])
+        leader.receive(*[b"%03d" % n for n in range(300, 600)])
         assert leader.partition.queued == 100
         assert leader.metrics.overflowed == 500
         await leader.partition.cover_once()
@@ -415,7 +418,7 @@ async def test_f4_a_leader_keeps_a_limited_number_of_messages_while_redis_refuse
         refuses = False
 
         async def all_accepted() -> bool:
-            return await leader.payloads() == Counter(b"%d" % n for n in range(600))
+            return await leader.payloads() == Counter(b"%03d" % n for n in range(600))
 
         await eventually(all_accepted, DEADLINE_S)
         leader.begin_epoch(first + 2)

@@ -26,7 +26,7 @@ class PricedStruct(msgspec.Struct):
 
 def read(result: Any) -> dict[bytes, Any]:
     fields, _ = stream_fields(result)
-    return dict(zip(fields[::2], fields[1::2], strict=True))  # type: ignore[arg-type]
+    return dict(zip(fields[::2], fields[1::2], strict=True))
 
 
 def test_text_integers_and_bytes_are_stored_unchanged_and_other_values_as_json() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ async def test_a_published_message_has_one_result_in_the_stream(any_redis_url: s
 async def test_a_worker_on_a_wildcard_address_registers_one_that_can_be_dialled(
     any_redis_url: str,
 ) -> None:
-    async with dispatch_services(any_redis_url) as ours:
+    async with dispatch_services(any_redis_url, token="secret") as ours:
         await ours.add_dispatcher()
         worker = await ours.add_worker(worker_host="0.0.0.0")
         assert worker.consumer == f"127.0.0.1:{worker.ports['worker']}"
@@ -146,6 +147,7 @@ async def test_any_dispatchers_ack_port_accepts_an_acknowledgement(any_redis_url
         assert first.metrics.acks_unknown + second.metrics.acks_unknown == 2
 
 
+@pytest.mark.limit("ack_waiting_max")
 async def test_f8_a_flood_of_acknowledgements_is_pushed_back(redis_url: str) -> None:
     """The dispatcher keeps a limited number and stops reading; all of them are answered."""
     count = 3_000
@@ -345,7 +347,7 @@ async def test_a_message_too_large_for_a_frame_becomes_a_dead_letter_at_once(
 
 
 async def test_a_full_partition_refuses_or_drops_by_its_policy(redis_url: str) -> None:
-    for policy, kept in (("refuse_new", 10), ("drop_oldest", 10)):
+    for policy in ("refuse_new", "drop_oldest"):
         async with dispatch_services(
             redis_url, pending_messages_max=10, pending_full=policy
         ) as ours:
@@ -353,11 +355,46 @@ async def test_a_full_partition_refuses_or_drops_by_its_policy(redis_url: str) -
             await ours.publish(*[b'{"n":%d}' % n for n in range(15)])
             metrics = dispatcher.metrics
             await ours.wait_until(partial(_taken, metrics, 15))
-            assert await ours.pending() == kept
+            assert await ours.pending() == 10
             dead = (await ours.store.status(0)).dead
             assert (dispatcher.metrics.refused, dead) == (
                 (5, 0) if policy == "refuse_new" else (0, 5)
             )
+
+
+async def test_what_does_not_fit_into_a_partition_waits_in_the_inbox(redis_url: str) -> None:
+    async with dispatch_services(redis_url, pending_messages_max=10) as ours:
+        dispatcher = await ours.add_dispatcher()
+        await ours.publish(*[b'{"n":%d}' % n for n in range(100)])
+        await ours.wait_until(lambda: dispatcher.metrics.spilled == 90)
+        status = await ours.store.status(0)
+        assert (status.pending, status.inbox) == (10, 90)
+        await ours.add_worker()
+        results = await ours.wait_for_results(100)
+        assert Counter(each["n"] for each in results) == Counter(str(n) for n in range(100))
+        assert dispatcher.metrics.refused == 0
+
+
+@pytest.mark.limit("worker_bytes_max")
+async def test_a_worker_gives_back_the_bytes_that_it_has_no_memory_for(redis_url: str) -> None:
+    limits = {"worker_bytes_max": 10_000}
+    gate = asyncio.Event()
+
+    async def wait(message: dict[str, Any]) -> dict[str, Any]:
+        await gate.wait()
+        return {"n": message["n"]}
+
+    async with dispatch_services(redis_url, limits=limits) as ours:
+        await ours.add_dispatcher()
+        worker = await ours.add_worker(wait, options={"concurrency": 1})
+        text = "x" * 1_000
+        await ours.publish(*[b'{"n":%d,"text":"%s"}' % (n, text.encode()) for n in range(50)])
+        await ours.wait_until(lambda: worker.metrics.returned > 0)
+        assert worker._queued_bytes <= 10_000
+        gate.set()
+        results = await ours.wait_for_results(50)
+        assert Counter(each["n"] for each in results) == Counter(str(n) for n in range(50))
+        assert await ours.dead() == 0
 
 
 async def test_partitions_are_shared_and_move_when_a_dispatcher_stops(

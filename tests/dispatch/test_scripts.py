@@ -88,8 +88,31 @@ async def test_a_call_before_the_first_term_is_stale(any_redis_url: str) -> None
         assert await store.accept(0, 0, 1, [(message_id, b"x")], digest(b"x"), 1) is None
 
 
-async def test_a_full_partition_refuses_new_messages(any_redis_url: str) -> None:
-    limits = {"pending_messages_max": 3}
+async def test_a_full_partition_spills_new_messages_into_the_inbox(any_redis_url: str) -> None:
+    limits = {"pending_messages_max": 3, "inbox_messages_max": 2}
+    async with store_harness(
+        any_redis_url, dispatch=limits, limits={"frame_bytes_max": 137}
+    ) as ours:
+        first = await ours.accepted(b"1", b"2")
+        more = ours.messages(b"3", b"4", b"x" * 101, b"5", b"6")
+        assert await ours.accept(more) == 1
+        held = await ours.state()
+        assert [each[b"payload"] for each in held.inbox] == [b"4", b"5"]
+        assert [await ours.events_of(message_id) for message_id, _ in more] == [
+            ["accepted"],
+            ["enqueued"],
+            ["refused"],
+            ["enqueued"],
+            ["refused"],
+        ]
+        assert await ours.accept_inbox() == [], "there is no space yet"
+        await ours.complete(*first)
+        assert await ours.accept_inbox() == [more[1], more[3]], "they keep their ids"
+        assert set((await ours.state()).pending) == {more[0][0], more[1][0], more[3][0]}
+
+
+async def test_a_full_partition_refuses_new_messages_if_configured(any_redis_url: str) -> None:
+    limits = {"pending_messages_max": 3, "pending_full": "refuse_new"}
     async with store_harness(any_redis_url, dispatch=limits) as ours:
         first = await ours.accepted(b"1", b"2")
         more = ours.messages(b"3", b"4", b"5")
@@ -406,3 +429,68 @@ async def test_a_due_message_that_no_longer_fits_into_a_frame_is_dead(any_redis_
         (letter,) = await ours.store.dead_letters(ours.partition, 10)
         assert await ours.store.retry_dead_letters(ours.partition, [letter.entry_id]) == ["retried"]
         assert await ours.claim() == [(large, 1)]
+
+
+async def die(ours: StoreHarness, clock: FakeClock, *ids: bytes) -> None:
+    """The worker that has the messages renews them once and dies."""
+    assert set(await ours.renew(*ids)) == {"renewed"}
+    await clock.advance(ACK_TIMEOUT_MS / 1000 + 0.001)
+
+
+async def suspects(ours: StoreHarness, count: int = 25) -> tuple[list[bytes], int]:
+    claim = await ours.store.claim(ours.partition, ours.term, 100, suspects_max=count)
+    assert claim is not None
+    return [each.message_id for each in claim.messages], claim.suspects
+
+
+async def test_messages_whose_worker_died_again_and_again_are_claimed_apart(
+    any_redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with store_harness(any_redis_url, clock=clock) as ours:
+        ids = sorted(await ours.accepted(b"1", b"2", b"3"))
+        await die(ours, clock, *ids)
+        assert [each for each, _ in await ours.claim()] == ids, "one death is no suspicion"
+        await die(ours, clock, *ids)
+        (fresh,) = await ours.accepted(b"4", sent=0)
+        claim = await ours.store.claim(ours.partition, ours.term, 100)
+        assert claim is not None
+        assert [each.message_id for each in claim.messages] == [fresh]
+        assert claim.suspects == 3
+        assert await suspects(ours, 2) == (ids[:2], 3), "at most so many together"
+        assert await suspects(ours) == (ids[2:], 1)
+        assert await suspects(ours) == ([], 0)
+        await die(ours, clock, *ids)
+        for message_id in ids:
+            assert (await suspects(ours))[0] == [message_id], "now each alone"
+        assert await ours.complete(*ids, fresh) == [True] * 4
+
+
+async def test_a_page_of_suspects_does_not_hide_the_messages_behind_it(redis_url: str) -> None:
+    clock = FakeClock()
+    async with store_harness(redis_url, clock=clock) as ours:
+        ids = await ours.accepted(*[b"%d" % n for n in range(10)])
+        await die(ours, clock, *ids)
+        await ours.claim()
+        await die(ours, clock, *ids)
+        await clock.advance(1)
+        (behind,) = await ours.accepted(b"behind", sent=0)
+        claim = await ours.store.claim(ours.partition, ours.term, 5)
+        assert claim is not None
+        assert [each.message_id for each in claim.messages] == [behind]
+
+
+async def test_the_last_delivery_of_a_message_is_alone_however_few_there_are(
+    redis_url: str,
+) -> None:
+    clock = FakeClock()
+    async with store_harness(redis_url, clock=clock, dispatch={"deliveries_max": 3}) as ours:
+        ids = sorted(await ours.accepted(b"1", b"2"))
+        await clock.advance(ACK_TIMEOUT_MS / 1000 + 0.001)
+        assert [each for each, _ in await ours.claim()] == ids, "nobody renewed them"
+        await die(ours, clock, *ids)
+        assert (await suspects(ours))[0] == ids[:1]
+        assert (await suspects(ours))[0] == ids[1:]
+        await die(ours, clock, *ids)
+        assert await suspects(ours) == ([], 0)
+        assert len(await ours.reasons()) == 2, "both are dead letters"

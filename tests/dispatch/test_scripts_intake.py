@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from angarium.dispatch import keys
+from angarium.dispatch.errors import InboxFull
 from angarium.dispatch.message_ids import is_message_id, new_ids, partition_of_id
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import ENQUEUE
@@ -102,6 +103,7 @@ async def test_messages_without_a_key_are_always_separate(any_redis_url: str) ->
             assert inboxes[partition] > 0
 
 
+@pytest.mark.limit("frame_bytes_max", "id_bytes_max")
 async def test_an_enqueue_beyond_the_limits_is_refused(any_redis_url: str) -> None:
     async with sample_runtime(any_redis_url, limits={"frame_bytes_max": 137}) as runtime:
         store = DispatchStore(runtime)
@@ -110,6 +112,7 @@ async def test_an_enqueue_beyond_the_limits_is_refused(any_redis_url: str) -> No
             await store.enqueue(b"x" * 101)
         with pytest.raises(LimitExceeded, match="id_bytes_max"):
             await store.enqueue(b"x", "ä" * 257)
+        await store.enqueue(b"x", "ä" * 256)
 
 
 async def test_any_client_may_add_to_the_inbox_with_any_field_name(any_redis_url: str) -> None:
@@ -239,3 +242,18 @@ async def all_keys(ours: StoreHarness, beside: str) -> list[bytes]:
         found += names
         if cursor == b"0":
             return found
+
+
+async def test_a_full_inbox_refuses_messages_and_remembers_no_key(any_redis_url: str) -> None:
+    async with store_harness(any_redis_url, dispatch={"inbox_messages_max": 2}) as ours:
+        store, keyspace = ours.store, ours.runtime.keyspace
+        mine = [f"key{n}" for n in range(100) if keyspace.partition_of(f"key{n}") == ours.partition]
+        key, other, *_ = mine
+        await ours.add_to_inbox("payload", b"1")
+        first = await store.enqueue(b"2", key)
+        with pytest.raises(InboxFull) as refused:
+            await store.enqueue(b"3", other)
+        assert refused.value.code == "inbox_full"
+        assert await store.enqueue(b"2", key) == (first.message_id, True), "a repeat is no message"
+        await ours.accept_inbox()
+        assert not (await store.enqueue(b"3", other)).duplicate

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.dispatch.frames import DispatchedMessage
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.message_ids import new_ids
 from angarium.dispatch.protocol import Hello
-from angarium.dispatch.send_queue import EXPIRY_PART, FULL_PART, MESSAGES_MAX, SendQueue
+from angarium.dispatch.send_queue import EXPIRY_PART, FULL_PART, SendQueue
 from angarium.dispatch.worker_connection import WorkerConnection
 from angarium.dispatch.worker_pool import WorkerPool
 from tests.dispatch.scripted_worker import DEADLINE_S, pool_harness, scripted_worker
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 
+LIMITS = DispatchLimits(ready_bytes_max=1_000_000)
+MESSAGES_MAX = LIMITS.ready_messages_max
 TIMEOUT_S = 2.0
 
 
@@ -28,7 +32,10 @@ class PoolWithSlots(WorkerPool):
         self.sent: list[tuple[DispatchedMessage, WorkerConnection | None]] = []
 
     def distribute(
-        self, messages: Sequence[DispatchedMessage], avoid: Sequence[WorkerConnection | None] = ()
+        self,
+        messages: Sequence[DispatchedMessage],
+        avoid: Sequence[WorkerConnection | None] = (),
+        queue: str = "",
     ) -> int:
         count = min(self.free, len(messages))
         self.free -= count
@@ -42,7 +49,7 @@ def numbered(*numbers: int) -> list[DispatchedMessage]:
 
 
 def queue_on(pool: WorkerPool, clock: FakeClock) -> SendQueue:
-    return SendQueue(pool, clock, TIMEOUT_S)
+    return SendQueue(pool, clock, TIMEOUT_S, LIMITS)
 
 
 @given(
@@ -139,6 +146,22 @@ async def test_only_messages_that_waited_too_long_expire() -> None:
     assert [message_id for (message_id, _), _ in pool.sent] == [b"1", b"4", b"5"]
 
 
+@pytest.mark.limit("ready_bytes_max")
+async def test_the_queue_has_a_limit_in_bytes() -> None:
+    pool = PoolWithSlots()
+    queue = queue_on(pool, FakeClock())
+    queue.add([(b"%d" % n, b"x" * 100_000) for n in range(9)])
+    assert queue.free_slots == MESSAGES_MAX - 9
+    queue.add([(b"10", b"x" * 100_000)])
+    assert queue.free_slots == 0
+    pool.free = 1
+    queue.send()
+    assert queue.free_slots == MESSAGES_MAX - 9
+    assert len(queue.take_all()) == 9
+    assert queue.free_slots == MESSAGES_MAX
+
+
+@pytest.mark.limit("ready_messages_max")
 async def test_the_queue_has_a_limit_and_can_be_cleared() -> None:
     queue = queue_on(PoolWithSlots(), FakeClock())
     queue.add(numbered(*range(MESSAGES_MAX + 5)))

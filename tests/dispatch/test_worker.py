@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from angarium.dispatch.frames import FrameReader
+from angarium.dispatch.protocol import Hello, encode_hello
 from tests.dispatch.harness import dispatch_services
 
 
@@ -192,11 +193,12 @@ async def test_f8_a_worker_closes_connections_beyond_its_limit(redis_url: str) -
         writers = []
         for _ in range(5):
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports["worker"])
+            writer.write(encode_hello(Hello()))
             writers.append(writer)
         async with asyncio.timeout(30):
             with contextlib.suppress(ConnectionResetError):
                 while await reader.read(1_000):
                     continue
-        assert worker.dispatchers == 2
+        await ours.wait_until(lambda: worker.dispatchers == 2)
         for each in writers:
             each.close()

@@ -19,7 +19,7 @@ from angarium.dispatch.protocol import (
     encode_rejection,
 )
 from angarium.dispatch.worker_connection import WRITE_BUFFER_BYTES_MAX
-from angarium.runtime.repeated_warnings import LINES_FIRST
+from angarium.runtime.log import LINES_FIRST
 from tests.dispatch.scripted_worker import (
     DEADLINE_S,
     ScriptedWorker,
@@ -32,6 +32,7 @@ from tests.dispatch.scripted_worker import (
     worker,
 )
 from tests.kit.eventually import eventually
+from tests.kit.tcp_server import tcp_server
 
 # Handshake ----------------------------------------------------------------------------------
 
@@ -287,9 +288,11 @@ async def test_a_worker_that_disconnects_before_its_proof_is_logged_a_few_times(
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    address = "{}:{}".format(*server.sockets[0].getsockname())
-    async with server, pool_harness(connection_options(token="s3cret")) as ours:
+    async with (
+        tcp_server(hang_up) as port,
+        pool_harness(connection_options(token="s3cret")) as ours,
+    ):
+        address = f"127.0.0.1:{port}"
         ours.connect_to(address)
         await eventually(lambda: len(ours.events.losses) > LINES_FIRST + 1, DEADLINE_S)
         lines = [record.getMessage() for record in caplog.records if address in record.getMessage()]

@@ -26,6 +26,8 @@ SKIPPED = {
     "docs/demo.md": "tests/demo runs it",
     "docs/lake/index.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
     "docs/lake/cookbook.md": "tests/docs/test_lake_pages.py types them, beside the other Sparks",
+    "docs/guides/first-hour.md": "tests/docs/test_first_hour.py types it beside `angarium up`",
+    "docs/guides/two-machines.md": "tests/docs/test_two_machines.py types it on two hosts",
     "docs/faults.md": "runs of several minutes, which `make faults` and tests/faults are for",
 }
 SKIPPED_COMMANDS = {
@@ -172,12 +174,17 @@ async def test_the_page_of_dispatch(server: ServerProcess, tmp_path: Path) -> No
     rules = {"ANGARIUM_DISPATCH__DELIVERIES_MAX": "1", "ANGARIUM_DISPATCH__RETRY_DELAY_MS": "1"}
     async with Reader(tmp_path, server, **rules) as reader:
         reader.write("module.py", module_of("docs/modules/dispatch.md"))
-        start, intake, dead = of_page("docs/modules/dispatch.md", "sh")
+        start, queues, intake, dead = of_page("docs/modules/dispatch.md", "sh")
         await reader.type("angarium serve api")
-        assert "consumers" in (await typed(reader, start))[3]
+        printed = await typed(reader, start)
+        assert "total  51" in printed[2]
+        assert "consumers" in printed[3]
+        # Without a worker for the queue, its messages wait and are shown.
+        await typed(reader, Block("", 0, "sh", "\n".join(queues.commands[:3])))
+        assert "emails" in await reader.type("angarium dispatch status")
         printed = await typed(reader, intake)
         assert '"message_id"' in printed[0]
-        # The page's function knows no prices, so what it got is among the dead.
+        # The page's function takes orders, so the bare numbers are among the dead.
         letter = await dead_letter(reader)
         listed, shown, retried, dropped = dead.commands
         await typed(reader, Block("", 0, "sh", f"{listed}\n{shown}\n{retried}"), ID=letter)
@@ -189,7 +196,7 @@ async def dead_letter(reader: Reader) -> str:
     for _ in range(60):
         found = json.loads(await reader.type("angarium dispatch dead list --json"))
         if found["letters"]:
-            return str(found["letters"][0]["message_id"])
+            return str(found["letters"][0]["id"])
     raise AssertionError("nothing died")
 
 

@@ -1,4 +1,4 @@
-"""How long a fault run is: short inside `make test`, long under `make faults`."""
+"""How long a fault run is: long under `make faults`, short under `make faults FAULTS=short`."""
 
 from __future__ import annotations
 

@@ -112,3 +112,63 @@ async def test_nothing_is_lost_or_doubled_when_leaders_and_workers_die(redis_url
 
 async def test_nothing_is_lost_or_doubled_on_a_cluster(cluster: ClusterProcess) -> None:
     await check_run(cluster.url, dispatchers=3, lock_ms=1_000)
+
+
+async def new_leaders_ms(ours: DispatchProcesses, victim: RoleProcess) -> list[int]:
+    """Kill a dispatcher; milliseconds until each partition that it led has another leader."""
+    partitions = range(ours.store.partitions)
+    led = {each for each in partitions if await ours.leader_of(each) is victim}
+    at_ms, found = await ours.now_ms(), dict[int, int]()
+    victim.kill()
+
+    async def all_led_again() -> bool:
+        for each in led - found.keys():
+            if await ours.leader_of(each) is not None:
+                found[each] = await ours.now_ms() - at_ms
+        return len(found) == len(led)
+
+    await eventually(all_led_again, deadline_s=60)
+    return [*found.values()]
+
+
+async def new_epochs_covered(ours: DispatchProcesses) -> None:
+    """A dispatcher that has just started lets one go first that heard more; so wait until it has
+    heard all that counts."""
+    partitions = range(ours.store.partitions)
+    before = [await ours.store.covered(each) for each in partitions]
+
+    async def covered() -> bool:
+        found = [await ours.store.covered(each) for each in partitions]
+        return all(new > old + 1 for new, old in zip(found, before, strict=True))
+
+    await eventually(covered, deadline_s=60)
+
+
+@pytest.mark.parametrize("partitions", [1, 16])
+async def test_f10_all_partitions_of_a_dead_leader_are_led_and_served_again(
+    redis_url: str, partitions: int
+) -> None:
+    """Compare the figures of one partition and of sixteen."""
+    kills, waits_ms, last_ms, count = rounds(2, 10), list[int](), list[int](), 0
+    async with dispatch_processes(redis_url, partitions=partitions) as ours:
+        await ours.add_dispatcher()
+        await ours.add_dispatcher()
+        await ours.add_worker()
+        for _ in range(kills):
+            victim = await ours.wait_for_leaders()
+            found = await new_leaders_ms(ours, victim)
+            waits_ms += found
+            last_ms.append(max(found))
+            # Messages of the intake are spread over the partitions by their ids.
+            for n in range(count, count + 4 * partitions):
+                await ours.store.enqueue(b'{"n":"%d"}' % n)
+            count += 4 * partitions
+            await ours.wait_settled(count)
+            await ours.add_dispatcher()
+            await new_epochs_covered(ours)
+        print(
+            f"\n{partitions} partitions, {kills} leaders killed, {len(waits_ms)} partitions led "
+            f"again after {sum(waits_ms) / len(waits_ms):.0f} ms on average, the last one of a "
+            f"leader after {sum(last_ms) / kills:.0f} ms ({min(last_ms)} to {max(last_ms)})"
+        )
+        assert (await ours.results()).counts == Counter({str(n): 1 for n in range(count)})

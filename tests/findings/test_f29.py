@@ -10,7 +10,7 @@ import pytest
 from angarium.lake.presence import Open, Presence
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.service import PickupService
-from angarium.runtime.database_identity import place_of
+from angarium.runtime.database.identity import place_of
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.runtime import Runtime
 from tests.findings.pickup_wire import (

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from angarium.pickup.client import PickupClient
-from angarium.runtime.database import Database
+from angarium.runtime.database.database import Database
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.runtime.notes import (
@@ -34,7 +34,7 @@ DID = "did:example:anna"
 DEADLINE_S = 30.0
 LOOK = """
 import asyncio, sys
-from angarium.runtime.database import Database
+from angarium.runtime.database.database import Database
 
 async def main() -> None:
     database = await Database.open(sys.argv[1])
@@ -48,7 +48,7 @@ asyncio.run(main())
 # Every way in which Python opens a file raises the event "open"; SQLite's own does not.
 WATCH = """
 import asyncio, os, sys
-from angarium.runtime.database import Database
+from angarium.runtime.database.database import Database
 
 seen = []
 

@@ -16,6 +16,7 @@ from tests.dispatch.processes import DispatchProcesses, dispatch_processes
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
 from tests.kit.roles import RoleProcess
+from tests.kit.tcp_server import tcp_server
 
 DEADLINE_S = 60.0
 TOKEN = "s3cret-between-dispatchers-and-workers"
@@ -100,9 +101,8 @@ async def _copy(
 @asynccontextmanager
 async def tapped(port: int) -> AsyncIterator[tuple[Tap, str]]:
     tap = Tap(port)
-    server = await asyncio.start_server(tap.serve, "127.0.0.1", 0)
-    async with server:
-        yield tap, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(tap.serve) as port_of_tap:
+        yield tap, f"127.0.0.1:{port_of_tap}"
 
 
 async def test_an_unauthenticated_client_of_a_worker_learns_no_token_and_is_refused(
@@ -168,9 +168,11 @@ async def test_an_unauthenticated_worker_in_the_list_gets_neither_token_nor_mess
                 writer.write(frame(PROOF, each[1]) + frame(ACK_MESSAGE, FORGED_ID))
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with (
+        tcp_server(serve) as port,
+        dispatch_processes(redis_url, dispatch={"token": TOKEN}) as processes,
+    ):
+        address = f"127.0.0.1:{port}"
         await processes.store.join_consumers(address)
         await processes.add_dispatcher(ANGARIUM_DISPATCH__CONSUMERS=address)
         await processes.wait_for_leaders()

@@ -15,6 +15,7 @@ import pytest
 from tests.kit.eventually import eventually
 from tests.kit.roles import RoleProcess
 from tests.kit.server import ServerProcess
+from tests.kit.tcp_server import tcp_server
 
 PATIENCE_S = 60.0
 HIDDEN = b"0\r\n\r\nPOST /hidden HTTP/1.1\r\nHost: receiver\r\nContent-Length: 0\r\n\r\n"
@@ -77,12 +78,8 @@ class Receiver:
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
     receiver = Receiver()
-    server = await asyncio.start_server(receiver, "127.0.0.1", 0)
-    receiver.port = server.sockets[0].getsockname()[1]
-    try:
+    async with tcp_server(receiver) as receiver.port:
         yield receiver
-    finally:
-        server.close()
 
 
 @asynccontextmanager
@@ -153,7 +150,7 @@ async def test_a_hidden_request_never_reaches_the_receiver_and_nobody_gets_its_a
         await eventually(tried, PATIENCE_S)
         assert await outcomes(session, api) == {"dead": 1, "retried": 1}
         assert receiver.paths == ["/fails"]
-        (letter,) = (await got(session, f"{api}/v1/routing/dead"))["letters"]
+        (letter,) = (await got(session, f"{api}/v1/routing/dead-deliveries"))["letters"]
         assert "'Transfer-Encoding'" in letter["reason"]
 
 

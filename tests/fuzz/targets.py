@@ -38,7 +38,7 @@ from angarium.runtime.errors import InputInvalid, LimitExceeded, SettingInvalid
 from angarium.runtime.http_api import decode
 from angarium.runtime.journal import EntryUnreadable, decode_entry
 from angarium.runtime.page_cursor import cursor_numbers
-from angarium.runtime.setting_values import key_name, read_consumers, read_list
+from angarium.runtime.setting_group import key_name, read_consumers, read_list
 from angarium.runtime.tokens import from_settings
 from angarium.runtime.trace import read_traceparent, trace_in_payload
 from angarium.runtime.urls import (
@@ -50,7 +50,7 @@ from angarium.runtime.urls import (
     redis_url_problem,
 )
 from angarium.transactions.compat import DatpStartRequest
-from angarium.transactions.http import SwitchBody, TransactionBatchBody, TransactionStartBody
+from angarium.transactions.http_bodies import SwitchBody, TransactionBatchBody, TransactionStartBody
 from angarium.transactions.pipeline import PipelineDefinition, read_pipelines
 from tests.fuzz.redis_replies import RIGHT, redis_replies
 

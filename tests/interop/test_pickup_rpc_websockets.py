@@ -49,9 +49,9 @@ def libraries() -> Path:
 class Node:
     """The client's process, step by step."""
 
-    def __init__(self, library: Path, url: str) -> None:
+    def __init__(self, library: Path, url: str, script: Path = CLIENT) -> None:
         self._process = subprocess.Popen(
-            ["node", str(CLIENT), str(library), url],
+            ["node", str(script), str(library), url],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.steps: list[tuple[str, Any]] = []

@@ -15,7 +15,9 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
+
+from tests.kit.forked import ForkedProcess
 
 # Reads one line, then becomes the command itself, so that the pid is the command's own.
 _GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
@@ -37,7 +39,7 @@ class LeashedProcess:
         stderr: Output = subprocess.DEVNULL,
         scratch: Path | None = None,
     ) -> None:
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[bytes] | ForkedProcess = subprocess.Popen(
             ["/bin/sh", "-c", _GATE, "gate", *argv],
             stdin=subprocess.PIPE,
             stdout=stdout,
@@ -46,6 +48,22 @@ class LeashedProcess:
             cwd=cwd,
             start_new_session=True,
         )
+        self._watch(scratch)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(b"go\n")
+            self.process.stdin.close()
+
+    @classmethod
+    def forked(cls, args: Sequence[str], env: Mapping[str, str], cwd: Path, scratch: Path) -> Self:
+        """The command `angarium` with these arguments; its output goes to pipes."""
+        self = cls.__new__(cls)
+        self.process = forked = ForkedProcess(args, env, cwd)
+        self._watch(scratch)
+        forked.go()
+        return self
+
+    def _watch(self, scratch: Path | None) -> None:
         self.pid = self.process.pid
         try:
             self._watcher = subprocess.Popen(
@@ -57,12 +75,8 @@ class LeashedProcess:
             )
         except BaseException:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
             raise
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(b"go\n")
-            self.process.stdin.close()
 
     @property
     def alive(self) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.kit import forked
 from tests.kit.leash import LeashedProcess
 from tests.kit.output import Output
 
@@ -187,20 +188,33 @@ class RoleProcess:
 
     def _start(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="angarium-role-"))
-        self._process = LeashedProcess(
-            self._command(),
-            env=self._environment(),
-            cwd=self._scratch,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            scratch=self._scratch,
-        )
+        if self._may_fork():
+            self._process = LeashedProcess.forked(
+                self._args, self._environment(), self._scratch, self._scratch
+            )
+        else:
+            self._process = LeashedProcess(
+                self._command(),
+                env=self._environment(),
+                cwd=self._scratch,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                scratch=self._scratch,
+            )
         process = self._process.process
         assert process.stdout is not None
         assert process.stderr is not None
         # The reader owns its own descriptors; ours are closed at once.
         with process.stdout, process.stderr:
             self._output = Output(os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno()))
+
+    def _may_fork(self) -> bool:
+        """What the interpreter reads at its start, variables or a file, needs its own start."""
+        own = {name for name in self._env if name.startswith(("PYTHON", "LD_", "OTEL_"))}
+        folders = self._env.get("PYTHONPATH", "").split(os.pathsep)
+        site = any((Path(folder) / "sitecustomize.py").exists() for folder in folders if folder)
+        role = self._args[:1] == ["serve"] and "lake" not in self._args
+        return forked.ENABLED and role and not site and not own - {"PYTHONPATH"}
 
     def _command(self) -> list[str]:
         if self._args and self._args[0].startswith("-"):

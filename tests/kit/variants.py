@@ -18,8 +18,7 @@ Variant = tuple[str, str, str]
 """Package, transition and the word of the reply."""
 
 
-# The lake's own scripts store no state of messages.
-PACKAGES = [f"angarium.{module.name}" for module in MODULES if module.name != "lake"]
+PACKAGES = [f"angarium.{module.name}" for module in MODULES]
 
 
 class VariantRecorder:

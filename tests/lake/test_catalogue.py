@@ -10,8 +10,7 @@ import pytest
 
 from angarium.lake.catalogue import CATALOGUE, OUTCOMES
 from angarium.modules import MODULES as ALL
-from angarium.runtime.module import Part
-from angarium.runtime.runtime_module import LEASE
+from angarium.runtime.module import LEASE, Part
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "angarium"

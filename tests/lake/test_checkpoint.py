@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from angarium.lake.checkpoint import Checkpoint
+from angarium.lake.checkpoint import QueryCheckpoint
 from angarium.lake.tables import Lake, LakeTable
 
 
@@ -26,23 +26,23 @@ def test_a_query_that_died_before_its_first_plan_begins_where_the_table_ends(
     table: LakeTable, tmp_path: Path
 ) -> None:
     for _ in range(3):
-        found = Checkpoint.of(tmp_path / "journal", "lake-1", table, "journal")
+        found = QueryCheckpoint.of(tmp_path / "journal", "lake-1", table, "journal")
         assert (found.first, found.starting) == (1, {})
 
 
 def test_a_checkpoint_with_a_plan_goes_on_from_it(table: LakeTable, tmp_path: Path) -> None:
-    Checkpoint.of(tmp_path / "journal", "lake-1", table, "journal")
+    QueryCheckpoint.of(tmp_path / "journal", "lake-1", table, "journal")
     offsets = tmp_path / "journal" / "offsets"
     offsets.mkdir()
     (offsets / "0").write_text("v1\n{}\n{}")
-    found = Checkpoint.of(tmp_path / "journal", "lake-1", table, "journal")
+    found = QueryCheckpoint.of(tmp_path / "journal", "lake-1", table, "journal")
     assert (found.first, found.starting) == (1, None)
 
 
 def test_a_checkpoint_of_another_lake_is_dropped(table: LakeTable, tmp_path: Path) -> None:
-    Checkpoint.of(tmp_path / "journal", "lake-1", table, "journal")
+    QueryCheckpoint.of(tmp_path / "journal", "lake-1", table, "journal")
     (tmp_path / "journal" / "offsets").mkdir()
     (tmp_path / "journal" / "offsets" / "0").write_text("v1\n{}\n{}")
-    found = Checkpoint.of(tmp_path / "journal", "lake-2", table, "journal")
+    found = QueryCheckpoint.of(tmp_path / "journal", "lake-2", table, "journal")
     assert (found.first, found.starting) == (1, {})
     assert not (tmp_path / "journal" / "offsets").exists()

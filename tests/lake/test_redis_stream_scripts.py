@@ -15,14 +15,20 @@ from angarium.lake.sinks.redis_stream import (
     BEGIN_APPEND,
     END_APPEND,
     STAGE_ROWS,
+    AppendedRows,
+    BatchLists,
+    BatchNumber,
+    RowsLeft,
+    RowsMoved,
+    StagedChunk,
     StreamTarget,
     entries_of,
     packed,
+    run_transition,
 )
 from angarium.lake.sources.options import connect_to_redis
 from angarium.redis.cluster import slot_of
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.scripts import status_of
 
 DAY_MS = 86_400_000
 
@@ -37,21 +43,24 @@ class Desk:
         self.writer = target.beside("writer:w")
         self.lists = [target.beside(f"staged:{n}") for n in range(3)]
 
-    def stage(self, list_number: int, chunk: int, *rows: str) -> str:
-        args: list[Any] = [chunk, DAY_MS, packed([[b"n", row.encode()] for row in rows])]
-        return status_of(self.redis.run(STAGE_ROWS, [self.lists[list_number]], args))
+    def stage(self, list_number: int, chunk: int, *rows: str) -> Any:
+        return self.stage_packed(list_number, chunk, packed([[b"n", row.encode()] for row in rows]))
 
-    def begin(self, batch: int, *lists: int) -> list[Any]:
+    def stage_packed(self, list_number: int, chunk: int, rows: bytes) -> Any:
+        args = StagedChunk(chunk, DAY_MS, rows)
+        return run_transition(self.redis, STAGE_ROWS, [self.lists[list_number]], args)
+
+    def begin(self, batch: int, *lists: int) -> Any:
         names = [self.writer, *(self.lists[n] for n in lists)]
-        return list(self.redis.run(BEGIN_APPEND, names, [batch]))
+        return run_transition(self.redis, BEGIN_APPEND, names, BatchNumber(batch))
 
-    def append(self, batch: int, list_number: int, length_max: int = 0) -> list[Any]:
+    def append(self, batch: int, list_number: int, length_max: int = 0) -> Any:
         names = [self.key, self.writer, self.lists[list_number]]
-        return list(self.redis.run(APPEND_ROWS, names, [batch, 1, length_max]))
+        return run_transition(self.redis, APPEND_ROWS, names, AppendedRows(batch, 1, length_max))
 
-    def end(self, batch: int, *lists: int) -> str:
+    def end(self, batch: int, *lists: int) -> Any:
         names = [self.writer, *(self.lists[n] for n in lists)]
-        return status_of(self.redis.run(END_APPEND, names, [batch]))
+        return run_transition(self.redis, END_APPEND, names, BatchNumber(batch))
 
     def entries(self) -> list[bytes]:
         return [fields[1] for _, fields in self.redis.call("XRANGE", self.key, "-", "+",
@@ -78,40 +87,40 @@ def test_a_chunk_is_staged_once_and_a_lost_one_is_noticed(desk: Desk) -> None:
 def test_the_lists_that_were_named_first_are_the_batch(desk: Desk) -> None:
     for number in range(3):
         desk.stage(number, 0, f"l{number}")
-    first, second, _ = (name.encode() for name in desk.lists)
-    assert desk.begin(0, 0, 1) == [b"begun", first, second]
+    named = BatchLists(desk.lists[:2])
+    assert desk.begin(0, 0, 1) == named
     assert desk.redis.call("PTTL", desk.lists[0], key=desk.key) == -1
-    assert desk.begin(0, 2) == [b"resumed", first, second]
-    assert desk.begin(1, 2) == [b"unfinished", b"0"]
+    assert desk.begin(0, 2) == named
+    assert desk.begin(1, 2) == BatchNumber(0)
 
 
 def test_rows_move_once_and_the_batch_ends_when_its_lists_are_empty(desk: Desk) -> None:
     desk.stage(0, 0, "a", "b")
     desk.stage(0, 1, "c")
-    assert desk.append(0, 0) == [b"closed"]
+    assert desk.append(0, 0) == "closed"
     desk.begin(0, 0)
-    assert desk.append(0, 0) == [b"appended", 2, 1]
-    assert desk.end(0, 0) == "left"
-    assert desk.append(0, 0) == [b"appended", 1, 0]
-    assert desk.append(0, 0) == [b"appended", 0, 0]
+    assert desk.append(0, 0) == RowsMoved(2, left=1)
+    assert desk.end(0, 0) == RowsLeft(desk.lists[0])
+    assert desk.append(0, 0) == RowsMoved(1, left=0)
+    assert desk.append(0, 0) == RowsMoved(0, left=0)
     assert desk.entries() == [b"a", b"b", b"c"]
     assert desk.end(0, 0) == "committed"
     assert desk.end(0, 0) == "already"
-    assert desk.begin(0, 0) == [b"already"]
-    assert desk.append(0, 0) == [b"closed"]
-    assert desk.end(5) == "left"
+    assert desk.begin(0, 0) == "already"
+    assert desk.append(0, 0) == "closed"
+    assert desk.end(5) == RowsLeft("")
 
 
 def test_the_stream_keeps_about_as_much_as_it_should(desk: Desk) -> None:
     desk.stage(0, 0, *(f"{n}" for n in range(1_000)))
     desk.begin(0, 0)
-    assert desk.append(0, 0, length_max=100)[:2] == [b"appended", 1_000]
+    assert desk.append(0, 0, length_max=100).rows == 1_000
     assert 100 <= len(desk.entries()) < 300
 
 
 def test_values_are_bytes_as_they_are(desk: Desk) -> None:
     chunk = packed([[b"\xff\x00", bytes(range(256)) * 300]])
-    desk.redis.run(STAGE_ROWS, [desk.lists[0]], [0, DAY_MS, chunk])
+    desk.stage_packed(0, 0, chunk)
     desk.begin(0, 0)
     desk.append(0, 0)
     assert desk.entries() == [bytes(range(256)) * 300]

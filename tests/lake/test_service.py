@@ -20,6 +20,7 @@ from angarium.runtime.application import Angarium
 from angarium.runtime.process_report import read_processes
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import Api
+from angarium.server.process_metrics import declared_metric
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.lake.filled import Filled
@@ -68,6 +69,10 @@ async def test_the_role_fills_the_lake_and_reports(redis_url: str, tmp_path: Pat
             # Nothing of these made-up messages is in Redis: the role's own audit says so.
             await eventually(lambda: told("audit_wrong"), DEADLINE_S)
             await eventually(reported, DEADLINE_S)
+            (process,) = [each for each in await read_processes(runtime) if each.role == "lake"]
+            numbers = {n: v for n, v in process.figures.items() if not isinstance(v, str)}
+            assert {"batches", "audit_wrong", "journal_batch_rows", "freshest_s"} <= set(numbers)
+            assert [name for name in numbers if declared_metric("lake", name) is None] == []
             child = service._child
         assert Lake.of(runtime.settings).rows("events") == 20
         assert child is not None

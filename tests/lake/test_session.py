@@ -58,7 +58,7 @@ def test_what_spark_says_goes_to_a_file_and_the_last_one_is_kept(
 ) -> None:
     file = tmp_path / "logs" / "lake.log"
     for number in range(3):
-        with starting.words_kept_in(file):
+        with starting.stderr_in_file(file):
             os.write(2, f"noise {number}".encode())
             print("ours", file=sys.stderr)
     assert file.read_text() == "noise 2"

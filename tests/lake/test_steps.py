@@ -12,7 +12,7 @@ import pytest
 
 from angarium.lake.catalogue import CATALOGUE
 from angarium.lake.schemas import EVENTS, INTERVALS_S, STATS_FINE
-from angarium.lake.steps import LakeTables, Step, follow, steps_of
+from angarium.lake.steps import LakeTables, PipelineStep, follow, steps_of
 from angarium.lake.tables import Lake
 from angarium.runtime.module import Part
 from tests.lake import model
@@ -101,7 +101,7 @@ class Bench:
         frame = self.spark.createDataFrame(rows, EVENTS.struct()).coalesce(1)
         self.tables["events"].write(frame, writer="journal", batch=self.batch)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[PipelineStep]:
         """Made anew, as by another process."""
         self.tables = LakeTables(self.tables.lake)
         return steps_of(self.spark, self.tables)
@@ -170,3 +170,21 @@ def test_any_order_of_batches_gives_the_rows_of_the_model(
         bench.add(batch)
         bench.follow()
     bench.check(events)
+
+
+def test_a_batch_of_small_numbers_hides_no_message_that_has_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What ended has left with the greatest number of its partition; its beginning comes later."""
+    batches = [
+        [event(1, "pickup", "accepted", "waits", AT_MS, partition=0)],
+        [event(25, "pickup", "delivered", "ended", AT_MS + 2, partition=0)],
+        [event(1, "pickup", "accepted", "other", AT_MS + 3, partition=1)],
+        [event(17, "pickup", "accepted", "ended", AT_MS + 1, partition=0)],
+    ]
+    bench = Bench(spark, tmp_path)
+    for batch in batches:
+        bench.add(batch)
+        bench.follow()
+    found = bench.rows("messages", ["subject", "accepts", "ends", "latency_ms"])
+    assert found == [("ended", 1, 1, 1)]

@@ -16,7 +16,7 @@ from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import PickupStore
 from angarium.routing.outbound_store import OutboundStore, Settlement
 from angarium.routing.store import RoutingRules, RoutingStore
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.settings import CommonSettings
 from tests.conversations import harness as conversations_harness

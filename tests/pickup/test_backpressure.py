@@ -109,6 +109,7 @@ async def test_a_batch_deletes_taken_messages_after_its_answer(
         await eventually(deleted, 30)
 
 
+@pytest.mark.limit("pickup_gateway_answer_bytes_max")
 async def test_a_take_waits_for_bytes_and_fails_if_none_become_free(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -462,6 +462,7 @@ async def test_other_paths_and_plain_http_are_refused(redis_url: str, tmp_path: 
             assert answer.status >= 400
 
 
+@pytest.mark.limit("pickup_client_buffer_bytes_max")
 async def test_a_client_that_does_not_read_is_disconnected_and_others_are_served(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import aiohttp
 import pytest
 
 from angarium.cli.main import main
+from angarium.pickup.gateway import Gateway
+from angarium.pickup.overview import PickupSampler
 from angarium.runtime.process_report import read_processes
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
@@ -59,13 +61,35 @@ async def test_the_command_line_shows_and_drains_queues(
         code, lines, _ = await run("drain", "c1", "--recipient", DID, "--yes", "--json")
         assert json.loads(lines[0]) == {"removed": 2}
         code, lines, _ = await run("drain", "c1", "--yes")
-        assert lines == ["1 messages removed"]
+        assert lines == ["1 message removed"]
         code, _, error = await run("show", "c1")
         assert code == 1
         assert "has no messages and no session" in error
         code, _, error = await run("show", "a b")
         assert code == 1
         assert "must be a word" in error
+
+
+async def test_an_empty_queue_is_not_counted(redis_url: str, tmp_path: Path) -> None:
+    database = sqlite(tmp_path)
+    async with gateway(redis_url, database) as service, connected(service) as (client, _):
+        sampler = PickupSampler(service.runtime)
+        await client.add_live_session("c2", "s1")
+        ids = {name: await client.add_message(name, [DID], 1) for name in ("c1", "c2")}
+        sample = await sampler.sample(set(), await now_ms(service))
+        assert (sample.waiting, sample.facts["queues"]) == (2, 2)
+        assert sample.oldest_ms is not None
+        for name, message in ids.items():
+            await client.remove_messages(name, [message])
+        sample = await sampler.sample(set(), await now_ms(service))
+        assert (sample.waiting, sample.facts["queues"], sample.oldest_ms) == (0, 0, None)
+        await client.add_message("c1", [DID], 1)
+        assert (await sampler.sample(set(), await now_ms(service))).waiting == 1
+
+
+async def now_ms(service: Gateway) -> int:
+    seconds, micros = await service.runtime.redis.call("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 async def test_the_api_shows_and_drains_queues(redis_url: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,12 +27,14 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
+        self.got_s: list[float] = []
         self.status = 200
         self.hang: asyncio.Event | None = None
         self.url = ""
 
     async def take(self, request: web.Request) -> web.Response:
         self.got.append(await request.json())
+        self.got_s.append(time.monotonic())
         if self.hang is not None:
             await self.hang.wait()
         return web.Response(status=self.status)

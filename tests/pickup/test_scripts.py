@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from angarium.pickup import keys
 from angarium.pickup.deduplicated_add import NewMessage
 from angarium.pickup.model import messages_of
@@ -39,6 +41,7 @@ async def test_an_added_message_is_pending_and_found(any_redis_url: str, tmp_pat
         assert await pickup.store.queue_status("default:c2") is None
 
 
+@pytest.mark.limit("pickup_queue_bytes_max")
 async def test_a_queue_has_a_limit_of_bytes(redis_url: str, tmp_path: Path) -> None:
     limits = {"pickup_queue_bytes_max": 200}
     async with harness(redis_url, sqlite(tmp_path), limits=limits) as pickup:
@@ -143,6 +146,7 @@ async def test_a_pull_under_another_term_answers_lost(any_redis_url: str, tmp_pa
         assert await pickup.count() == 1
 
 
+@pytest.mark.limit("pickup_sending_messages_max")
 async def test_a_pull_stops_at_the_window(redis_url: str, tmp_path: Path) -> None:
     limits = {"pickup_sending_messages_max": 2}
     async with harness(redis_url, sqlite(tmp_path), limits=limits) as pickup:

@@ -72,8 +72,11 @@ class World:
 
     async def ask(self, who: int) -> None:
         request = MinMessageInfo(f"r{len(self.requests)}", "", self.draw.choice(CONVERSATIONS))
+        fresh = self.managers[who].get_init_default_values(
+            "web", request.conversation_id, request.request_id, 1
+        )
         await self.managers[who].create_conversation_register(
-            "web", request.conversation_id, request.request_id
+            fresh.origin, fresh.conversation_id, fresh.request_id
         )
         self.requests.append(request)
 
@@ -168,6 +171,7 @@ class World:
         partition = manager.store.partition_of(info.conversation_id)
         key = runtime.keyspace.name(keys.CONVERSATION_RESPONSE, partition, info.response_id)
         same_group = self.sending.get(who)
+        assert MinMessageInfo.read(manager.generate_unique_min_info_key(info).encode()) == info
         name = self.draw.choice(
             ["renew", "renew", "renew", "await", "await group", "first", "read", "siblings"] * 4
             + ["retire", "remove", "remove siblings", "delete", "register", "error"]
@@ -264,7 +268,9 @@ class World:
                     events.setdefault(event.subject, Counter())[event.event] += 1
         for info in self.replies:
             counted = events[info.response_id]
-            ends = counted["delivered"] + counted["expired"] + counted["cancelled"]
+            ends = (
+                counted["delivered"] + counted["expired"] + counted["cancelled"] + counted["dead"]
+            )
             assert (counted["accepted"], ends) == (1, 1), (info, counted)
             assert not (counted["sent"] and counted["expired"]), (info, counted)
 

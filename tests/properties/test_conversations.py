@@ -528,7 +528,7 @@ class Conversations(RuleBasedStateMachine):
         events: dict[str, Counter[str]] = {}
         for event, subject in self.do(self.processes[0].events()):
             events.setdefault(subject, Counter())[event] += 1
-        ends = ("delivered", "expired", "cancelled")
+        ends = ("delivered", "expired", "cancelled", "dead")
         for response_id in self.model.replies:
             counted = events[response_id]
             assert counted["accepted"] == 1

@@ -29,6 +29,7 @@ from tests.faults.profile import rounds
 from tests.kit.clock import FakeClock
 
 DELIVERIES_MAX = 3
+PAGES_MAX = 4
 PENDING_MAX = 4
 PAYLOAD_MAX = 20
 SILENCE = f"no acknowledgement within {ACK_TIMEOUT_MS} ms"
@@ -198,50 +199,94 @@ class Lifecycle(RuleBasedStateMachine):
         if lost:
             assert self.do(self.harness.accept(batch, term=term, sent=sent)) == len(batch)
 
-    @rule(leader=LEADERS, count=st.integers(1, 5), held_too=st.booleans())
-    def claim(self, leader: int | None, count: int, held_too: bool) -> None:
+    @rule(
+        leader=LEADERS,
+        count=st.integers(1, 5),
+        held_too=st.booleans(),
+        suspects_max=st.sampled_from([0, 0, 1, 25]),
+    )
+    def claim(self, leader: int | None, count: int, held_too: bool, suspects_max: int) -> None:
         store, partition = self.harness.store, self.harness.partition
-        claim = self.do(store.claim(partition, self.term_of(leader), count, held_too=held_too))
+        claim = self.do(
+            store.claim(
+                partition,
+                self.term_of(leader),
+                count,
+                held_too=held_too,
+                suspects_max=suspects_max,
+            )
+        )
         if not self.leads(leader):
             assert claim is None
             return
         limit = self.now - ACK_TIMEOUT_MS
-        due = [each for each in self.pending() if self.messages[each].score <= limit][:count]
-        expected, dead = [], 0
-        for message_id in due:
-            message = self.messages[message_id]
-            deliveries, reasons = message.attempts
-            if message.is_held:
-                if not held_too:
-                    continue
-                silence = f"{message.holder}: no renewal within {ACK_TIMEOUT_MS} ms"
-                reasons = (*reasons, silence if message.holder else SILENCE)
-            message.holder = ""
-            fits = len(message.payload) <= PAYLOAD_MAX
-            if not fits:
-                reasons = (*reasons, TOO_LARGE)
-            message.record = (deliveries, reasons)
-            if deliveries >= DELIVERIES_MAX or not fits:
-                self.make_dead(message_id, "dead", "")
-                dead += 1
-                continue
-            deliveries += 1
-            message.record = (deliveries, reasons) if deliveries > 1 or reasons else None
-            message.score = self.now
-            if deliveries > 1:
-                message.events.append("redelivered")
-                Lifecycle.seen["redelivered"] += 1
-            expected.append((message_id, message.payload, deliveries))
+        expected: list[tuple[bytes, bytes, int]] = []
+        dead = skipped = suspects = 0
+        full = False
+        for _ in range(PAGES_MAX):
+            all_due = [each for each in self.pending() if self.messages[each].score <= limit]
+            due = all_due[skipped : skipped + count]
+            full = full or len(due) == count
+            for message_id in due:
+                found = self.claim_one(message_id, held_too, suspects_max, len(expected))
+                dead += found == "dead"
+                suspects += found in ("suspect", "sent suspect")
+                skipped += found in ("held", "suspect", "other")
+                if found in ("sent", "sent suspect"):
+                    message = self.messages[message_id]
+                    expected.append((message_id, message.payload, message.attempts[0]))
+            if expected or not skipped or len(due) < count:
+                break
         assert claim.messages == expected
         assert claim.dead == dead
-        assert claim.full == (len(due) == count and len(expected) + dead > 0)
+        assert claim.suspects == suspects
+        assert claim.full == (full and len(expected) + dead > 0)
+        for message_id, _, _ in expected:
+            self.messages[message_id].score = self.now
+
+    def claim_one(self, message_id: bytes, held_too: bool, suspects_max: int, sent: int) -> str:
+        """What the claim does with one due message."""
+        message = self.messages[message_id]
+        deliveries, reasons = message.attempts
+        if message.is_held:
+            if not held_too:
+                return "held"
+            silence = f"{message.holder}: no renewal within {ACK_TIMEOUT_MS} ms"
+            reasons = (*reasons, silence if message.holder else SILENCE)
+        fits = len(message.payload) <= PAYLOAD_MAX
+        if not fits:
+            reasons = (*reasons, TOO_LARGE)
+        if deliveries >= DELIVERIES_MAX or not fits:
+            message.holder, message.record = "", (deliveries, reasons)
+            self.make_dead(message_id, "dead", "")
+            return "dead"
+        # With three deliveries, one death of a worker is enough: the last delivery is alone.
+        is_suspect = any("no renewal" in each for each in reasons)
+        if is_suspect != (suspects_max > 0) or (is_suspect and sent):
+            return "suspect" if is_suspect else "other"
+        deliveries += 1
+        message.holder = ""
+        message.record = (deliveries, reasons) if deliveries > 1 or reasons else None
+        if deliveries > 1:
+            message.events.append("redelivered")
+            Lifecycle.seen["redelivered"] += 1
+        Lifecycle.seen["alone"] += is_suspect
+        return "sent suspect" if is_suspect else "sent"
 
     @rule(times=st.integers(1, DELIVERIES_MAX + 1))
     def silence(self, times: int) -> None:
         """Several deliveries in a row time out."""
         for _ in range(times):
             self.time_passes(ACK_TIMEOUT_MS)
-            self.claim(None, PENDING_MAX, True)
+            self.claim(None, PENDING_MAX, True, 0)
+
+    @rule(worker=WORKERS, picks=PICKS, suspects_max=st.sampled_from([0, 1, 25]))
+    def deaths(self, worker: str, picks: list[int], suspects_max: int) -> None:
+        """A worker renews what it has and dies; its messages are claimed apart from the others."""
+        self.claim(None, PENDING_MAX, True, 0)
+        self.renew(worker, picks, 0)
+        self.time_passes(ACK_TIMEOUT_MS)
+        self.claim(None, PENDING_MAX, True, suspects_max)
 
     @rule(leader=LEADERS, picks=PICKS)
     def return_unsent(self, leader: int | None, picks: list[int]) -> None:
@@ -275,8 +320,8 @@ class Lifecycle(RuleBasedStateMachine):
             return
         count = max(0, min(count, PENDING_MAX - len(self.pending())))
         due, self.inbox = self.inbox[:count], self.inbox[count:]
-        assert taken == due
-        for number, (message_id, payload) in enumerate(taken):
+        assert taken.messages == due
+        for number, (message_id, payload) in enumerate(taken.messages):
             assert message_id not in self.messages
             self.enter(message_id, payload, number < sent, "accepted")
             if len(payload) > PAYLOAD_MAX:
@@ -465,5 +510,5 @@ def test_any_order_of_events_leaves_each_message_in_one_place(
     )
     full = "refused" if policy == "refuse_new" else "dropped"
     wanted = ("stale", "completed", "acknowledged", "duplicate", "dead", "redelivered", full)
-    tame = [event for event in (*wanted, "retried") if Lifecycle.seen[event] < 5]
+    tame = [event for event in (*wanted, "retried", "alone") if Lifecycle.seen[event] < 5]
     assert not (single and tame), f"the runs were too tame to show {tame}: {Lifecycle.seen}"

@@ -46,13 +46,12 @@ class TransactionLifecycles(RuleBasedStateMachine):
     url: str
     seen: ClassVar[Counter[str]] = Counter()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(fair=st.booleans())
+    def begin(self, fair: bool) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.context = harness(
-            self.url, clock=self.clock, transactions={"delay_before_archiving": 60}
-        )
+        given = {"delay_before_archiving": 60, "node_fair_owners": fair}
+        self.context = harness(self.url, clock=self.clock, transactions=given)
         self.here: Harness = self.do(self.context.__aenter__())
         self.do(self.here.define("child", {"type": "echo"}))
         self.do(self.here.define("sum", {"type": "add"}, {"type": "echo"}))
@@ -74,9 +73,15 @@ class TransactionLifecycles(RuleBasedStateMachine):
         external=st.sampled_from([None, "a", "b"]),
         hook=st.booleans(),
         pipeline=st.sampled_from(["one", "sum", "brief"]),
+        owner=st.sampled_from(["default", "other"]),
     )
-    def start(self, external: str | None, hook: bool, pipeline: str = "one") -> None:
-        asked = TransactionStart(pipeline, external_id=external, webhook=HOOK if hook else None)
+    def start(self, external: str | None, hook: bool, pipeline: str, owner: str) -> None:
+        asked = TransactionStart(
+            pipeline,
+            owner="default" if external else owner,
+            external_id=external,
+            webhook=HOOK if hook else None,
+        )
         started = self.do(self.here.store.start(asked))
         if external is not None and external in self.accepted.values():
             first = next(id for id, name in self.accepted.items() if name == external)
@@ -112,7 +117,7 @@ class TransactionLifecycles(RuleBasedStateMachine):
     @rule(node=NODE, count=st.integers(1, 3), hook=st.booleans())
     def start_and_take(self, node: str, count: int, hook: bool) -> None:
         for _ in range(count):
-            self.start(None, hook)
+            self.start(None, hook, "one", "default")
         self.take(node, 5)
 
     @rule(node=NODE, count=st.integers(1, 5))
@@ -340,6 +345,12 @@ class TransactionLifecycles(RuleBasedStateMachine):
             for key in (keys.QUEUE_ADMIN, keys.QUEUE_OUT, keys.QUEUE_IN):
                 name = name_of(key, partition, "default")
                 queued += [id.decode() for id in await ask("LRANGE", name, 0, -1, key=name)]
+            for queue in ("in|default", "out|default"):
+                name = name_of(keys.FAIR_QUEUE, partition, queue)
+                found = [id.decode() for id in await ask("ZRANGE", name, 0, -1, key=name)]
+                turns = name_of(keys.OWNER_TURNS, partition, queue)
+                assert found or not await ask("EXISTS", turns, key=turns), f"{turns} is left"
+                queued += found
             index = name_of(keys.WAITING_PLACES, partition)
             here: list[str] = []
             for place in await ask("ZRANGE", index, 0, -1, key=index):

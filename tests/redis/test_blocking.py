@@ -18,6 +18,7 @@ from tests.kit.cluster import ClusterProcess, slot_of
 from tests.kit.eventually import wait_until
 from tests.kit.sentinel import SentinelProcess
 from tests.kit.server import ServerProcess
+from tests.kit.tcp_server import tcp_server
 
 
 def connect(url: str, wait_s: float = 60.0) -> BlockingRedis:
@@ -119,9 +120,8 @@ async def test_tls_with_a_certificate_of_ones_own(
         with connect(url, 0.1) as redis:
             return bytes(redis.call("PING"))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server:
-        url = f"rediss://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(serve, ssl=context) as port:
+        url = f"rediss://127.0.0.1:{port}"
         assert await asyncio.to_thread(ping, f"{url}?ca={tmp_path}/ca.pem") == b"PONG"
         assert await asyncio.to_thread(ping, f"{url}?verify=false") == b"PONG"
         with pytest.raises(RedisUnavailable, match="CERTIFICATE_VERIFY_FAILED"):

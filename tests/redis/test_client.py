@@ -34,6 +34,7 @@ from tests.kit.proxy import FaultProxy
 from tests.kit.sample import SampleStore, sample_runtime, sample_settings
 from tests.kit.sentinel import SentinelProcess
 from tests.kit.server import ServerProcess, replica_of
+from tests.kit.tcp_server import tcp_server
 
 PATIENT = {"unavailable_timeout_ms": 20_000}
 IMPATIENT = {"unavailable_timeout_ms": 200, "call_timeout_ms": 300}
@@ -248,9 +249,8 @@ async def impostor(fsync: str = "everysec", **info: str) -> AsyncIterator[str]:
                 writer.write(answer.encode())
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(serve) as port:
+        yield f"redis://127.0.0.1:{port}"
 
 
 async def test_a_server_that_is_too_old_is_refused() -> None:
@@ -342,9 +342,8 @@ async def test_tls_with_a_certificate_of_ones_own(
         inner = await asyncio.open_connection("127.0.0.1", redis_server.port)
         await asyncio.gather(_copy(reader, inner[1]), _copy(inner[0], writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server:
-        url = f"rediss://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(serve, ssl=context) as port:
+        url = f"rediss://127.0.0.1:{port}"
         async with await connect(f"{url}?ca={tmp_path}/ca.pem") as redis:
             assert await redis.call("PING") == b"PONG"
         async with await connect(f"{url}?verify=false") as redis:

@@ -88,7 +88,7 @@ def test_what_is_no_command_is_refused(commands: Any) -> None:
     )
 )
 def test_what_can_be_sent_is_sent_as_it_is(command: list[Any]) -> None:
-    (packed,) = pack_commands([command])
+    packed = pack_commands([command])
     parts = [as_bytes(argument) for argument in command]
     expected = b"*%d\r\n" % len(parts)
     assert packed == expected + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in parts)
@@ -215,7 +215,7 @@ async def test_a_flood_is_held_back_and_answered(redis_server: ServerProcess) ->
             ]
             node = await redis._topology.node_of(None)
             connection = await node.connection()
-            await eventually(lambda: not connection.writable)
+            await eventually(lambda: not connection.ready)
             # Who came when the connection was full waits, and is not in its memory.
             waiting = len(connection._in_flight)
             more = [asyncio.create_task(redis.call("ECHO", b"%d" % n)) for n in range(500)]

@@ -144,7 +144,7 @@ async def test_what_comes_unasked_closes_the_connection(caplog: pytest.LogCaptur
         server.push(bulk(b"another's data"))
         await eventually(lambda: redis.unmatched == 1)
         assert await ask(redis, 1) == b"caller-1"
-    (record,) = [each for each in caplog.records if each.message == "unmatched_reply"]
+    (record,) = [each for each in caplog.records if each.getMessage() == "unmatched_reply"]
     assert record.levelno == logging.ERROR
     assert record.server == f"127.0.0.1:{server.port}"  # type: ignore[attr-defined]
     assert "another's data" not in str(record.__dict__), "the log holds no data"

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from angarium.routing import keys
-from angarium.routing.dead_letters import DeadMessage, RoutingDeadLetters
+from angarium.routing.dead_letters import DeadRoutedMessage, RoutingDeadLetters
+from angarium.routing.finished_keys import FinishedKey
 from angarium.routing.items import id_of
 from angarium.routing.outbound_store import OutboundStore
-from angarium.routing.store import FinishedKey, RoutingRules, RoutingStore
+from angarium.routing.store import RoutingRules, RoutingStore
 from angarium.routing.transitions import TakenInbound, TriedMessage
 from angarium.runtime.clock import Clock
-from angarium.runtime.journal import Event, Journal, decode_entry
+from angarium.runtime.journal import Event, Journal, JournalEntry, decode_entry
 from angarium.runtime.runtime import Runtime
 from tests.kit.sample import sample_runtime
 
@@ -92,9 +93,9 @@ def dead_inbound(runtime: Runtime, store: RoutingStore) -> RoutingDeadLetters:
     return RoutingDeadLetters(runtime, store, OutboundStore(runtime, "native"), "inbound")
 
 
-async def dead_outbound(runtime: Runtime, outbound: OutboundStore) -> list[DeadMessage]:
+async def dead_outbound(runtime: Runtime, outbound: OutboundStore) -> list[DeadRoutedMessage]:
     store = RoutingStore(runtime, RoutingRules())
-    return (await RoutingDeadLetters(runtime, store, outbound, "outbound").page()).letters
+    return [*(await RoutingDeadLetters(runtime, store, outbound, "outbound").page()).letters]
 
 
 async def counts(runtime: Runtime) -> dict[str, int]:
@@ -108,15 +109,18 @@ async def counts(runtime: Runtime) -> dict[str, int]:
     return found
 
 
-async def events(runtime: Runtime, *names: str) -> list[Event]:
-    journal = Journal(runtime)
-    found: list[Event] = []
+async def entries(runtime: Runtime) -> list[JournalEntry]:
+    journal, found = Journal(runtime), list[JournalEntry]()
     for partition in range(runtime.settings.partitions):
         position = "0-0"
-        while entries := await journal.read(partition, position):
-            position = entries[-1][0].decode()
-            for entry_id, fields in entries:
-                found += decode_entry(entry_id, fields).events
+        while some := await journal.read(partition, position):
+            position = some[-1][0].decode()
+            found += [decode_entry(*each) for each in some]
+    return found
+
+
+async def events(runtime: Runtime, *names: str) -> list[Event]:
+    found = [event for entry in await entries(runtime) for event in entry.events]
     return [event for event in found if not names or event.event in names]
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from angarium.routing.consumer import ConsumerOptions, InstanceConsumer
 from angarium.routing.errors import InstanceSuperseded
+from angarium.routing.finished_keys import FailedAttempt, FinishedKey
 from angarium.routing.handling import Handle
 from angarium.routing.items import InboundMessage, id_of
-from angarium.routing.store import FailedAttempt, FinishedKey, RoutingStore
+from angarium.routing.store import RoutingStore
 from angarium.routing.transitions import TriedMessage
 from angarium.runtime.retry_policy import DoNotRetry, RetryPolicy
 from tests.kit.clock import FakeClock
@@ -131,42 +132,6 @@ async def test_a_restarted_instance_of_the_same_uid_takes_over_and_the_old_one_i
         assert not await store.touch("a", "first"), "nobody else is the instance now"
 
 
-async def test_f12_a_message_that_ends_its_instance_is_set_aside_and_its_key_goes_on(
-    redis_url: str,
-) -> None:
-    """Other messages that the instances had in hand are not dead for it."""
-    clock = FakeClock()
-    async with routing(redis_url, clock=clock) as (runtime, store):
-        began, got = Signal(), list[bytes]()
-
-        async def handle(message: InboundMessage) -> None:
-            if message.payload == b"poison":
-                began.fire()
-                await asyncio.Event().wait()  # until the instance is killed
-            if message.payload == b"slow":
-                await clock.sleep(40)
-            got.append(message.payload)
-
-        await post(store, "k", b"1", b"poison", b"2")
-        await post(store, "other", b"slow")
-        for killed in range(3):
-            consumer = InstanceConsumer(
-                store, f"u{killed}", handle, ConsumerOptions(attempts_max=3), clock=clock
-            )
-            await consumer.start()
-            await until(clock, lambda: began.count > killed)  # noqa: B023
-            await consumer.stop(0)  # as after kill -9: it gives nothing back
-            clock.jump(16_000)
-        async with handling(store, handle, "last", clock, attempts_max=3):
-            await until(clock, lambda: settled(runtime))
-        assert began.count == 3
-        assert sorted(set(got)) == [b"1", b"2", b"slow"]
-        assert got.index(b"2") > got.index(b"1")
-        (dead,) = (await dead_inbound(runtime, store).page()).letters
-        assert (dead.recip_key, dead.attempts) == ("k", 3)
-        assert dead.reason == "its instance was lost"
-
-
 async def test_handlers_slower_than_every_time_out_handle_each_message_once_and_in_order(
     redis_url: str,
 ) -> None:
@@ -239,7 +204,7 @@ async def test_the_policy_of_the_function_is_followed(
             await eventually(lambda: settled(runtime), DEADLINE_S)
         assert called.count == calls
         (dead,) = (await dead_inbound(runtime, store).page()).letters
-        assert (dead.reason, dead.attempts) == (repr(error), calls)
+        assert (dead.reason, dead.tries) == (repr(error), calls)
 
 
 async def test_an_attempt_that_takes_too_long_is_failed(redis_url: str) -> None:

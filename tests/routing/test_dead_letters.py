@@ -13,10 +13,10 @@ from angarium.routing.dead_letters import PAGE_BYTES_MAX, DropArgs, DropItem
 from angarium.routing.items import encode_inbound
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.service import RoutingService
-from angarium.runtime.errors import InputInvalid, NotFound
+from angarium.runtime.dead_letters import PAGE_MAX, DeadLetterUnknown
+from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
 from tests.routing.harness import events, routing
-from tests.server.harness import running_api
 
 Kind = Literal["inbound", "outbound"]
 KINDS = pytest.mark.parametrize("kind", ["inbound", "outbound"])
@@ -49,17 +49,6 @@ async def ids(service: RoutingService, kind: Kind, limit: int = 100) -> list[str
         after = page.next
         if after is None:
             return found
-
-
-@KINDS
-async def test_f14_every_dead_letter_is_listed_by_pages(any_redis_url: str, kind: Kind) -> None:
-    async with routing(any_redis_url) as (runtime, _):
-        service = runtime.store(RoutingService)
-        assert await ids(service, kind) == []
-        wanted = [f"m{number}" for number in range(250)]
-        await add(runtime, kind, *wanted)
-        assert sorted(await ids(service, kind)) == sorted(wanted)
-        assert sorted(await ids(service, kind, 7)) == sorted(wanted)
 
 
 async def test_letters_removed_between_two_pages_hide_no_others(redis_url: str) -> None:
@@ -95,11 +84,10 @@ async def test_all_letters_of_a_reason_are_retried_or_dropped(
         await add(runtime, kind, *(f"a{number}" for number in range(150)), reason="ValueError: x")
         await add(runtime, kind, "b1", "b2", reason="its instance was lost")
         await add(runtime, kind, "c1", reason="ValueError: y")
-        statuses = await letters.retry_all("ValueError")
-        assert statuses["kept"] + statuses["revived"] == 151
+        assert await letters.retry_all("ValueError") == {"retried": 151, "unusable": 0}
         assert sorted(await ids(service, kind)) == ["b1", "b2"]
-        assert await letters.drop_all("something else") == {}
-        assert await letters.drop_all() == {"dropped": 2}
+        assert await letters.drop_all("something else") == 0
+        assert await letters.drop_all() == 2
         assert await ids(service, kind) == []
         dropped = "dead_dropped" if kind == "inbound" else "outbound_dead_dropped"
         found = await events(runtime, dropped)
@@ -108,40 +96,72 @@ async def test_all_letters_of_a_reason_are_retried_or_dropped(
 
 
 @KINDS
+async def test_letters_are_found_by_a_text_inside_their_reason(
+    any_redis_url: str, kind: Kind
+) -> None:
+    async with routing(any_redis_url) as (runtime, _):
+        service = runtime.store(RoutingService)
+        letters = service.dead_inbound if kind == "inbound" else service.dead_outbound
+        await add(runtime, kind, *(f"a{number}" for number in range(120)), reason="no disk left")
+        await add(runtime, kind, "b1", reason="no wallet: key 7")
+        await add(runtime, kind, "b2", reason="lost")
+        await add(runtime, kind, "b3", reason="a wallet is missing")
+        page = await letters.page(reason="wallet")
+        assert sorted(each.id for each in page.letters) == ["b1", "b3"]
+        assert page.next is None
+        first = await letters.page(1, reason="wallet")
+        second = await letters.page(1, first.next, "wallet")
+        assert sorted(page.letters[0].id for page in (first, second)) == ["b1", "b3"]
+        assert second.next is None
+        assert await letters.retry_all("wallet") == {"retried": 2, "unusable": 0}
+        assert await letters.drop_all("disk") == 120
+        assert await ids(service, kind) == ["b2"]
+
+
+async def test_a_page_has_up_to_its_limit_of_letters(redis_url: str) -> None:
+    async with routing(redis_url) as (runtime, _):
+        service = runtime.store(RoutingService)
+        await add(runtime, "inbound", *(f"m{number}" for number in range(PAGE_MAX + 1)))
+        page = await service.dead_inbound.page(PAGE_MAX)
+        assert [each.id for each in page.letters] == [f"m{number}" for number in range(PAGE_MAX)]
+        rest = await service.dead_inbound.page(PAGE_MAX, page.next)
+        assert ([each.id for each in rest.letters], rest.next) == ([f"m{PAGE_MAX}"], None)
+
+
+async def test_letters_that_can_not_be_read_are_shown_and_dropped_by_their_reason(
+    redis_url: str,
+) -> None:
+    async with routing(redis_url) as (runtime, _):
+        letters = runtime.store(RoutingService).dead_inbound
+        name = runtime.keyspace.name(keys.INBOUND_DEAD)
+        no_date = b'{"id":"m1","reason":"late","message":"{}","at_ms":1e300}'
+        await runtime.redis.call("RPUSH", name, b"\xff", no_date, key=name)
+        found = (await letters.page()).letters
+        assert [(each.id, each.at_ms, each.tries) for each in found] == [("", 0, 0)] * 2
+        assert found[1].message == no_date.decode()
+        for act in (letters.find, letters.retry, letters.drop):
+            with pytest.raises(DeadLetterUnknown):
+                await act("")
+        assert await letters.retry_all() == {"retried": 0, "unusable": 2}
+        assert await letters.drop_all("can't be read") == 2
+
+
+@KINDS
 async def test_two_operators_retry_or_drop_a_letter_once(redis_url: str, kind: Kind) -> None:
     async with routing(redis_url) as (runtime, _):
         service = runtime.store(RoutingService)
         letters = service.dead_inbound if kind == "inbound" else service.dead_outbound
         await add(runtime, kind, "m1", "m2")
-        found = await letters.find("m1")
+        found = await anext(letters.walk())
+        assert found.dead == await letters.find("m1")
         both = await asyncio.gather(letters.drop("m1"), letters.drop("m1"), return_exceptions=True)
-        assert [type(each) for each in both].count(NotFound) == 1
+        assert [type(each) for each in both].count(DeadLetterUnknown) == 1
         drop = (
             dead_letters.DROP_DEAD_INBOUND if kind == "inbound" else dead_letters.DROP_DEAD_OUTBOUND
         )
         item = DropItem("m1", "k", "no", found.raw)
         assert await runtime.call(drop, 0, DropArgs("dead_dropped"), [item]) == ["unknown"]
-        with pytest.raises(NotFound):
+        with pytest.raises(DeadLetterUnknown):
             await letters.find("m1")
         outbound = OutboundStore(runtime, "native")
         assert await outbound.revive(0, [("m1", found.raw)]) == ["unknown"]
-
-
-async def test_operators_use_dead_letters_and_instances_over_http(
-    redis_url: str, no_settings: object
-) -> None:
-    async with running_api(redis_url) as (runtime, call):
-        await add(runtime, "inbound", "m1", "m2", "m3", reason="late")
-        path = "/v1/routing/dead-inbound"
-        status, page = await call("GET", f"{path}?limit=2")
-        assert (status, [each["id"] for each in page["letters"]]) == (200, ["m1", "m2"])
-        status, page = await call("GET", f"{path}?after={page['next']}")
-        assert ([each["id"] for each in page["letters"]], page["next"]) == (["m3"], None)
-        assert (await call("GET", f"{path}/m2"))[1]["reason"] == "late"
-        assert (await call("DELETE", f"{path}/m2"))[0] == 204
-        assert (await call("DELETE", f"{path}/m2"))[0] == 404
-        assert await call("POST", f"{path}/revive?reason=early") == (200, {"revived": 0})
-        assert await call("DELETE", f"{path}?reason=late") == (200, {"dropped": 2})
-        assert (await call("GET", f"{path}?limit=0"))[0] == 400
-        assert (await call("DELETE", "/v1/routing/instances/nobody"))[0] == 404
-        assert await call("POST", "/v1/routing/prune") == (200, {"instances": 0, "keys": 0})

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from angarium.routing.deliverer import Deliverer, host_of
@@ -18,6 +19,7 @@ from angarium.runtime.runtime import Runtime
 from tests.kit.clock import FakeClock
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
+from tests.kit.tcp_server import tcp_server
 from tests.routing.harness import dead_outbound, events
 from tests.routing.test_roles import sink
 
@@ -62,7 +64,7 @@ async def test_five_retries_at_growing_pauses_and_then_a_dead_letter(any_redis_u
         await eventually(partial(attempts, 6), DEADLINE_S)
         assert len(came) == 6
         (dead,) = await dead_outbound(runtime, store)
-        assert dead.reason == "answered 500"
+        assert (dead.reason, dead.tries) == ("answered 500", 6)
         names = [event.event for event in await events(runtime)]
         assert names == ["outbound_accepted", *["outbound_retried"] * 5, "outbound_dead"]
         found = await events(runtime, "outbound_retried")
@@ -123,19 +125,20 @@ async def test_two_equal_messages_that_fail_are_two_retries(redis_url: str) -> N
         assert len(await events(runtime, "outbound_accepted")) == 3
 
 
+@pytest.mark.limit("deliveries_max")
 async def test_a_host_that_hangs_does_not_delay_the_others(redis_url: str) -> None:
     hanging: list[asyncio.StreamWriter] = []
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hanging.append(writer)
+        await asyncio.Event().wait()
 
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     settings: dict[str, Any] = {
         "routing": {"delivery_timeout_ms": 3_000},
         "limits": {"deliveries_max": 64},
     }
     async with (
+        tcp_server(hang) as port,
         delivering(redis_url, **settings) as (_, store, deliverer),
         sink({}) as (url, came),
     ):
@@ -147,9 +150,6 @@ async def test_a_host_that_hangs_does_not_delay_the_others(redis_url: str) -> No
         assert deliverer.counts["deferred"] > 0
         assert deliverer.counts["dead"] == 0
         assert len(hanging) < 150
-        for writer in hanging:
-            writer.close()
-        server.close()
 
 
 async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_retried(
@@ -157,7 +157,6 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_retried
 ) -> None:
     async def no_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path == "/redirects":
@@ -175,21 +174,19 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_retried
         return peer
 
     hold = asyncio.Event()
-    server = await asyncio.start_server(no_handshake, "127.0.0.1", 0)
     app = web.Application()
     app.router.add_get("/{path}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        async with delivering(redis_url, routing={"delivery_timeout_ms": 2_000}) as (
-            runtime,
-            store,
-            _,
+        async with (
+            tcp_server(no_handshake) as port,
+            delivering(redis_url, routing={"delivery_timeout_ms": 2_000}) as (runtime, store, _),
         ):
             url = f"ws://127.0.0.1:{runner.addresses[0][1]}"
             urls = [f"{url}/redirects", f"{url}/complains", f"{url}/never-closes"]
-            urls.append(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/no-handshake")
+            urls.append(f"ws://127.0.0.1:{port}/no-handshake")
             for each in urls:
                 await store.push(each, b"x", {})
 
@@ -210,7 +207,6 @@ async def test_a_websocket_receiver_that_hangs_redirects_or_complains_is_retried
             assert await events(runtime, "outbound_delivered", "outbound_dead") == []
     finally:
         hold.set()
-        server.close()
         await runner.cleanup()
 
 

@@ -81,6 +81,7 @@ async def test_partial_messages_over_the_limit_are_refused() -> None:
         {"relay_connection_bytes_max": 5_000},
     ],
 )
+@pytest.mark.limit("relay_bytes_max", "relay_connection_messages_max", "relay_connection_bytes_max")
 async def test_all_messages_of_many_connections_arrive_in_order_however_small_the_limits(
     limits: dict[str, int],
 ) -> None:

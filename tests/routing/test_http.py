@@ -59,9 +59,11 @@ async def test_keys_instances_deliveries_and_dead_letters_over_http(redis_url: s
                 b'{"id":"2","reason":"not an item","message":"nonsense","at_ms":2}',
             ]
             await runtime.redis.call("RPUSH", place, *letters, key=place)
-            found = await (await client.get("/v1/routing/dead")).json()
+            path = "/v1/routing/dead-deliveries"
+            found = await (await client.get(path)).json()
             assert [each["reason"] for each in found["letters"]] == ["answered 500", "not an item"]
-            assert await (await client.post("/v1/routing/dead/revive")).json() == {"revived": 1}
+            answer = await (await client.post(f"{path}/retry")).json()
+            assert answer == {"retried": 1, "unusable": 1}
             (lease,) = await OutboundStore(runtime, "native").take(0, 10)
             assert lease.item == b'{"retries":0}'
             page = await (await client.get("/openapi.json")).json()

@@ -76,6 +76,7 @@ async def test_bad_input_over_http_gets_an_error_and_is_not_queued(
         assert [event.key for event in await events(runtime)] == ["k"]
 
 
+@pytest.mark.limit("http_body_bytes_max")
 async def test_a_body_over_the_limit_is_refused_before_it_is_sent(redis_url: str) -> None:
     async with running(redis_url, limits={"http_body_bytes_max": 10_000}) as (_, relay, client):
         answer = await raw(relay, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n")
@@ -146,6 +147,7 @@ async def test_a_client_that_sends_too_slowly_is_disconnected_and_others_are_ser
         assert (await client.post(url(relay), data=envelope("k"))).status == 200
 
 
+@pytest.mark.limit("relay_connections_max")
 async def test_a_connection_over_the_limit_is_refused(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_connections_max": 2}) as (_, relay, client):
         held = [await asyncio.open_connection("127.0.0.1", relay.ports["http"]) for _ in range(2)]
@@ -170,6 +172,7 @@ async def test_a_caller_without_a_response_gets_an_empty_one_after_the_timeout(
         assert await counts(runtime) == {"_k": 1}, "the message is there all the same"
 
 
+@pytest.mark.limit("relay_callers_max")
 async def test_a_waiting_caller_over_the_limit_is_refused(redis_url: str) -> None:
     async with running(redis_url, limits={"relay_callers_max": 1}) as (runtime, relay, client):
         body = envelope("k", return_route="all")

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from angarium.runtime.database import Database, insert_once
+from angarium.runtime.database.database import Database, insert_once
 from angarium.runtime.ids import time_ordered_id
 
 NOTES = sa.Table(

@@ -60,7 +60,9 @@ def test_a_decorated_function_is_found_by_kind_and_stays_itself() -> None:
     assert app.inbox()(double) is double
     app.reply_sender()(double_later)
     found = app.handler("worker", "worker")
-    assert (found.name, found.function, found.is_async) == ("worker", double, False)
+    assert (found.name, found.function, found.is_async) == ("", double, False)
+    app.worker("emails")(double_later)
+    assert list(app.handlers("worker")) == ["", "emails"]
     assert app.handler("reply_sender", "sender").is_async
     assert app.handler("inbox", "inbox").function is double
 

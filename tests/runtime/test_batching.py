@@ -145,6 +145,7 @@ async def test_a_short_answer_is_an_error_not_a_mixup() -> None:
                 await future
 
 
+@pytest.mark.limit("batch_items_max", "batch_bytes_max")
 async def test_items_and_bytes_bound_a_batch() -> None:
     recorder = Recorder()
     limits = Limits(batch_items_max=3, batch_bytes_max=100)
@@ -154,6 +155,7 @@ async def test_items_and_bytes_bound_a_batch() -> None:
     assert [items for _, items in recorder.batches] == [[0, 1, 2], [3, 4], [5], [6], [7]]
 
 
+@pytest.mark.limit("batch_waiting_items_max")
 async def test_a_full_queue_refuses_instead_of_growing() -> None:
     recorder = Recorder()
     recorder.gate.clear()
@@ -168,6 +170,7 @@ async def test_a_full_queue_refuses_instead_of_growing() -> None:
         assert await batcher.submit(0, 4) == 40
 
 
+@pytest.mark.limit("batch_waiting_bytes_max")
 async def test_payloads_without_an_answer_are_bounded_in_bytes_over_all_batchers() -> None:
     recorder = Recorder()
     recorder.gate.clear()
@@ -233,3 +236,21 @@ async def test_closing_finishes_what_was_taken_and_takes_no_more() -> None:
     assert taken.result() == 10
     with pytest.raises(RedisUnavailable):
         batcher.submit(0, 2)
+
+
+async def test_a_receiver_gets_each_batch_with_its_results() -> None:
+    recorder = Recorder()
+    received: list[tuple[list[int], list[str]]] = []
+
+    def receive(items: Sequence[int], results: Sequence[int | Exception]) -> None:
+        received.append(([*items], [repr(each) for each in results]))
+
+    unanswered = BytesUnanswered(Limits())
+    async with Batcher(recorder.run, Limits(), unanswered, receive) as batcher:
+        for item in (1, -2, 3):
+            batcher.send(0, item, 100)
+        assert unanswered.count == 300
+    assert received == [([1, -2, 3], ["10", "ValueError(-2)", "30"])]
+    assert unanswered.count == 0
+    with pytest.raises(RedisUnavailable):
+        batcher.send(0, 4)

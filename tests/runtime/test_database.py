@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from angarium.runtime.database import Database, insert_once
+from angarium.runtime.database.database import Database, insert_once
 from angarium.runtime.errors import DatabaseUnavailable, OutcomeUnknown, SettingInvalid
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
@@ -356,7 +356,7 @@ async def test_another_process_that_keeps_the_file_locked_is_an_error(
 
 WRITE_AND_HANG = """
 import asyncio, sys
-from angarium.runtime.database import Database
+from angarium.runtime.database.database import Database
 
 async def main() -> None:
     database = await Database.open(sys.argv[1])
@@ -516,7 +516,7 @@ async def test_a_missing_driver_is_named_with_its_fix(
 
 def test_importing_the_module_imports_no_sqlalchemy() -> None:
     code = (
-        "import sys, angarium.runtime.database\n"
+        "import sys, angarium.runtime.database.database\n"
         "print({'sqlalchemy', 'alembic', 'aiosqlite', 'asyncpg'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

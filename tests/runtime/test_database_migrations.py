@@ -111,7 +111,7 @@ async def test_a_migration_that_orphans_rows_is_undone(sqlite_url: str, tmp_path
 MIGRATE = """
 import asyncio, sys
 from pathlib import Path
-from angarium.runtime.database import Database
+from angarium.runtime.database.database import Database
 
 async def main(url: str) -> None:
     database = await Database.open(url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -265,6 +266,7 @@ def check_page(page: dict[str, Any]) -> None:
         assert path.startswith("/")
         for method, operation in operations.items():
             assert method in ("get", "put", "post", "delete", "patch")
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", operation["operationId"]), operation
             ids.append(operation["operationId"])
             in_path = {
                 each["name"] for each in operation.get("parameters", []) if each["in"] == "path"

@@ -13,8 +13,7 @@ from angarium.dispatch import keys as dispatch_keys
 from angarium.modules import MODULES
 from angarium.routing import keys as routing_keys
 from angarium.runtime import keys
-from angarium.runtime.key import Key, Scope, Shape
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.keyspace import Key, Keyspace, Scope, Shape
 from angarium.settings import load
 from angarium.transactions import keys as transactions_keys
 

@@ -17,7 +17,7 @@ from aiohttp.abc import ResolveResult
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from angarium.runtime import outbound
+from angarium.runtime.limits import Limits
 from angarium.runtime.outbound import (
     RESPONSE_BYTES_MAX,
     AddressRefused,
@@ -294,16 +294,16 @@ async def test_a_server_that_hangs_does_not_delay_requests_to_others() -> None:
         async with patient() as client:
             stuck = [
                 asyncio.ensure_future(client.send("GET", hanging.url))
-                for _ in range(outbound.CONNECTIONS_PER_HOST_MAX + 10)
+                for _ in range(Limits().outbound_host_connections_max + 10)
             ]
             await eventually(
-                lambda: hanging.connections == outbound.CONNECTIONS_PER_HOST_MAX, PATIENCE_S
+                lambda: hanging.connections == Limits().outbound_host_connections_max, PATIENCE_S
             )
             assert (await client.send("GET", peer.url)).ok
             for each in stuck:
                 each.cancel()
             await asyncio.wait(stuck)
-        assert hanging.connections == outbound.CONNECTIONS_PER_HOST_MAX
+        assert hanging.connections == Limits().outbound_host_connections_max
 
 
 # WebSockets

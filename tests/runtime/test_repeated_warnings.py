@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from angarium.runtime.repeated_warnings import INTERVAL_S, KINDS_MAX, LINES_FIRST, RepeatedWarnings
+from angarium.runtime.log import INTERVAL_S, KINDS_MAX, LINES_FIRST, RepeatedWarnings
 from tests.kit.clock import FakeClock
 
 

@@ -11,17 +11,16 @@ from angarium.dispatch import keys
 from angarium.redis.scripts import Script
 from angarium.runtime.errors import Overloaded, ScriptFailed
 from angarium.runtime.journal import Journal, decode_entry
-from angarium.runtime.scripts import load_script, read_script, status_of
+from angarium.runtime.lease import ACQUIRE, LeaseTerm
+from angarium.runtime.runtime import CLAIM_LAYOUT, LayoutClaim, OtherLayout
+from angarium.runtime.scripts import HEADINGS, read_script
 from tests.kit.cluster import ClusterProcess
 from tests.kit.sample import ACCEPT_ITEMS, SampleStore, sample_runtime
 from tests.kit.server import ServerProcess
 from tests.kit.variants import transitions
 
 SOURCE = Path(angarium.__file__).parent
-HEADER = "\n".join(
-    f"-- {heading}: none"
-    for heading in ("Guarantee", "KEYS", "ARGV", "Returns", "Events", "Repeats")
-)
+HEADER = "\n".join(f"-- {heading}: none" for heading in HEADINGS)
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +33,14 @@ def test_every_script_compiles_on_every_node(
     path: Path, cluster: ClusterProcess, declared_scripts: dict[str, Script]
 ) -> None:
     name = f"angarium.{path.parent.parent.name}.{path.stem}"
-    script = declared_scripts.get(name) or read_script(path, path.stem)
+    script = declared_scripts[name]
     for node in cluster.nodes:
         assert node.client().script_load(script.source) == script.sha
 
 
 def test_includes_are_written_in_place(tmp_path: Path) -> None:
     path = tmp_path / "x.lua"
-    path.write_text(f"#!lua\n{HEADER}\n-- include: fence\nreturn 1\n")
+    path.write_text(f"#!lua\n{HEADER}\n-- include: fence\nreturn fenced_off(1, 2)\n")
     script = read_script(path, "x")
     assert "local function fenced_off" in script.source
     assert script.source.startswith("#!lua\n")
@@ -49,8 +48,30 @@ def test_includes_are_written_in_place(tmp_path: Path) -> None:
     assert not script.repeatable
 
 
+def test_functions_that_a_script_does_not_use_are_left_out_and_lines_keep_their_number(
+    tmp_path: Path,
+) -> None:
+    used = "local function one()\n  if true then return 1 end\nend\n"
+    used += "local function two() return one() end\n"
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "parts.lua").write_text(f"{used}local function three()\n  two()\nend\n")
+    path = tmp_path / "x.lua"
+    for body, kept in (
+        ("return two()", "one two"),
+        ("return one()", "one"),
+        ("return 3 -- one", ""),
+    ):
+        path.write_text(f"#!lua\n{HEADER}\n-- include: parts\n{body}\n")
+        source = read_script(path, "x").source
+        assert [f"function {name}(" in source for name in ("one", "two", "three")] == [
+            name in kept for name in ("one", "two", "three")
+        ]
+        line = 1 + len(HEADINGS) + 1 + used.count("\n") + 3 + 1  # the prelude has a line of its own
+        assert source.split("\n")[line] == body
+
+
 def test_a_change_of_an_include_changes_the_hash() -> None:
-    assert load_script("angarium.runtime", "acquire_lease").sha != ACCEPT_ITEMS.script.sha
+    assert ACQUIRE.script.sha != ACCEPT_ITEMS.script.sha
     assert len(ACCEPT_ITEMS.script.sha) == 40
 
 
@@ -68,13 +89,12 @@ def test_a_missing_include_is_named(tmp_path: Path) -> None:
         read_script(path, "x")
 
 
-def test_only_words_are_statuses() -> None:
-    assert status_of(b"accepted") == "accepted"
-    assert status_of([b"refused", 3]) == "refused"
+def test_only_declared_words_are_replies() -> None:
+    assert ACQUIRE.decode([b"acquired", 3]) == LeaseTerm(3)
     nonsense: object
-    for nonsense in (None, 7, [], b"two words", b""):
+    for nonsense in (None, 7, [], b"two words", b"", [b"won", 3], [[b"acquired"]]):
         with pytest.raises(ScriptFailed):
-            status_of(nonsense)
+            ACQUIRE.decode(nonsense)
 
 
 async def test_a_flushed_script_cache_is_refilled_without_an_error(any_redis_url: str) -> None:
@@ -107,17 +127,18 @@ async def test_a_batch_is_one_call_and_one_journal_entry(redis_url: str) -> None
 
 
 async def test_the_layout_is_claimed_once_and_then_agreed_with(redis_url: str) -> None:
-    claim = load_script("angarium.runtime", "claim_layout")
     async with sample_runtime(redis_url) as runtime:
         name = f"{runtime.settings.prefix}other"
 
-        async def run(*args: int | str) -> str:
-            return status_of(await runtime.redis.call(*claim.eval([name], args), key=name))
+        async def run(version: int, partitions: int) -> object:
+            args = CLAIM_LAYOUT.arguments(LayoutClaim(version, partitions, "p:"))
+            call = CLAIM_LAYOUT.script.eval([name], args)
+            return CLAIM_LAYOUT.decode(await runtime.redis.call(*call, key=name))
 
-        assert await run(1, 4, "p:") == "created"
-        assert await run(1, 4, "p:") == "agreed"
-        assert await run(1, 5, "p:") == "differs"
-        assert await run(2, 4, "p:") == "differs"
+        assert await run(1, 4) == "created"
+        assert await run(1, 4) == "agreed"
+        assert await run(1, 5) == OtherLayout(1, 4)
+        assert await run(2, 4) == OtherLayout(1, 4)
 
 
 async def test_a_full_memory_refuses_the_whole_script() -> None:

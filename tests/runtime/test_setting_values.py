@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticCustomError
 
-from angarium.runtime.setting_values import (
+from angarium.runtime.setting_group import (
     CONSUMERS_FIX,
     INBOUND_FIX,
     read_consumers,

@@ -473,6 +473,7 @@ def test_an_empty_name_is_refused() -> None:
     )
 
 
+@pytest.mark.limit("prefix_bytes_max")
 def test_the_length_of_a_prefix_is_a_limit_like_any_other() -> None:
     assert load(prefix="a" * 65, limits={"prefix_bytes_max": 65}).prefix == "a" * 65
     assert "more than 3" in refusal_of(prefix="aaaa", limits={"prefix_bytes_max": 3})

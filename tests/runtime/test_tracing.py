@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -160,6 +161,11 @@ async def test_a_collector_that_never_answers_delays_nothing(
         for _ in range(100):
             runtime.tracing.record("x", None, time.time_ns())
     assert time.monotonic() - began_s < PATIENCE_S
+    # The SDK's threads go on trying for ten seconds, with random pauses: not into the next test.
+    for thread in threading.enumerate():
+        if thread.name == "angarium-traces" or thread.name.startswith("Otel"):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("payload", [b"", b"traceparent", b'{"traceparent":', b'{"traceparent":1}'])

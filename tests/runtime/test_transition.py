@@ -9,8 +9,7 @@ import pytest
 
 from angarium.dispatch import keys
 from angarium.runtime.errors import ScriptFailed
-from angarium.runtime.key import Key
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.keyspace import Key, Keyspace
 from angarium.runtime.transition import BoundTransition, Transition
 from tests.kit.sample import SampleStore, sample_runtime
 

@@ -14,6 +14,7 @@ import pytest
 from angarium.runtime.outbound import AddressRefused, check_url
 from tests.kit.eventually import eventually
 from tests.kit.roles import ROOT, RoleProcess
+from tests.kit.tcp_server import tcp_server
 
 PATIENCE_S = 60.0
 INSIDE = ("127.0.0.1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "100.64.0.1", "224.0.0.1")
@@ -74,9 +75,7 @@ async def inner_service() -> AsyncIterator[tuple[int, list[object]]]:
         reached.append(writer.get_extra_info("peername"))
         writer.close()
 
-    server = await asyncio.start_server(serve, None, 0, family=socket.AF_INET)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with tcp_server(serve, None, family=socket.AF_INET) as port:
         yield port, reached
 
 

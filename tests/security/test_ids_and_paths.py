@@ -12,9 +12,8 @@ import pytest
 
 from angarium.pickup.client import CallRefused
 from angarium.redis.cluster import slot_of
-from angarium.runtime.key import Scope
 from angarium.runtime.keys import KEYS
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.keyspace import Keyspace, Scope
 from angarium.runtime.runtime import Runtime
 from angarium.settings import load
 from tests.kit.cluster import ClusterProcess
@@ -96,7 +95,7 @@ async def test_odd_ids_in_the_paths_of_the_api_are_unknown_and_no_fault(
     paths = [
         "/v1/transactions/{}", "/v1/pickup/connections/{}", "/v1/lake/history/{}",
         "/v1/routing/keys/{}", "/v1/conversations/{}", "/v1/dispatch/dead/{}", "/v1/pipelines/{}",
-        "/v1/search?id={}",
+        "/v1/search?id={}", "/v1/transactions/dead/{}", "/v1/transactions/dead?reason={}",
     ]  # fmt: skip
     async with api(redis_url, lake_url=str(tmp_path / "lake")) as (runtime, port):
         before = await _keys(runtime)
@@ -127,6 +126,7 @@ async def _keys(runtime: Runtime) -> set[str]:
         ["find", "--", "--version"],
         ["token", "revoke", "--", "--all-of-them"],
         ["dispatch", "dead", "drop", "--", "--all"],
+        ["tx", "dead", "drop", "--", "--all"],
     ],
     ids=" ".join,
 )

@@ -20,6 +20,7 @@ from angarium.runtime.errors import AngariumError
 from angarium.settings import load
 from tests.kit.sample import sample_runtime
 from tests.kit.server import ServerProcess
+from tests.kit.tcp_server import tcp_server
 from tests.pickup.harness import gateway, sqlite
 from tests.routing.test_relay import running
 from tests.security.wire import dialled, handshake, heard, request, said, status_of
@@ -84,9 +85,7 @@ async def test_redis_with_a_certificate_that_proves_nothing_is_not_used(
             group.create_task(_copy(reader, inner[1]))
             group.create_task(_copy(inner[0], writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with tcp_server(serve, ssl=context) as port:
         url = f"rediss://:pw@127.0.0.1:{port}?ca={authority.folder}/ca.pem"
         settings: dict[str, Any] = {
             "redis": {"unavailable_timeout_ms": 300, "call_timeout_ms": 2_000}
@@ -199,9 +198,7 @@ async def test_a_dispatcher_sends_nothing_to_a_worker_that_proves_nothing(
         got.append(await heard(reader))
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=worker)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with tcp_server(serve, ssl=worker) as port:
         if kind == "good":
             async with dialled(port, ssl=context):
                 return

@@ -12,7 +12,7 @@ import aiohttp
 from angarium.client.application import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.server.http import build
-from tests.kit.sample import sample_runtime
+from tests.kit.sample import sample_settings
 
 
 class Caller:
@@ -32,8 +32,14 @@ class Caller:
 
 
 @asynccontextmanager
-async def running_api(redis_url: str, **http: Any) -> AsyncIterator[tuple[Runtime, Caller]]:
-    async with sample_runtime(redis_url, http={"port": 0, **http}) as runtime:
+async def running_api(
+    redis_url: str, *, prefix: str | None = None, **http: Any
+) -> AsyncIterator[tuple[Runtime, Caller]]:
+    """`prefix`: that of an installation that exists."""
+    settings = sample_settings(redis_url, http={"port": 0, **http})
+    if prefix is not None:
+        settings = settings.model_copy(update={"prefix": prefix})
+    async with Runtime.open(settings) as runtime:
         api = build(runtime, Angarium())
         await api.start()
         try:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
 from angarium.client.application import Angarium
 from angarium.runtime import keys
 from angarium.runtime.errors import InputInvalid, NotFound, SettingInvalid
-from angarium.runtime.tokens import SCOPES, Token, TokenStore, digest, from_settings
-from angarium.runtime.tokens_seen import REMEMBER_TOKENS, TokensSeen, TokenSurface, file_path
+from angarium.runtime.tokens import (
+    REMEMBER_TOKENS,
+    SCOPES,
+    Token,
+    TokensSeen,
+    TokenStore,
+    TokenSurface,
+    digest,
+    file_path,
+    from_settings,
+)
+from angarium.server.access import Access, Unauthorized
 from angarium.server.http import check
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime, sample_settings
@@ -185,3 +197,48 @@ def test_each_scope_includes_those_below_it() -> None:
     for number, scope in enumerate(SCOPES):
         allowed = [each for each in SCOPES if Token("t", scope).allows(each)]
         assert allowed == list(SCOPES[: number + 1])
+
+
+async def test_a_token_stored_between_the_two_reads_is_accepted(
+    redis_url: str, no_settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sample_runtime(redis_url) as runtime:
+        look = TokensSeen.look
+
+        async def look_late(self: TokensSeen, *, has_tokens: bool) -> bool:
+            await TokenStore(runtime).create("somebody", "read")
+            return await look(self, has_tokens=has_tokens)
+
+        access = Access(runtime)
+        read_all = TokenStore.all
+        open_at_each_read: list[bool] = []
+
+        async def read_and_note(self: TokenStore) -> Mapping[str, Token]:
+            open_at_each_read.append(access.open)
+            return await read_all(self)
+
+        monkeypatch.setattr(TokensSeen, "look", look_late)
+        monkeypatch.setattr(TokenStore, "all", read_and_note)
+        assert await access.run_once() == 1
+        # Closed before the second read, the API would refuse the token for as long as that takes.
+        assert (open_at_each_read, access.open) == ([True, True], False)
+
+
+async def test_a_revoked_token_is_refused_even_if_redis_can_not_remember_that_tokens_existed(
+    redis_url: str, no_settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(self: TokensSeen, *, has_tokens: bool) -> bool:
+        raise NotFound("Redis has no room")
+
+    async with sample_runtime(redis_url) as runtime:
+        store = TokenStore(runtime)
+        await store.create("somebody", "read")
+        access = Access(runtime)
+        assert await access.run_once() == 1
+        (listed,) = await store.listed()
+        await store.revoke(listed.id)
+        monkeypatch.setattr(TokensSeen, "look", full)
+        with pytest.raises(NotFound):
+            await access.run_once()
+        with pytest.raises(Unauthorized, match="none exists"):
+            access.check(Request({"type": "http", "headers": []}), "read")

@@ -44,11 +44,12 @@ async def test_one_dead_delivery_is_retried_and_the_others_stay(
 ) -> None:
     async with running_api(redis_url) as (runtime, call):
         await _add_dead_letters(runtime)
-        path = "/v1/routing/dead/{}/revive"
-        assert await call("POST", path.format("m2")) == (200, {"id": "m2", "status": "revived"})
+        path = "/v1/routing/dead-deliveries/{}/retry"
+        assert await call("POST", path.format("m2")) == (200, {"id": "m2", "status": "retried"})
         status, problem = await call("POST", path.format("m2"))
-        assert (status, problem["code"]) == (404, "not_found")
-        assert (await call("POST", path.format("m3")))[0] == 409
+        assert (status, problem["code"]) == (404, "dead_letter_unknown")
+        status, problem = await call("POST", path.format("m3"))
+        assert (status, problem["code"]) == (409, "dead_letter_unusable")
         (loan,) = await OutboundStore(runtime, "native").take(0, 10)
         assert loan.item == b'{"retries":0}'
         left = runtime.keyspace.name(routing_keys.OUTBOUND_DEAD)
@@ -62,9 +63,9 @@ async def test_one_dead_delivery_is_retried_and_the_others_stay(
 
 async def test_dead_inbound_messages_are_listed(redis_url: str, no_settings: object) -> None:
     async with running_api(redis_url) as (runtime, call):
-        assert await call("GET", "/v1/routing/dead-inbound") == (200, {"letters": [], "next": None})
+        assert await call("GET", "/v1/routing/dead") == (200, {"letters": [], "next": None})
         await _add_dead_letters(runtime)
-        status, found = await call("GET", "/v1/routing/dead-inbound")
+        status, found = await call("GET", "/v1/routing/dead")
         (dead_letter,) = found["letters"]
         assert status == 200
         assert (dead_letter["recip_key"], dead_letter["reason"]) == ("did:key:z", "ValueError: no")
@@ -81,15 +82,17 @@ async def test_dead_inbound_messages_are_retried_and_unreadable_ones_are_listed(
             b'{"id":"i2","recip_key":"k","message":"{}","reason":"","at_ms":5}',
         ):
             await runtime.redis.call("RPUSH", inbound, dead_letter, key=inbound)
-        path = "/v1/routing/dead-inbound"
+        path = "/v1/routing/dead"
         status, found = await call("GET", path)
         assert (status, [each["id"] for each in found["letters"]]) == (200, ["i1", "", "i2"])
-        assert (await call("GET", "/v1/routing/dead"))[0] == 200
-        revived = await call("POST", f"{path}/i1/revive")
-        assert revived == (200, {"id": "i1", "status": "kept"})
-        assert (await call("POST", f"{path}/i1/revive"))[0] == 404
-        assert await call("POST", f"{path}/revive") == (200, {"revived": 1})
-        assert await call("POST", f"{path}/revive") == (200, {"revived": 0})
+        assert (await call("GET", "/v1/routing/dead-deliveries"))[0] == 200
+        # The one without an id is not named by an empty path.
+        assert (await call("DELETE", f"{path}/"))[0] == 404
+        retried = await call("POST", f"{path}/i1/retry")
+        assert retried == (200, {"id": "i1", "status": "retried"})
+        assert (await call("POST", f"{path}/i1/retry"))[0] == 404
+        assert await call("POST", f"{path}/retry") == (200, {"retried": 1, "unusable": 1})
+        assert await call("POST", f"{path}/retry") == (200, {"retried": 0, "unusable": 1})
         assert await runtime.redis.call("LRANGE", inbound, 0, -1, key=inbound) == [b"\xff"]
 
 

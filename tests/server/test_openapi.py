@@ -18,7 +18,7 @@ from tests.kit.roles import RoleProcess
 
 load_all_checks()
 # A stream that never ends has a test of its own.
-ENDLESS = "followLive"
+ENDLESS = "follow_live"
 TAGS = {
     "processes", "transactions", "conversations", "dispatch", "routing", "pickup", "lake",
     "dashboard", "live", "search",

@@ -1,4 +1,4 @@
-"""Process reports: listed by the API, and as gauges for Prometheus."""
+"""Process reports: listed by the API, and for Prometheus as the manifests declare them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ PATIENCE_S = 30.0
 # Between two readings, so that a test need not wait for seconds.
 SHORT_S = 0.02
 UNMATCHED = "angarium_redis_unmatched_replies_total"
+COUNTERS = (UNMATCHED, "angarium_relay_queued_total")
 
 Series = dict[tuple[str, str], float]
 
@@ -42,7 +43,7 @@ def shown(text: str) -> Series:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if "actor" in sample.labels:
-                assert family.type == ("counter" if sample.name == UNMATCHED else "gauge")
+                assert family.type == ("counter" if sample.name in COUNTERS else "gauge")
                 assert set(sample.labels) == {"host", "pid", "actor"}
                 key = (sample.name, sample.labels["actor"])
                 assert key not in found
@@ -101,8 +102,8 @@ async def test_each_number_is_a_gauge_with_role_and_process(any_redis_url: str) 
         assert scraped(metrics) == {}, "nothing before the first reading"
         assert await metrics.run_once() == 3
         assert scraped(metrics) == {
-            ("angarium_relay_queued", "one"): 3,
-            ("angarium_relay_queued", "two"): 4.5,
+            ("angarium_relay_queued_total", "one"): 3,
+            ("angarium_relay_queued_total", "two"): 4.5,
             ("angarium_node_running", "two"): 1,
         }
 
@@ -137,7 +138,7 @@ async def test_a_dead_process_is_left_out(redis_url: str) -> None:
         assert len(scraped(metrics)) == 2
         await ProcessReporter(two, "relay").withdraw()
         await metrics.run_once()
-        assert scraped(metrics) == {("angarium_relay_queued", "one"): 1}
+        assert scraped(metrics) == {("angarium_relay_queued_total", "one"): 1}
         await clock.advance(TTL_MS / 1000 + 0.001)
         assert await metrics.run_once() == 0
         assert scraped(metrics) == {}
@@ -217,7 +218,7 @@ async def test_the_api_exports_the_metrics_of_other_processes_beside_its_own(
     ):
         await ProcessReporter(two, "relay").report({"queued": 3})
         async with serving(one) as port:
-            key = ("angarium_relay_queued", "two")
+            key = ("angarium_relay_queued_total", "two")
 
             async def gauge() -> float | None:
                 return shown(await get(port, "/metrics")).get(key)

@@ -219,6 +219,6 @@ async def test_a_reply_that_can_never_be_delivered_cancels_its_group(
         await client.conversations.reply("anna", "q", "r", "x", address=address)
 
         async def cancelled() -> bool:
-            return "cancelled" in [each[0] for each in await events(runtime, "conversations")]
+            return "dead" in [each[0] for each in await events(runtime, "conversations")]
 
         await eventually(cancelled, DEADLINE_S)

@@ -144,6 +144,7 @@ async def test_an_unknown_id_is_not_found(redis_url: str, no_settings: object) -
         await search.close()
 
 
+@pytest.mark.limit("search_entries_max")
 async def test_a_search_reads_a_limited_number_of_entries_and_says_so(
     redis_url: str, no_settings: object
 ) -> None:
@@ -153,6 +154,24 @@ async def test_a_search_reads_a_limited_number_of_entries_and_says_so(
         for number in range(600):
             await client.conversations.request("other", str(number))
         assert not (await search.search("q")).complete
+        await search.close()
+
+
+@pytest.mark.limit("search_bytes_max", "search_events_max", "search_related_ids_max")
+async def test_a_search_has_limits_in_bytes_events_and_related_ids(
+    redis_url: str, no_settings: object
+) -> None:
+    limits = {"search_bytes_max": 1_000, "search_events_max": 3, "search_related_ids_max": 2}
+    async with sample_runtime(redis_url, limits=limits) as runtime:
+        client, search = Client(runtime=runtime), Search(runtime)
+        for number in range(600):
+            await client.conversations.request("anna", str(number))
+            if number > 590:
+                await client.conversations.reply("anna", str(number), f"r{number}", {})
+        found = await search.search("anna")
+        assert not found.complete
+        assert len(found.history) == 3
+        assert len(found.related) == 1, "with the id itself two"
         await search.close()
 
 

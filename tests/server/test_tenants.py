@@ -22,14 +22,20 @@ from tests.server.test_openapi import ENDLESS, environment, operations_at
 
 # Part of all data of other tenants.
 SECRET = f"secret{secrets.token_hex(6)}"
+# They name no owner, another one, or two.
+DEAD_QUERIES = (
+    "", "?reason=x", "?owner=other", "?owner=", "?owner=acme&owner=other",
+    "?owner=other&owner=acme",
+)  # fmt: skip
 PIPELINE = {"name": "p", "steps": [{"type": "s"}]}
 # The operations that a tenant's token may call; each names the tenant of its data.
 OF_TENANTS = {
-    "pickup_connection", "pickup_drain", "listTransactions", "getTransaction",
-    "cancelTransaction", "setSwitch", "followTransaction", "startTransaction",
-    "startTransactions", "getTransactionByExternalId", "rerunTransaction", "dropTransaction",
-    "listDeadTransactions", "rerunDeadTransactions", "datpStart", "datpStatus",
-    "datpStatusByExternalId",
+    "pickup_connection", "pickup_drain", "list_transactions", "get_transaction",
+    "cancel_transaction", "set_switch", "follow_transaction", "start_transaction",
+    "start_transactions", "get_transaction_by_external_id", "rerun_transaction",
+    "list_dead_transactions", "retry_dead_transactions", "drop_dead_transactions",
+    "show_dead_transaction", "retry_dead_transaction", "drop_dead_transaction", "datp_start",
+    "datp_status", "datp_status_by_external_id",
 }  # fmt: skip
 
 
@@ -113,11 +119,15 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
         *(("GET", f"/v1/transactions/{id}/events", None) for id in ids),
         *(("POST", f"/v1/transactions/{id}/cancel", None) for id in ids),
         *(("POST", f"/v1/transactions/{id}/rerun", {}) for id in ids),
-        *(("POST", f"/v1/transactions/{id}/drop", None) for id in ids),
-        ("GET", "/v1/transaction-dead-letters", None),
-        ("GET", "/v1/transaction-dead-letters?owner=other", None),
-        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "x"}),
-        ("POST", "/v1/transaction-dead-letters/rerun", {"reason": "x", "owner": "other"}),
+        *(("GET", f"/v1/transactions/dead/{id}", None) for id in ids),
+        *(("GET", f"/v1/transactions/dead/{id}?owner=acme", None) for id in ids),
+        *(("POST", f"/v1/transactions/dead/{id}/retry", None) for id in ids),
+        *(("DELETE", f"/v1/transactions/dead/{id}?owner=acme", None) for id in ids),
+        *(
+            (method, f"/v1/transactions/dead{path}{query}", None)
+            for method, path in (("GET", ""), ("POST", "/retry"), ("DELETE", ""))
+            for query in DEAD_QUERIES
+        ),
         ("GET", f"/v1/transactions/by-external-id/{SECRET}?owner=other", None),
         ("PUT", "/datp/1.0/tx/start/p", {"metadata": {"owner": "other"}, "data": {}}),
         *(("PUT", f"/v1/transactions/{id}/switches/s", {"value": "1"}) for id in ids),
@@ -147,7 +157,10 @@ def test_no_request_reaches_data_of_another_tenant(api: ApiWithTenants) -> None:
         # An id in the path is the caller's own word; what stands beside it is not.
         assert SECRET not in text.replace(api.connection, ""), (method, path, text)
         if status < 300:
-            nothing: list[Any] = [{"transactions": [], "next": None}, {"removed": 0}]
+            nothing: list[Any] = [
+                {"transactions": [], "next": None}, {"letters": [], "next": None}, {"removed": 0},
+                {"retried": 0, "unusable": 0}, {"dropped": 0},
+            ]  # fmt: skip
             assert json.loads(text) in nothing, (path, text)
         else:
             assert status in (400, 403, 404, 405), (method, path, status, text)

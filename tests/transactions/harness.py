@@ -12,7 +12,7 @@ import msgspec
 from angarium.runtime.application import Angarium
 from angarium.runtime.clock import Clock
 from angarium.runtime.journal import Event, Journal, decode_entry
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.runtime import Runtime
 from angarium.transactions.keys import STATE
 from angarium.transactions.leases import TransactionLeases
@@ -24,13 +24,14 @@ from angarium.transactions.model import (
     encode_step_types,
 )
 from angarium.transactions.node import TransactionNode
+from angarium.transactions.node_work import NodeCapabilities, NodeWork
 from angarium.transactions.pages import TransactionFilter
 from angarium.transactions.pipeline import pipeline_of
 from angarium.transactions.pipeline_store import PipelineStore
 from angarium.transactions.queries import TransactionQueries
 from angarium.transactions.service import TransactionsService
 from angarium.transactions.statistics import StatisticsLevel
-from angarium.transactions.store import NodeCapabilities, NodeWork, TransactionStore
+from angarium.transactions.store import TransactionStore
 from tests.kit.eventually import eventually
 from tests.kit.sample import sample_runtime
 from tests.transactions.app import app

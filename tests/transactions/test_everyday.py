@@ -1,89 +1,22 @@
-"""What users do: steps that kill their node, two nodes, several groups, deployments under load."""
+"""What users do: steps that block, two nodes, several groups, large data."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from pathlib import Path
 
-import msgspec
 import pytest
 
 from angarium import Angarium
 from angarium.runtime.runtime import Runtime
 from angarium.transactions import Outcome, Step
-from angarium.transactions.store import NodeCapabilities
-from tests.faults.profile import rounds
-from tests.findings.transactions_deployment import DEADLINE_S, deployment, outcomes
-from tests.kit.eventually import eventually
-from tests.kit.roles import RoleProcess
+from angarium.transactions.node import TransactionNode
+from angarium.transactions.node_work import NodeCapabilities
+from tests.kit.clock import FakeClock
 from tests.transactions.harness import Harness, harness, running_node
 
 pytestmark = pytest.mark.timeout(300)
-APP = "tests.transactions.killing_steps:app"
-
-
-@pytest.mark.parametrize(("step", "how"), [("kill", "exit"), ("plain_kill", "signal")])
-async def test_f17_a_step_that_kills_its_node_dies_alone(
-    redis_url: str, tmp_path: Path, step: str, how: str
-) -> None:
-    """Nodes are restarted, as a supervisor does. Neighbours that ran beside it succeed."""
-    env = {
-        "ANGARIUM_TRANSACTIONS__NODE_TIMEOUT_MS": "1000",
-        "ANGARIUM_TRANSACTIONS__MAX_RUNS": "3",
-    }
-    async with deployment(redis_url, tmp_path) as here:
-        await here.define("poison", step)
-        await here.define("work", "work")
-        (poison,) = await here.start("poison", data=msgspec.json.encode({"how": how}))
-        others = await here.start("work", 30, data=b'{"pause_s":0.2}')
-        crashes = 0
-
-        async def all_ended() -> bool:
-            states = [await here.client.get(each) for each in (poison, *others)]
-            return all(each.status.final for each in states)
-
-        while not await all_ended():
-            async with here.role("node", "--app", APP, **env) as node:
-
-                async def over(node: RoleProcess = node) -> bool:
-                    return not node.alive or await all_ended()
-
-                await eventually(over, DEADLINE_S)
-                crashes += not node.alive
-        dead = await here.client.get(poison)
-        assert (dead.status, dead.reason, dead.crashes) == ("failed", "crashed", 3)
-        assert crashes >= 3
-        assert outcomes([await here.client.get(each) for each in others]) == {"success": 30}
-
-
-async def test_a_deployment_of_many_nodes_under_load_fails_nothing(
-    redis_url: str, tmp_path: Path
-) -> None:
-    """Each old node is replaced by a new one. Only the new ones have the step `announce`."""
-    count, ids = rounds(3, 10), list[str]()
-    async with deployment(redis_url, tmp_path) as here:
-        await here.define("payment", "charge", "notify")
-        old: list[RoleProcess] = [here.node("old") for _ in range(count)]
-        new: list[RoleProcess] = []
-        try:
-            for each in old:
-                await each.__aenter__()
-            await here.define("payment", "charge", "announce")
-            for each in old:
-                ids += await here.start("payment", 50)
-                ids += await here.start("payment", 50, version=1)
-                replacement = here.node("new")
-                await replacement.__aenter__()
-                new.append(replacement)
-                ids += await here.start("payment", 50)
-                assert await asyncio.to_thread(each.terminate) == 0
-            found = await here.ended(ids)
-        finally:
-            for each in (*old, *new):
-                await asyncio.to_thread(each.close)
-        assert outcomes(found) == {"success": 150 * count}
 
 
 async def test_f18_two_nodes_share_steps_that_are_plain_functions(redis_url: str) -> None:
@@ -110,6 +43,25 @@ async def test_f18_two_nodes_share_steps_that_are_plain_functions(redis_url: str
         assert len(done) == 2, done
         events = Counter(each.event for each in await here.events())
         assert events["step_awaited"] == 0, "waiting for a thread is no lack of a node"
+
+
+async def test_a_free_thread_gets_the_next_step_without_a_poll(redis_url: str) -> None:
+    """The clock stands still, so that the node never polls."""
+    app = Angarium()
+
+    @app.step("quick")
+    def quick(step: Step) -> Outcome:
+        return step.succeeded()
+
+    settings = {"node_threads": 2}
+    async with harness(redis_url, clock=FakeClock(), transactions=settings) as here:
+        await here.define("p", {"type": "quick"})
+        ids = [await here.start("p") for _ in range(80)]
+        node = TransactionNode(here.runtime, app)
+        await node.start()
+        for id in ids:
+            assert (await here.ended(id)).status == "success"
+        await node.stop(0)
 
 
 async def test_coroutines_run_while_all_threads_are_busy(any_redis_url: str) -> None:

@@ -219,6 +219,7 @@ async def test_a_poll_that_times_out_gets_the_current_state(redis_url: str) -> N
         assert "notifiedTime" not in body["metadata"]
 
 
+@pytest.mark.limit("transaction_longpolls_items_max")
 async def test_too_many_polls_are_refused(redis_url: str) -> None:
     limits = {"transaction_longpolls_items_max": 1}
     async with harness(redis_url, limits=limits, **HTTP) as here, api(here.runtime) as http:

@@ -40,5 +40,5 @@ def test_the_api_conforms_to_its_openapi_page(redis_url: str) -> None:
                 case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
             hold()
-        assert len(names) == 20, names
+        assert len(names) == 23, names
         assert role.alive

@@ -51,33 +51,32 @@ async def test_a_filtered_page_omits_other_transactions_and_stops_at_its_read_li
         assert [row[2] for row in found.rows] == [[b"default|two|o1"]]
 
 
+async def test_a_reason_is_a_part_of_the_text_and_no_pattern_and_other_filters_are_exact(
+    redis_url: str,
+) -> None:
+    async with harness(redis_url) as here:
+        await here.start(owner="ann")
+        for taken in await here.take():
+            await here.store.complete(taken, "failed", b"", "no", "Value.Error")
+
+        async def found(**filters: str) -> int:
+            wanted = {"pipeline": "", "owner": "", "status": "", "reason": "", "fields": "label"}
+            args = PageArgs("dead", "", 0, 50, 1_000, 1_000_000, **{**wanted, **filters})
+            reply: PageReply = await here.runtime.call(PAGE, 0, args)
+            return len(reply.rows)
+
+        for reason in ("", "Value", ".Err", "Value.Error"):
+            assert await found(reason=reason) == 1, reason
+        for reason in ("value", "V.*", "Value.Errors", "%a"):
+            assert await found(reason=reason) == 0, reason
+        assert await found(owner="ann", pipeline="one", status="failed") == 1
+        for exact in ({"owner": "an"}, {"pipeline": "on"}, {"status": "fail"}):
+            assert await found(**exact) == 0, exact
+
+
 async def test_an_entry_without_a_state_is_omitted(redis_url: str) -> None:
     async with harness(redis_url) as here:
         started = [await here.start() for _ in range(3)]
         name = here.state_key(started[1])
         await here.runtime.redis.call("DEL", name, key=name)
         assert [row.id for row in await here.listed(QUEUED)] == [started[0], started[2]]
-
-
-async def test_f20_a_filter_finds_its_transaction_behind_many_others(any_redis_url: str) -> None:
-    async with harness(any_redis_url) as here:
-        for _ in range(2_100):
-            await here.start("one", owner="others")
-        mine = [await here.start("one", owner="me") for _ in range(3)]
-        assert sorted(row.id for row in await here.listed(QUEUED, owner="me")) == sorted(mine)
-        summaries = await here.client.page(TransactionFilter(QUEUED, owner="me"), 50)
-        assert sorted(row.id for row in summaries.transactions) == sorted(mine)
-
-
-async def test_f20_a_page_of_large_transactions_is_limited_in_bytes(redis_url: str) -> None:
-    async with harness(redis_url) as here:
-        started = [await here.start("one", "x" * 900_000) for _ in range(24)]
-        found: list[str] = []
-        after, pages = None, 0
-        while pages == 0 or after is not None:
-            page = await here.client.page_whole(TransactionFilter(QUEUED), 500, after)
-            assert len(page.transactions) <= 10, "8 MiB and one more"
-            found += [each.id for each in page.transactions]
-            after, pages = page.next, pages + 1
-        assert found == started
-        assert pages >= 3

@@ -17,8 +17,8 @@ from angarium.transactions.errors import (
     TransactionUnknown,
 )
 from angarium.transactions.model import TakenTransaction, TransactionStart
-from angarium.transactions.store import NodeCapabilities, NodeWork
-from angarium.transactions.transitions import ENQUEUE, EnqueueArgs, StartItem
+from angarium.transactions.node_work import NodeCapabilities, NodeWork
+from angarium.transactions.transitions import ENQUEUE, StartArgs, StartItem
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import STEP_TYPES, harness
 
@@ -83,7 +83,7 @@ async def test_a_start_sent_twice_starts_once(redis_url: str) -> None:
 
         async def start() -> str:
             items = [StartItem("tx", "one||ann", b"{}")]
-            (reply,) = await here.runtime.call(ENQUEUE, 0, EnqueueArgs(1_000, 1_000, 10), items)
+            (reply,) = await here.runtime.call(ENQUEUE, 0, StartArgs(1_000, 1_000, 10), items)
             return str(reply)
 
         assert await start() == "started"

@@ -10,9 +10,9 @@ import pytest
 from angarium.transactions import keys
 from angarium.transactions.errors import TransactionFinished
 from angarium.transactions.model import TakenTransaction, encode_step_types
+from angarium.transactions.node_work import DequeueBatch, NodeCapabilities
 from angarium.transactions.queries import AwaitedStep, TransactionHealthReport
 from angarium.transactions.statistics import StatisticsLevel
-from angarium.transactions.store import DequeueBatch, NodeCapabilities
 from tests.kit.clock import FakeClock
 from tests.transactions.harness import STEP_TYPES, Harness, harness
 

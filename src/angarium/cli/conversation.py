@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, printable, run, seconds
+from angarium.cli.dead_letters import DeadLetterCommands
+from angarium.cli.output import Json, duration, print_json, print_line, print_table, printable, run
 
 if TYPE_CHECKING:
-    from angarium.conversations.dead_replies import DeadReplies, DeadReply
+    from angarium.conversations.dead_replies import DeadReplies
     from angarium.conversations.views import ConversationView, SendersView
     from angarium.conversations.wait_reasons import SenderWait
-
-Result = TypeVar("Result")
 
 
 def conversation_commands() -> typer.Typer:
@@ -23,9 +23,8 @@ def conversation_commands() -> typer.Typer:
     )
     commands.command()(show)
     commands.command()(senders)
-    commands.command()(dead)
-    commands.command()(retry)
-    commands.command()(drop)
+    about = "List, show, retry and drop replies that were cancelled after a failure."
+    commands.add_typer(DeadLetterCommands(_dead_replies, about).group(), name="dead")
     return commands
 
 
@@ -38,7 +37,7 @@ def show(
     if as_json:
         print_json(found)
         return 0
-    print(_summary(found))
+    print_line(_summary(found))
     _print_requests(found)
     _print_replies(found)
     _print_needs(found.needs, found.now_ms)
@@ -55,55 +54,20 @@ def senders(
         return 0
     for name, processes in found.senders.items():
         noun = "process" if processes == 1 else "processes"
-        print(f"sender {printable(name)} in {processes} {noun}")
+        print_line(f"sender {printable(name)} in {processes} {noun}")
     if not found.senders:
-        print("no process sends replies")
+        print_line("no process sends replies")
     _print_needs(found.needs, found.now_ms)
     return 0
 
 
-ConversationId = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
-ResponseId = Annotated[str, typer.Argument(metavar="REPLY", help="Id of the reply.")]
-
-
-def dead(as_json: Json = False) -> int:
-    """Print the replies that were cancelled after a failure, the oldest first."""
-    found = run(_with_dead(_all_dead))
-    if as_json:
-        print_json(found)
-        return 0
-    rows = [(each.conversation_id, each.response_id, each.origin, each.why) for each in found]
-    print_table(("conversation", "reply", "origin", "why"), rows)
-    return 0
-
-
-def retry(conversation_id: ConversationId, response_id: ResponseId) -> int:
-    """Accept a dead reply again, at the end of its conversation."""
-    print(run(_with_dead(lambda dead: dead.retry(conversation_id, response_id))))
-    return 0
-
-
-def drop(conversation_id: ConversationId, response_id: ResponseId) -> int:
-    """Remove a dead reply."""
-    print(run(_with_dead(lambda dead: dead.drop(conversation_id, response_id))))
-    return 0
-
-
-async def _with_dead(call: Callable[[DeadReplies], Awaitable[Result]]) -> Result:
+@asynccontextmanager
+async def _dead_replies() -> AsyncIterator[DeadReplies]:
     from angarium.cli.runtime import open_runtime
     from angarium.conversations.service import ConversationService
 
     async with open_runtime() as runtime:
-        return await call(ConversationService(runtime).dead)
-
-
-async def _all_dead(dead: DeadReplies) -> list[DeadReply]:
-    page = await dead.page()
-    found = [*page.replies]
-    while page.next is not None:
-        page = await dead.page(page.next)
-        found += page.replies
-    return found
+        yield ConversationService(runtime).dead
 
 
 async def _look_at_senders() -> SendersView:
@@ -119,9 +83,9 @@ def _print_needs(needs: Sequence[SenderWait], now_ms: int) -> None:
 
     for need in needs:
         many = "1 reply" if need.replies == 1 else f"{need.replies} replies"
-        seconds = max(0, now_ms - need.since_ms) // 1000
+        waited = duration(now_ms - need.since_ms)
         process = printable(process_with_sender(need.senders))
-        print(f"{many} waiting for {process}, the first for {seconds} s")
+        print_line(f"{many} waiting for {process}, the first for {waited}")
 
 
 async def _look(conversation_id: str) -> ConversationView:
@@ -167,4 +131,4 @@ def _summary(found: ConversationView) -> str:
 
 
 def _left(until_ms: int, now_ms: int) -> str:
-    return seconds(max(0, until_ms - now_ms))
+    return duration(max(0, until_ms - now_ms))

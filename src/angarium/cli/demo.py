@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from angarium.cli.output import print_error, print_json, print_line
+
 if TYPE_CHECKING:
     from angarium.demo.run import DemoRun, Progress, Result
 
@@ -34,9 +36,7 @@ def demo(
 
     result = uvloop.run(_demo(users, kills, lake, as_json))
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(result).decode(), flush=True)
+        print_json(result)
     else:
         _print_result(result)
     return 0 if result.audit.clean else 1
@@ -90,7 +90,7 @@ class _Lines:
         self._stage, self._at_s = progress.stage, now_s
         done, kills = progress.journal_audit.removed, len(progress.kills)
         counts = f"{done} of {progress.wanted} replies picked up, {kills} processes killed"
-        print(f"{progress.stage}: {counts}", file=sys.stderr, flush=True)
+        print_error(f"{progress.stage}: {counts}")
 
 
 def _table(progress: Progress) -> Any:
@@ -114,21 +114,21 @@ def _table(progress: Progress) -> Any:
 
 def _print_result(result: Result) -> None:
     audit = result.audit
-    print(f"{result.users} users, {result.messages} messages, {audit.replies} replies")
-    print(f"{len(result.kills)} processes killed, {result.seconds:g} s")
+    print_line(f"{result.users} users, {result.messages} messages, {audit.replies} replies")
+    print_line(f"{len(result.kills)} processes killed, {result.seconds:g} s")
     for name, found in audit.latency_ms.items():
-        print(
+        print_line(
             f"  {name:<8} p50 {found.p50:g} ms, p95 {found.p95:g} ms, p99 {found.p99:g} ms, "
             f"at most {found.max:g} ms from accepted to picked up"
         )
     balance = "accepted = delivered" if audit.accepted == audit.delivered else "NOT balanced"
-    print(
+    print_line(
         f"Audit: {balance}: {audit.accepted} accepted, {audit.delivered} delivered, "
         f"{audit.lost} lost, {audit.doubled} doubled, {audit.out_of_order} out of order"
     )
-    print(f"Audited from {result.audited_by}")
+    print_line(f"Audited from {result.audited_by}")
     for example in audit.examples:
-        print(f"  look at {example}")
-    print(f"Data and logs: {result.home}")
+        print_line(f"  look at {example}")
+    print_line(f"Data and logs: {result.home}")
     if audit.source == "lake":
-        print(f"Report: {result.home}/report.html")
+        print_line(f"Report: {result.home}/report.html")

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, run, seconds, warn
+from angarium.cli.dead_letters import DeadLetterCommands
+from angarium.cli.output import Json, duration, print_json, print_line, print_table, run
 
 if TYPE_CHECKING:
     from angarium.dispatch.dead_letters import DispatchDeadLetters
-    from angarium.dispatch.service import DispatchService
-    from angarium.dispatch.store import DispatchDeadLetter, PartitionStatus
-
-Reason = Annotated[
-    str, typer.Option("--reason", help="Only those whose last reason contains this text.")
-]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of the messages.")]
-# Payloads and reasons are cut in lists.
-SHOWN_CHARS_MAX = 60
+    from angarium.dispatch.service import DispatchService, QueueStatus
+    from angarium.dispatch.store import PartitionStatus
 
 
 def dispatch_commands() -> typer.Typer:
     commands = typer.Typer(help="Look at the dispatch module.", rich_markup_mode=None)
     commands.command()(status)
-    dead = typer.Typer(
-        help="Dead letters: messages that failed all their deliveries.", rich_markup_mode=None
-    )
-    dead.command("list")(list_dead)
-    dead.command("show")(show_dead)
-    dead.command("retry")(retry)
-    dead.command("drop")(drop)
-    commands.add_typer(dead, name="dead")
+    commands.add_typer(DeadLetterCommands(_dead_letters).group(), name="dead")
     return commands
 
 
@@ -52,164 +39,27 @@ async def _status(as_json: bool) -> int:
         ("partition", "leader", "term", "pending", "oldest", "inbox", "processed", "dead"),
         [_partition_row(each) for each in found.partitions],
     )
-    print(f"consumers: {', '.join(found.consumers) or 'none registered'}")
-    print(f"dispatchers: {', '.join(found.dispatchers) or 'none'}")
+    print_line(f"consumers: {', '.join(found.consumers) or 'none registered'}")
+    print_line(f"dispatchers: {', '.join(found.dispatchers) or 'none'}")
+    if found.queues:
+        print_table(
+            ("queue", "waiting", "oldest", "workers"), [_queue_row(each) for each in found.queues]
+        )
     return 0
 
 
+def _queue_row(each: QueueStatus) -> tuple[str, ...]:
+    oldest = duration(each.oldest_ms) if each.waiting else "-"
+    return each.queue, str(each.waiting), oldest, str(each.workers or "none")
+
+
 def _partition_row(each: PartitionStatus) -> tuple[str, ...]:
-    oldest = seconds(each.oldest_ms) if each.pending else "-"
+    oldest = duration(each.oldest_ms) if each.pending else "-"
     numbers = (each.inbox, each.processed, each.dead)
     return (
         str(each.partition), each.leader or "nobody", str(each.term), str(each.pending), oldest,
         *map(str, numbers),
     )  # fmt: skip
-
-
-def list_dead(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
-    after: Annotated[
-        str | None, typer.Option("--after", help="Continue after this cursor of an earlier list.")
-    ] = None,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> int:
-    """List dead letters with their reasons, oldest first."""
-    return run(_list_dead(limit, after, reason, as_json))
-
-
-async def _list_dead(limit: int, after: str | None, reason: str, as_json: bool) -> int:
-    from angarium.dispatch.dead_letters import dead_letter_view
-
-    async with _service() as service:
-        letters, cursor = await service.dead_letters.page(limit, after, reason)
-    if as_json:
-        print_json({"letters": [dead_letter_view(each) for each in letters], "next": cursor})
-        return 0
-    print_table(
-        ("message", "died", "deliveries", "last reason", "payload"),
-        [_letter_row(each) for each in letters],
-    )
-    if cursor is not None:
-        warn(f"there are more; continue with --after {cursor}")
-    return 0
-
-
-def show_dead(
-    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the message.")],
-    as_json: Json = False,
-) -> int:
-    """Print one dead letter: its reasons and all of its payload."""
-    return run(_show_dead(id, as_json))
-
-
-async def _show_dead(message_id: str, as_json: bool) -> int:
-    from angarium.dispatch.dead_letters import dead_letter_view
-
-    async with _service() as service:
-        letter = await service.dead_letters.find(message_id)
-    view = dead_letter_view(letter)
-    if as_json:
-        print_json(view)
-        return 0
-    print(f"{view.message_id}, partition {view.partition}, {view.deliveries} deliveries")
-    for number, reason in enumerate(view.reasons, 1):
-        print(f"{number:>4}  {_printable(reason)}")
-    print("payload: gone" if view.payload is None else _printable(view.payload))
-    return 0
-
-
-def retry(
-    ids: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> int:
-    """Make dead messages pending again, with all their deliveries."""
-
-    async def one(letters: DispatchDeadLetters, message_id: str) -> str:
-        await letters.retry(message_id)
-        return "retried"
-
-    async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
-        return {"retried": 0, **await letters.retry_all(reason)}
-
-    return _act(ids, everything or bool(reason), as_json, one, all_of_them)
-
-
-def drop(
-    ids: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> int:
-    """Remove dead messages permanently."""
-
-    async def one(letters: DispatchDeadLetters, message_id: str) -> str:
-        await letters.drop(message_id)
-        return "discarded"
-
-    async def all_of_them(letters: DispatchDeadLetters) -> dict[str, int]:
-        return {"discarded": 0, **await letters.drop_all(reason)}
-
-    return _act(ids, everything or bool(reason), as_json, one, all_of_them)
-
-
-def _act(
-    ids: Sequence[str] | None,
-    everything: bool,
-    as_json: bool,
-    one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
-    all_of_them: Callable[[DispatchDeadLetters], Awaitable[dict[str, int]]],
-) -> int:
-    """Returns 0, or 1 with a line for each message that failed."""
-    from angarium.runtime.errors import InputInvalid
-
-    if bool(ids) == everything:
-        raise InputInvalid("name the messages by their ids, or by --all or --reason")
-
-    async def act() -> int:
-        async with _service() as service:
-            letters = service.dead_letters
-            if everything:
-                return _print_counts(await all_of_them(letters), as_json)
-            return await _one_by_one(letters, ids or (), one, as_json)
-
-    return run(act())
-
-
-async def _one_by_one(
-    letters: DispatchDeadLetters,
-    ids: Sequence[str],
-    one: Callable[[DispatchDeadLetters, str], Awaitable[str]],
-    as_json: bool,
-) -> int:
-    from angarium.runtime.errors import Conflict, NotFound
-
-    outcomes: dict[str, str] = {}
-    problems: list[str] = []
-    for message_id in ids:
-        try:
-            outcomes[message_id] = await one(letters, message_id)
-        except (NotFound, Conflict) as error:
-            outcomes[message_id] = error.code
-            problems.append(str(error))
-    if as_json:
-        print_json({"messages": outcomes})
-    else:
-        for message_id, outcome in outcomes.items():
-            print(f"{message_id} {outcome}")
-    for problem in problems:
-        warn(problem)
-    return 1 if problems else 0
-
-
-def _print_counts(counts: dict[str, int], as_json: bool) -> int:
-    if as_json:
-        print_json(counts)
-    else:
-        print(", ".join(f"{count} {status}" for status, count in counts.items()))
-    return 0
 
 
 @asynccontextmanager
@@ -221,20 +71,7 @@ async def _service() -> AsyncIterator[DispatchService]:
         yield DispatchService(runtime)
 
 
-def _letter_row(letter: DispatchDeadLetter) -> tuple[str, ...]:
-    from datetime import datetime
-
-    died = datetime.fromtimestamp(letter.at_ms / 1000).isoformat(" ", "seconds")
-    reason = letter.reasons[-1] if letter.reasons else ""
-    payload = "(gone)" if letter.payload is None else letter.payload.decode(errors="replace")
-    return letter.message_id, died, str(letter.deliveries), _short(reason), _short(payload)
-
-
-def _short(text: str) -> str:
-    line = _printable(text)
-    return line if len(line) <= SHOWN_CHARS_MAX else f"{line[: SHOWN_CHARS_MAX - 1]}…"
-
-
-def _printable(text: str) -> str:
-    # Published text may contain control characters of the terminal.
-    return "".join(each if each.isprintable() else " " for each in text)
+@asynccontextmanager
+async def _dead_letters() -> AsyncIterator[DispatchDeadLetters]:
+    async with _service() as service:
+        yield service.dead_letters

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from angarium.cli.output import Json, print_json, print_table
+from angarium.cli.output import Json, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from angarium.cli.components import Component
@@ -43,7 +43,7 @@ def _print(components: Sequence[Component]) -> None:
     for each in components:
         if terminal and each.fix is not None:
             # Below the table, on one line: a command folded into a column can't be copied.
-            print(f"To fix {each.name}: {each.fix}")
+            print_line(f"To fix {each.name}: {each.fix}")
 
 
 def _state(component: Component) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from angarium.cli.output import Json, print_json, run
+from angarium.cli.output import Json, moment, print_json, print_line, run
 
 if TYPE_CHECKING:
     from angarium.server.search import HistoryEvent, SearchAnswer
@@ -30,15 +30,15 @@ def find(
         return 0
     for found in answer.found:
         state = msgspec.json.encode(found.state).decode()
-        print(f"{found.module}: {found.kind} {state[:300]}")
+        print_line(f"{found.module}: {found.kind} {state[:300]}")
     if answer.trace_id is not None:
-        print(f"trace: {answer.trace_id}")
+        print_line(f"trace: {answer.trace_id}")
     for related in answer.related:
-        print(f"related: {related.kind} {related.id}")
+        print_line(f"related: {related.kind} {related.id}")
     for event in answer.history:
-        print(_line(event))
+        print_line(_line(event))
     if not answer.complete:
-        print(f"older events are not in the journal; the lake: {answer.lake}")
+        print_line(f"older events are not in the journal; the lake: {answer.lake}")
     return 0
 
 
@@ -55,12 +55,13 @@ async def _find(id: str) -> SearchAnswer:
 
 
 def _line(event: HistoryEvent) -> str:
-    from datetime import UTC, datetime
+    from angarium.dispatch.failures import LINE_END
 
-    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    at = moment(event.at_ms)
     more = [
-        f"{name}={value}"
+        f"{name}={str(value).partition(LINE_END)[0]}"  # without the traceback of a failure
         for name in ("key", "owner", "pipeline", "node", "attempt", "status", "detail")
         if (value := getattr(event, name)) is not None
     ]
-    return f"{at}  {event.module:<13} {event.event:<16} {event.subject}  {' '.join(more)}"
+    line = f"{at}  {event.module:<13} {event.event:<16} {event.subject}  {' '.join(more)}"
+    return line.replace("\n", "\\n").rstrip()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from angarium.redis.embedded.server import is_running
+from angarium.cli.output import warn
 
 if TYPE_CHECKING:
     from angarium.settings import Settings
@@ -34,7 +33,7 @@ def load_installation(*sufficient: str) -> Settings:
         return settings
     home = find_home(Path.cwd())
     if home != settings.home:
-        print(f"angarium: using the installation in {home}", file=sys.stderr)
+        warn(f"using the installation in {home}")
     return load(home=home)
 
 
@@ -61,6 +60,8 @@ def find_home(folder: Path) -> Path:
 def running_homes() -> list[Path]:
     """The homes that `up` and `serve` announced and whose embedded server runs."""
     found = set()
+    from angarium.redis.embedded.server import is_running
+
     with contextlib.suppress(OSError):
         for path in announcements().iterdir():
             home = Path(path.read_text())
@@ -69,9 +70,19 @@ def running_homes() -> list[Path]:
     return sorted(found)
 
 
+def keep_private(home: Path) -> None:
+    """What this process and its children write from now on, only this user can read: the database,
+    the lake's tables and the logs hold users' data. A home of 0.1 was readable by everybody."""
+    os.umask(0o077)
+    with contextlib.suppress(OSError):
+        if home.name == HOME_NAME:
+            home.chmod(0o700)
+
+
 @contextmanager
 def announced(settings: Settings) -> Iterator[None]:
     """Lets commands in other folders find the embedded server of this process."""
+    keep_private(settings.home)
     if settings.redis_url != "embedded":
         yield
         return
@@ -99,6 +110,8 @@ def announcements() -> Path:
 
 
 def _make_private(folder: Path) -> None:
+    from angarium.redis.embedded.server import is_running
+
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in folder.iterdir():
         if not is_running(Path(path.read_text())):

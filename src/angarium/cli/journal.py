@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, run
+from angarium.cli.output import Json, print_json, print_line, print_table, run
 
 if TYPE_CHECKING:
     from angarium.runtime.journal import JournalStatus
@@ -43,7 +43,7 @@ def forget(
     if as_json:
         print_json({"forgotten": reader})
     else:
-        print(f"forgotten: {reader}")
+        print_line(f"forgotten: {reader}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from angarium.cli.installation import keep_private
 from angarium.cli.lake_run import progress, spark_aside, stopped_by_signals
 from angarium.cli.lake_upkeep import erase, rebuild, shell
+from angarium.cli.output import print_json, print_line, print_table
 from angarium.lake.errors import LakeEmpty
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value.")]
 ALWAYS_SHOWN = ("accepted", "delivered", "in_flight", "unexplained")
-LINE_LETTERS_MAX = 100_000
 NAMED_MAX = 20  # findings shown to a person; --json has all
 
 
@@ -63,6 +63,7 @@ def run(
     from angarium.settings import load
 
     settings = load(**({"app": app} if app else {}))
+    keep_private(settings.home)
     with (
         stopped_by_signals() as stop,
         spark_aside(settings, context.obj.debug),
@@ -70,11 +71,11 @@ def run(
     ):
         done = run_lake(settings, once=once, stop=stop, tell=tell, master=master)
     if as_json:
-        _print_json(done)
+        print_json(done)
     elif done["state"] == "elsewhere":
-        print(f"{done['holder']} fills this lake now; there is nothing to do here")
+        print_line(f"{done['holder']} fills this lake now; there is nothing to do here")
     else:
-        print(
+        print_line(
             f"stored {done.get('events', 0)} events, {done.get('results', 0)} results and "
             f"{done.get('transactions', 0)} transactions; {done.get('rejects', 0)} entries could "
             "not be read"
@@ -126,17 +127,17 @@ def audit(
         value = msgspec.to_builtins(found)
         if compared is not None:
             value["reconciliation"] = msgspec.to_builtins(compared)
-        _print_json(value)
+        print_json(value)
     else:
         _show_audit(found)
         if compared is not None:
             windows = sum(compared.windows.values())
-            print(
+            print_line(
                 f"statistics: {compared.counters} counters in {windows} closed windows compared, "
                 f"{len(differences)} differ"
             )
             for each in differences[:NAMED_MAX]:
-                print(f"  {each.table} {each.start_s} {each.counter}: Redis {each.redis}, "
+                print_line(f"  {each.table} {each.start_s} {each.counter}: Redis {each.redis}, "
                       f"lake {each.lake}")  # fmt: skip
     return 0 if found.clean and not differences else 1
 
@@ -163,11 +164,13 @@ def report(
     except OSError as error:
         raise InputInvalid(f"{output} can't be written: {error.strerror}") from None
     if as_json:
-        _print_json({"file": str(output), "bytes": len(page.encode())})
+        print_json({"file": str(output), "bytes": len(page.encode())})
     else:
-        print(f"wrote {output}")
+        print_line(f"wrote {output}")
         if last_audit(lake) is None:
-            print("it has no balance yet: run `angarium lake audit --now` first, then this again")
+            print_line(
+                "it has no balance yet: run `angarium lake audit --now` first, then this again"
+            )
     return 0
 
 
@@ -184,9 +187,9 @@ def query(
         tell({"state": "asking"})
         answer = ask(Lake.of(load_installation("lake_url")), sql)
     if as_json:
-        _print_json(answer.as_dicts())
+        print_json(answer.as_dicts())
     else:
-        _print_table(answer.columns, answer.rows)
+        print_table(answer.columns, answer.rows)
     return 0
 
 
@@ -218,9 +221,9 @@ def replay(
         )
     done = len(chosen.rows) - len(chosen.waiting)
     if as_json:
-        _print_json({"replay": name, "sent": sent, "sent_before": done})
+        print_json({"replay": name, "sent": sent, "sent_before": done})
     else:
-        print(f"sent {sent}, {done} were sent before")
+        print_line(f"sent {sent}, {done} were sent before")
     return 0
 
 
@@ -247,9 +250,9 @@ def compact(context: typer.Context, as_json: Json = False) -> int:
             found[name] = before, len(lake.files(name))
             tell({"events": number + 1})
     if as_json:
-        _print_json({name: {"before": a, "after": b} for name, (a, b) in found.items()})
+        print_json({name: {"before": a, "after": b} for name, (a, b) in found.items()})
     else:
-        _print_table(["table", "files before", "after"], [(n, a, b) for n, (a, b) in found.items()])
+        print_table(["table", "files before", "after"], [(n, a, b) for n, (a, b) in found.items()])
     return 0
 
 
@@ -343,19 +346,19 @@ def _show_audit(found: Audit) -> None:
         for (module, account), row in sorted(sums.items())
     ]
     if rows:
-        _print_table(["module", "", *(names[place].replace("_", " ") for place in shown)], rows)
+        print_table(["module", "", *(names[place].replace("_", " ") for place in shown)], rows)
     else:
-        print("no message or transaction was accepted in the time that the lake has")
-    print(f"{found.events} events, {found.rejects} entries set aside")
+        print_line("no message or transaction was accepted in the time that the lake has")
+    print_line(f"{found.events} events, {found.rejects} entries set aside")
     if found.clean:
-        print("nothing is unexplained")
+        print_line("nothing is unexplained")
         return
-    print(f"{found.wrong} do not fit:")
+    print_line(f"{found.wrong} do not fit:")
     for finding in found.findings[:NAMED_MAX]:
         what = " ".join(part for part in (finding.module, finding.account, finding.subject) if part)
-        print(f"  {finding.kind}: {what} ({finding.why})")
+        print_line(f"  {finding.kind}: {what} ({finding.why})")
     if len(found.findings) > NAMED_MAX:
-        print(f"  … and {len(found.findings) - NAMED_MAX} more; --json has them")
+        print_line(f"  … and {len(found.findings) - NAMED_MAX} more; --json has them")
 
 
 def _show_plan(chosen: Plan, as_json: bool) -> int:
@@ -363,13 +366,13 @@ def _show_plan(chosen: Plan, as_json: bool) -> int:
     if as_json:
         ids = [each.id for each in waiting]
         done = len(chosen.rows) - len(ids)
-        _print_json({"replay": chosen.replay, "would_send": ids, "sent_before": done})
+        print_json({"replay": chosen.replay, "would_send": ids, "sent_before": done})
         return 0
     for each in waiting[:NAMED_MAX]:
-        print(each.id)
+        print_line(each.id)
     if len(waiting) > NAMED_MAX:
-        print(f"… and {len(waiting) - NAMED_MAX} more")
-    print(
+        print_line(f"… and {len(waiting) - NAMED_MAX} more")
+    print_line(
         f"would send {len(waiting)}, {len(chosen.rows) - len(waiting)} were sent before; "
         "nothing was sent: add --send"
     )
@@ -387,24 +390,3 @@ def _with_runtime(use: Callable[[Runtime], Any], settings: Settings | None = Non
             return await use(runtime)
 
     return uvloop.run(run())
-
-
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value, enc_hook=str).decode())
-
-
-def _print_table(titles: list[str], rows: list[tuple[Any, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    # Into a pipe a row is one line, however long.
-    width = None if sys.stdout.isatty() else LINE_LETTERS_MAX
-    Console(width=width, soft_wrap=True).print(table)

@@ -36,12 +36,12 @@ def spark_aside(settings: Settings, debug: bool) -> Iterator[None]:
         return
     from angarium.lake.errors import LakeStopped
     from angarium.lake.pipeline import reason_of
-    from angarium.lake.spark import words_kept_in
+    from angarium.lake.spark import stderr_in_file
     from angarium.runtime.errors import AngariumError
 
     log = settings.home.absolute() / LOG
     try:
-        with words_kept_in(log):
+        with stderr_in_file(log):
             yield
     except LakeStopped as error:
         raise LakeStopped(f"{error}; Spark's log is {log}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from angarium.cli.lake_run import progress, spark_aside
+from angarium.cli.output import print_line
 
 if TYPE_CHECKING:
     from angarium.settings import Settings
@@ -58,11 +59,11 @@ def erase(
         finally:
             spark.stop()
     if as_json:
-        print(json.dumps({name: asdict(done) for name, done in found.items()}))
+        print_line(json.dumps({name: asdict(done) for name, done in found.items()}))
         return 0
     for name, done in found.items():
-        print(f"{name}: {done.rows} rows removed, {done.files} files written anew")
-    print("the lake has nothing of it" if not found else "the lake has nothing of it any more")
+        print_line(f"{name}: {done.rows} rows removed, {done.files} files written anew")
+    print_line("the lake has nothing of it" if not found else "the lake has nothing of it any more")
     return 0
 
 
@@ -96,7 +97,7 @@ def rebuild(
         finally:
             spark.stop()
     if as_json:
-        print(json.dumps(found))
+        print_line(json.dumps(found))
     else:
-        print("; ".join(f"{name} has {rows} rows" for name, rows in found.items()))
+        print_line("; ".join(f"{name} has {rows} rows" for name, rows in found.items()))
     return 0

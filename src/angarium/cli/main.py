@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,8 +26,10 @@ from angarium.cli.doctor import doctor
 from angarium.cli.find import find
 from angarium.cli.journal import journal_commands
 from angarium.cli.lake import lake_commands
+from angarium.cli.output import print_error, print_line
 from angarium.cli.pickup import pickup_commands
 from angarium.cli.publish import publish
+from angarium.cli.result import result
 from angarium.cli.routing import routing_commands
 from angarium.cli.serve import serve
 from angarium.cli.tokens import token_commands
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     options = Options()
-    app = application()
+    app = application(next((each for each in given if not each.startswith("-")), ""))
     try:
         code = app(given, prog_name="angarium", standalone_mode=False, obj=options)
     except typer.TyperException as error:
@@ -77,30 +79,46 @@ def _run(given: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def application() -> typer.Typer:
+def application(name: str = "") -> typer.Typer:
+    """All commands, or only the one with this name: to build all takes a third of a short run."""
     # Plain help: rich would double the time it takes.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(_options)
-    app.command()(up)
-    app.command()(serve)
-    app.command()(doctor)
-    app.command()(publish)
-    app.command()(demo)
-    app.command()(find)
-    app.command()(top)
-    app.command()(bench)
-    app.add_typer(dispatch_commands(), name="dispatch")
-    app.add_typer(conversation_commands(), name="conversation")
-    app.add_typer(routing_commands(), name="routing")
-    app.add_typer(routing_commands(), name="route", hidden=True)
-    app.add_typer(transaction_commands(), name="transactions")
-    app.add_typer(transaction_commands(), name="tx", hidden=True)
-    app.add_typer(pickup_commands(), name="pickup")
-    app.add_typer(pipeline_commands(), name="pipeline")
-    app.add_typer(token_commands(), name="token")
-    app.add_typer(lake_commands(), name="lake")
-    app.add_typer(journal_commands(), name="journal")
+    known = name in _COMMANDS or name in _GROUPS
+    for command, function in _COMMANDS.items():
+        if not known or command == name:
+            app.command(command)(function)
+    for group, commands in _GROUPS.items():
+        if not known or group == name:
+            app.add_typer(commands(), name=group, hidden=group in _ALIASES)
     return app
+
+
+_COMMANDS: dict[str, Callable[..., int]] = {
+    "up": up,
+    "serve": serve,
+    "doctor": doctor,
+    "publish": publish,
+    "result": result,
+    "demo": demo,
+    "find": find,
+    "top": top,
+    "bench": bench,
+}
+_GROUPS: dict[str, Callable[[], typer.Typer]] = {
+    "dispatch": dispatch_commands,
+    "conversation": conversation_commands,
+    "routing": routing_commands,
+    "route": routing_commands,
+    "transactions": transaction_commands,
+    "tx": transaction_commands,
+    "pickup": pickup_commands,
+    "pipeline": pipeline_commands,
+    "token": token_commands,
+    "lake": lake_commands,
+    "journal": journal_commands,
+}
+_ALIASES = ("route", "tx")
 
 
 def _options(
@@ -121,10 +139,10 @@ def _options(
     if new:
         os.environ.setdefault("ANGARIUM_HOME", ".angarium")
     if version:
-        print(f"angarium {__version__}")
+        print_line(f"angarium {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print_line(context.get_help())
         raise typer.Exit
 
 
@@ -134,7 +152,7 @@ def _misread(error: typer.TyperException) -> int:
     path = "angarium" if context is None else context.command_path
     problem = error.format_message()
     if context is not None and ("Missing command" in problem or problem.startswith("Usage:")):
-        print(context.get_help())  # a group without a command: list its commands
+        print_line(context.get_help())  # a group without a command: list its commands
         return 2
     return _refuse(f"{problem.rstrip('.')}; see {path} --help", 2)
 
@@ -148,7 +166,7 @@ def _failed(problem: str, code: int, options: Options) -> int:
 
 
 def _refuse(problem: str, code: int) -> int:
-    print(f"angarium: {' '.join(problem.split())}", file=sys.stderr)
+    print_error(f"angarium: {' '.join(problem.split())}")
     return code
 
 

@@ -24,6 +24,19 @@ def print_json(value: object) -> None:
     print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
 
 
+def print_line(text: str) -> None:
+    """Ids, names and reasons come from others: their control characters are shown, not sent."""
+    print(_escaped(text), flush=True)
+
+
+def print_error(text: str) -> None:
+    print(_escaped(text), file=sys.stderr, flush=True)
+
+
+def _escaped(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """`titles` may be empty. A cell may be a rich `Text`, which has a colour on a terminal."""
     if not sys.stdout.isatty():
@@ -62,9 +75,29 @@ def printable(text: str) -> str:
     )
 
 
-def seconds(ms: float) -> str:
-    return f"{ms / 1000:.1f} s"
+def moment(ms: float) -> str:
+    """In UTC, as everywhere in the journal and the lake."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+# A time that was never set counts from 1970; nothing that is shown is older than ten years.
+DURATION_MS_MAX = 10 * 365 * 86_400_000
+
+
+def duration(ms: float) -> str:
+    """As the dashboard writes it. A clock that was set back gives no negative age."""
+    if ms > DURATION_MS_MAX:
+        return "-"
+    if ms < 59_950:
+        return f"{max(0.0, ms) / 1000:.1f} s"
+    minutes, left = divmod(round(ms / 1000), 60)
+    if minutes < 60:
+        return f"{minutes} min {left} s"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} days"
 
 
 def warn(problem: str) -> None:
-    print(f"angarium: {problem}", file=sys.stderr)
+    print_error(f"angarium: {problem}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, run
+from angarium.cli.output import Json, print_json, print_line, print_table, run
+from angarium.runtime.text import count_of
 
 if TYPE_CHECKING:
     from angarium.pickup.service import ConnectionQueue, PickupOverview, PickupService
@@ -70,7 +71,7 @@ def drain(
     if as_json:
         print_json({"removed": removed})
     else:
-        print(f"{removed} messages removed")
+        print_line(f"{count_of(removed, 'message')} removed")
     return 0
 
 
@@ -86,7 +87,7 @@ def adopt_database(
     if as_json:
         print_json({"database": place})
     else:
-        print(f"the database of this installation is {place}")
+        print_line(f"the database of this installation is {place}")
     return 0
 
 
@@ -111,5 +112,7 @@ def _print_overview(overview: PickupOverview) -> None:
         (each.gateway, each.sessions, "yes" if each.live else "no") for each in overview.gateways
     ]
     print_table(("gateway", "sessions", "live"), rows)
-    print(f"{overview.queues} queues with messages in Redis, {overview.archived} archived messages")
-    print(f"{overview.moving} moving to the database, {overview.pushes} pushes to send")
+    print_line(
+        f"{overview.queues} queues with messages in Redis, {overview.archived} archived messages"
+    )
+    print_line(f"{overview.moving} moving to the database, {overview.pushes} pushes to send")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from angarium.cli.output import Json, print_json, run, warn
+from angarium.cli.output import Json, print_json, print_line, run, warn
+from angarium.cli.result import print_results
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Messages and bytes per call to Redis: enough to amortise the round trip.
 CHUNK_MESSAGES = 500
 CHUNK_BYTES = 1024 * 1024
+# Ids that are printed for people; --json prints all of them.
+SHOWN_MAX = 100
 
 
 def publish(
@@ -29,83 +32,118 @@ def publish(
             help="A message; - for one on each line of stdin; @FILE for one in a file.",
         ),
     ],
-    durable: Annotated[
+    channel: Annotated[
         bool,
         typer.Option(
-            "--durable", help="Add to the durable intake, where it waits for a dispatcher."
+            "--channel", help="Publish on the channel; without a dispatcher the message is lost."
         ),
     ] = False,
+    # The default since 0.2; scripts of 0.1 name it.
+    durable: Annotated[bool, typer.Option("--durable", hidden=True)] = False,
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Idempotency key of a single durable message."),
+        typer.Option("--key", help="Idempotency key: a second message with it is not added."),
     ] = None,
+    queue: Annotated[
+        str, typer.Option("--queue", help="Named queue whose workers get the message.")
+    ] = "",
     count: Annotated[
         int, typer.Option("--count", min=1, help="Publish each message this many times.")
     ] = 1,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the results and print them.")
+    ] = False,
+    wait_s: Annotated[
+        float, typer.Option("--wait-s", min=0, help="With --wait: seconds to wait.")
+    ] = 30.0,
     as_json: Json = False,
 ) -> int:
-    """Publish messages on the channel, or put them into the durable intake.
+    """Send messages to workers and print their ids.
 
-    The exit code is 1 if a message was lost because nobody listened.
+    A message is put into the durable intake, where it waits for a dispatcher. The exit code is 1
+    if a message was lost, or, with --wait, if one of them has no result.
     """
     from angarium.runtime.errors import InputInvalid
 
-    if key is not None and not (durable and key):
-        raise InputInvalid("--key is for messages of the durable intake: add --durable")
-    if key is not None and (len(messages) > 1 or count > 1 or messages == ["-"]):
+    if channel and (durable or wait or key is not None):
+        raise InputInvalid("a message on the channel has no key and no id to wait for")
+    if key is not None and (not key or len(messages) > 1 or count > 1 or messages == ["-"]):
         raise InputInvalid("--key is for one message, given as an argument or @FILE")
-    if durable:
-        return run(_enqueue(messages, count, key, as_json))
-    return run(_publish(messages, count, as_json))
+    if wait and "-" in messages:
+        raise InputInvalid("--wait is for messages that are given as arguments or @FILE")
+    if channel:
+        return run(_publish(messages, count, queue, as_json))
+    return run(_enqueue(messages, count, key, queue, wait_s if wait else None, as_json))
 
 
-async def _publish(arguments: Sequence[str], count: int, as_json: bool) -> int:
+async def _publish(arguments: Sequence[str], count: int, queue: str, as_json: bool) -> int:
     from angarium.dispatch.store import DispatchStore
 
     sent, unheard, listeners = 0, 0, 0
     async with _runtime(arguments) as runtime:
         store = runtime.store(DispatchStore)
         for chunk in _chunks(arguments, count, store):
-            heard_by = await store.publish_all(chunk)
+            heard_by = await store.publish_all(chunk, queue)
             listeners = heard_by[-1]
             unheard += heard_by.count(0)
             sent += len(chunk)
-        channel = store.channel
+        channel = store.channel_of(queue)
     if as_json:
         print_json({"messages": sent, "listeners": listeners, "unheard": unheard})
     else:
-        print(f"{_count(sent, 'message')} on {channel}, heard by {listeners}")
+        print_line(f"{_count(sent, 'message')} on {channel}, heard by {listeners}")
     if unheard:
-        hint = "start a dispatcher, or publish with --durable"
+        hint = "start a dispatcher, or publish without --channel"
+        if queue:
+            hint = f"set ANGARIUM_DISPATCH__QUEUES={queue} for a dispatcher, or omit --channel"
         warn(f"nobody listened to {_count(unheard, 'message')}: lost; {hint}")
     return 1 if unheard else 0
 
 
-async def _enqueue(arguments: Sequence[str], count: int, key: str | None, as_json: bool) -> int:
+async def _enqueue(
+    arguments: Sequence[str],
+    count: int,
+    key: str | None,
+    queue: str,
+    wait_s: float | None,
+    as_json: bool,
+) -> int:
+    from angarium.dispatch.service import DispatchService
     from angarium.dispatch.store import DispatchStore
 
-    sent, duplicates = 0, 0
+    sent = 0
     shown: list[Enqueued] = []
-    alone = len(arguments) == 1 and count == 1
     async with _runtime(arguments) as runtime:
-        store = runtime.store(DispatchStore)
+        store, service = runtime.store(DispatchStore), DispatchService(runtime)
         for chunk in _chunks(arguments, count, store):
-            enqueued = await store.enqueue_all([(payload, key) for payload in chunk])
-            duplicates += sum(each.duplicate for each in enqueued)
+            given = [(payload, key) for payload in chunk]
+            enqueued = await store.enqueue_all(given, [queue] * len(chunk))
             sent += len(chunk)
-            if as_json or (alone and not shown):
+            if as_json or "-" not in arguments:
                 shown += enqueued
         dispatchers = len(await store.dispatchers())
+        if not as_json:
+            _print_enqueued(sent, shown)
+        if not dispatchers:
+            warn("no dispatcher runs; the messages wait until one does")
+        if wait_s is not None:
+            ids = list(dict.fromkeys(each.message_id for each in shown))
+            return await print_results(service, ids, wait_s, as_json)
     if as_json:
         messages = [each._asdict() for each in shown]
         print_json({"messages": messages, "dispatchers": dispatchers})
-    else:
-        again = f", {duplicates} of them sent before" if duplicates else ""
-        id = f": {shown[0].message_id}" if sent == len(shown) == 1 else ""
-        print(f"{_count(sent, 'message')} in the durable intake{id}{again}")
-    if not dispatchers:
-        warn("no dispatcher runs; the messages wait until one does")
     return 0
+
+
+def _print_enqueued(sent: int, shown: Sequence[Enqueued]) -> None:
+    if sent == 1 and shown:
+        again = ", sent before" if shown[0].duplicate else ""
+        print_line(f"1 message in the durable intake: {shown[0].message_id}{again}")
+        return
+    if len(shown) <= SHOWN_MAX:
+        for each in shown:
+            print_line(each.message_id)
+    print_line(f"{_count(sent, 'message')} in the durable intake")
 
 
 def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
@@ -193,4 +231,5 @@ def _checked(payload: bytes, what: str, store: DispatchStore) -> bytes:
 
 
 def _count(number: int, noun: str) -> str:
+    """Without separators, unlike `count_of`: scripts read this line."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, run, seconds, warn
+from angarium.cli.dead_letters import DeadLetterCommands
+from angarium.cli.output import Json, duration, print_json, print_line, print_table, run
 
 if TYPE_CHECKING:
-    from angarium.routing.dead_letters import DeadMessagePage, RoutingDeadLetters
+    from angarium.routing.dead_letters import RoutingDeadLetters
+    from angarium.routing.instances import RoutingInstance
     from angarium.routing.service import Pruned, RoutingService
-    from angarium.routing.store import KeyState, RoutingInstance
+    from angarium.routing.store import KeyState
 
 T = TypeVar("T")
-Outbound = Annotated[bool, typer.Option("--outbound", help="Those of the deliverer.")]
-Reason = Annotated[
-    str | None, typer.Option("--reason", help="All whose reason begins with this text.")
-]
-All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids from the list.")]
 
 
 def _group(help_text: str, *, alone: bool = False) -> typer.Typer:
@@ -41,13 +38,16 @@ def routing_commands() -> typer.Typer:
     listed.callback()(instances)
     listed.command("list")(list_instances)
     listed.command("remove")(remove_instance)
+    listed.command("prune")(prune)
     commands.add_typer(listed, name="instances")
-    dead = _group("List, show, retry and drop messages that were given up.")
-    dead.command("list")(list_dead)
-    dead.command("show")(show_dead)
-    dead.command("retry")(retry_dead)
-    dead.command("drop")(drop_dead)
-    commands.add_typer(dead, name="dead")
+    inbound = DeadLetterCommands(
+        _dead_inbound, "List, show, retry and drop messages that no instance could handle."
+    )
+    commands.add_typer(inbound.group(), name="dead")
+    deliveries = DeadLetterCommands(
+        _dead_deliveries, "List, show, retry and drop deliveries that failed too often."
+    )
+    commands.add_typer(deliveries.group(), name="dead-deliveries")
     return commands
 
 
@@ -61,7 +61,7 @@ def show(
         print_json(found)
     else:
         silent_ms = found.silent_ms
-        heartbeat = "" if silent_ms is None else f" (heartbeat {seconds(silent_ms)} ago)"
+        heartbeat = "" if silent_ms is None else f" (heartbeat {duration(silent_ms)} ago)"
         rows = [
             ("key", found.recip_key),
             ("owner", f"{found.uid or 'nobody yet'}{heartbeat}"),
@@ -88,16 +88,16 @@ def list_instances(as_json: Json = False) -> int:
     rows = [
         (
             each.uid,
-            "live" if each.live else "silent",
+            "live" if each.live else "retired" if each.retired else "silent",
             each.keys,
             "yes" if each.has_mail else "no",
-            "never" if each.silent_ms is None else f"{seconds(each.silent_ms)} ago",
+            "never" if each.silent_ms is None else f"{duration(each.silent_ms)} ago",
         )
         for each in listed
     ]
     print_table(("instance", "state", "keys", "has mail", "last heartbeat"), rows)
     if unowned:
-        print(f"{unowned} keys with mail have no owner yet")
+        print_line(f"{unowned} keys with mail have no owner yet")
     return 0
 
 
@@ -108,7 +108,7 @@ def remove_instance(
 ) -> int:
     """Remove an instance that is gone; its keys get another owner with their next message."""
     _run(lambda service: service.remove_instance(uid, force=force))
-    print_json({"removed": uid}) if as_json else print(f"{uid} removed")
+    print_json({"removed": uid}) if as_json else print_line(f"{uid} removed")
     return 0
 
 
@@ -128,7 +128,7 @@ def prune(
     if as_json:
         print_json(found)
     else:
-        print(f"{found.instances} instances removed, {found.keys} keys forgotten")
+        print_line(f"{found.instances} instances removed, {found.keys} keys forgotten")
     return 0
 
 
@@ -138,102 +138,8 @@ def rebalance(as_json: Json = False) -> int:
     if as_json:
         print_json({"moved": moved})
     else:
-        print(f"{moved} keys moved")
+        print_line(f"{moved} keys moved")
     return 0
-
-
-def list_dead(
-    outbound: Outbound = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="At most so many.")] = 50,
-    after: Annotated[
-        str | None, typer.Option("--after", help="Continue after this cursor of an earlier list.")
-    ] = None,
-    as_json: Json = False,
-) -> int:
-    """List dead letters with their reasons, oldest first."""
-    page: DeadMessagePage = _run(lambda service: _letters(service, outbound).page(limit, after))
-    if as_json:
-        print_json(page)
-        return 0
-    rows = [(each.id, each.recip_key, each.attempts or "", each.reason) for each in page.letters]
-    print_table(("message", "key", "attempts", "reason"), rows)
-    if page.next is not None:
-        warn(f"there are more; continue with --after {page.next}")
-    return 0
-
-
-def show_dead(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="From the list.")],
-    outbound: Outbound = False,
-) -> int:
-    """Show one dead letter with its message, as JSON."""
-    print_json(_run(lambda service: _letters(service, outbound).find(message_id)).dead)
-    return 0
-
-
-def retry_dead(
-    ids: Ids = None,
-    outbound: Outbound = False,
-    reason: Reason = None,
-    everything: All = False,
-    as_json: Json = False,
-) -> int:
-    """Queue dead messages again, with all their attempts."""
-
-    async def act(service: RoutingService) -> dict[str, int]:
-        letters = _letters(service, outbound)
-        if not ids:
-            return dict(await letters.retry_all(reason))
-        return _counts([await letters.retry(each) for each in ids])
-
-    return _act(act, ids, reason, everything, as_json)
-
-
-def drop_dead(
-    ids: Ids = None,
-    outbound: Outbound = False,
-    reason: Reason = None,
-    everything: All = False,
-    as_json: Json = False,
-) -> int:
-    """Remove dead messages for good."""
-
-    async def act(service: RoutingService) -> dict[str, int]:
-        letters = _letters(service, outbound)
-        if not ids:
-            return dict(await letters.drop_all(reason))
-        for each in ids:
-            await letters.drop(each)
-        return {"dropped": len(ids)}
-
-    return _act(act, ids, reason, everything, as_json)
-
-
-def _act(
-    act: Callable[[RoutingService], Awaitable[dict[str, int]]],
-    ids: Sequence[str] | None,
-    reason: str | None,
-    everything: bool,
-    as_json: bool,
-) -> int:
-    from angarium.runtime.errors import InputInvalid
-
-    if sum([bool(ids), reason is not None, everything]) != 1:
-        raise InputInvalid("name the messages by their ids, or use --reason, or --all")
-    found = _run(act)
-    if as_json:
-        print_json(found)
-    else:
-        print(", ".join(f"{count} {status}" for status, count in found.items()) or "none")
-    return 0
-
-
-def _counts(statuses: Sequence[str]) -> dict[str, int]:
-    return {each: statuses.count(each) for each in sorted(set(statuses))}
-
-
-def _letters(service: RoutingService, outbound: bool) -> RoutingDeadLetters:
-    return service.dead_outbound if outbound else service.dead_inbound
 
 
 def _run(ask: Callable[[RoutingService], Awaitable[T]]) -> T:
@@ -241,8 +147,26 @@ def _run(ask: Callable[[RoutingService], Awaitable[T]]) -> T:
 
 
 async def _asked(ask: Callable[[RoutingService], Awaitable[T]]) -> T:
+    async with _service() as service:
+        return await ask(service)
+
+
+@asynccontextmanager
+async def _service() -> AsyncIterator[RoutingService]:
     from angarium.cli.runtime import open_runtime
     from angarium.routing.service import RoutingService
 
     async with open_runtime() as runtime:
-        return await ask(runtime.store(RoutingService))
+        yield runtime.store(RoutingService)
+
+
+@asynccontextmanager
+async def _dead_inbound() -> AsyncIterator[RoutingDeadLetters]:
+    async with _service() as service:
+        yield service.dead_inbound
+
+
+@asynccontextmanager
+async def _dead_deliveries() -> AsyncIterator[RoutingDeadLetters]:
+    async with _service() as service:
+        yield service.dead_outbound

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, run
+from angarium.cli.output import Json, print_json, print_line, print_table, run
 
 if TYPE_CHECKING:
     from angarium.runtime.tokens import TokenStore
@@ -34,7 +34,7 @@ def create(
     if as_json:
         print_json({"name": name, "scope": scope, "tenant": tenant, "token": token})
     else:
-        print(token)
+        print_line(token)
     return 0
 
 
@@ -45,7 +45,7 @@ def list_tokens(as_json: Json = False) -> int:
         print_json([{"id": each.id, "token": each.token} for each in found])
         return 0
     if not found:
-        print("no tokens; `angarium token create NAME --scope admin` makes one")
+        print_line("no tokens; `angarium token create NAME --scope admin` makes one")
         return 0
     rows = [(each.id, each.token.scope, each.token.name, each.token.tenant) for each in found]
     print_table(("id", "scope", "name", "tenant"), rows)
@@ -60,15 +60,14 @@ def revoke(
     if as_json:
         print_json({"revoked": id})
     else:
-        print(f"revoked {id}")
+        print_line(f"revoked {id}")
     return 0
 
 
 def _run(ask: Callable[[TokenStore], Awaitable[T]], *, remember: bool = False) -> T:
     async def used() -> T:
         from angarium.cli.runtime import open_runtime
-        from angarium.runtime.tokens import TokenStore
-        from angarium.runtime.tokens_seen import TokensSeen
+        from angarium.runtime.tokens import TokensSeen, TokenStore
 
         async with open_runtime() as runtime:
             answer = await ask(TokenStore(runtime))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from angarium.cli.output import print_json, run
+from angarium.cli.output import duration, print_json, print_line, printable, run
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -93,12 +93,12 @@ def _print_once(sample: Overview) -> None:
             for event, _ in _shown(module.name)
         )
         oldest = "" if module.oldest_ms is None else f" oldest_ms={module.oldest_ms}"
-        print(
+        print_line(
             f"{module.name} waiting={module.waiting}{oldest} processes={module.processes} {rates}"
         )
-    print(f"journal events={sample.journal.events} entries={sample.journal.entries}")
+    print_line(f"journal events={sample.journal.events} entries={sample.journal.entries}")
     for notice in sample.notices:
-        print(f"{notice.level} {notice.module}: {notice.text}; {notice.hint}")
+        print_line(f"{notice.level} {notice.module}: {notice.text}; {notice.hint}")
 
 
 def _screen(sample: Overview) -> RenderableType:
@@ -108,11 +108,12 @@ def _screen(sample: Overview) -> RenderableType:
     title = Text.assemble(("Angarium ", "bold"), (sample.version, "dim"), "   ")
     title.append(f"{len(sample.processes)} roles, journal {sample.journal.events:,} events", "dim")
     for reader, behind_ms in sample.journal.behind_ms.items():
-        title.append(f", {reader} {behind_ms / 1000:.1f} s behind", "dim")
+        title.append(f", {printable(reader)} {behind_ms / 1000:.1f} s behind", "dim")
     parts: list[RenderableType] = [title, Text(), _modules(sample), Text()]
     for notice in sample.notices:
         colour = "red" if notice.level == "trouble" else "yellow"
-        parts.append(Text.assemble((f"{notice.text}: ", colour), (notice.hint, "dim")))
+        text = printable(notice.text)
+        parts.append(Text.assemble((f"{text}: ", colour), (notice.hint, "dim")))
     return Group(*parts, _processes(sample))
 
 
@@ -151,22 +152,17 @@ def _shown(name: str) -> list[tuple[str, str]]:
 
 def _processes(sample: Overview) -> RenderableType:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("Role", "Host", "Process", "Last report"):
         table.add_column(heading, overflow="fold")
     for process in sample.processes:
-        reported = f"{max(0, sample.at_ms - process.at_ms) / 1000:.1f} s ago"
-        table.add_row(process.role, process.host, str(process.pid), reported)
+        reported = f"{duration(sample.at_ms - process.at_ms)} ago"
+        names = map(printable, (process.role, process.host, str(process.pid)))
+        table.add_row(*map(Text, names), reported)
     return table
 
 
 def _age(ms: int | None) -> str:
-    if ms is None:
-        return ""
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3_600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.1f} h"
+    return "" if ms is None else duration(ms)

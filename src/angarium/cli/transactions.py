@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from angarium.cli.output import Json, print_json, print_table, run, seconds
+from angarium.cli.dead_letters import After, All, DeadLetterCommands, Ids, Limit, Reason
+from angarium.cli.output import Json, duration, print_json, print_line, print_table, run
 
 if TYPE_CHECKING:
+    from angarium.transactions.dead_letters import TransactionDeadLetters
     from angarium.transactions.model import Transaction
     from angarium.transactions.pages import TransactionSummary
     from angarium.transactions.service import TransactionsService
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the transaction.")]
+Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Of this pipeline only.")]
+Owner = Annotated[str | None, typer.Option("--owner", help="Of this owner only.")]
 
 
 def transaction_commands() -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, help="Start, show and control transactions.")
-    commands = (start, show, list_, cancel, switch, dead_letters, rerun, drop, watch, statistics)
-    for command in commands:
-        app.command(command.__name__.rstrip("_").replace("_", "-"))(command)
+    for command in (start, show, list_, cancel, switch, rerun, watch, statistics):
+        app.command(command.__name__.rstrip("_"))(command)
+    about = "List, show, retry and drop transactions that ended because a step failed too often."
+    app.add_typer(DeadTransactionCommands(_dead_letters, about).group(), name="dead")
     return app
 
 
@@ -69,7 +74,7 @@ def start(
         if as_json:
             print_json({"id": started.transaction_id, "duplicate": started.duplicate})
         else:
-            print(started.transaction_id)
+            print_line(started.transaction_id)
         return 0
 
     return _run(use)
@@ -152,70 +157,75 @@ def switch(
     return _run(use)
 
 
-def dead_letters(
-    reason: Annotated[str, typer.Option(help="Of this reason only, such as ValueError.")] = "",
-    pipeline: Annotated[str, typer.Option(help="Of this pipeline only.")] = "",
-    owner: Annotated[str, typer.Option(help="Of this owner only.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
-    after: Annotated[str | None, typer.Option(help="Cursor that the page before printed.")] = None,
-    as_json: Json = False,
-) -> int:
-    """Transactions that ended because a step failed too often; the last one first."""
-
-    async def use(transactions: TransactionsService) -> int:
-        page = await transactions.page_dead_letters(
-            limit, after, pipeline=pipeline, owner=owner, reason=reason
-        )
-        if as_json:
-            print_json(page)
-            return 0
-        rows = [
-            (one.id, one.pipeline, one.owner, one.step + 1, one.tries, one.reason, one.note or "")
-            for one in page.transactions
-        ]
-        print_table(("id", "pipeline", "owner", "step", "tries", "reason", "note"), rows)
-        if page.next:
-            print(f"more: --after {page.next}")
-        return 0
-
-    return _run(use)
-
-
 def rerun(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a dead letter.")] = None,
+    id: Id,
     data: Annotated[str | None, typer.Option(help="New data for the step that failed.")] = None,
-    reason: Annotated[str, typer.Option(help="Instead of an ID: all of this reason.")] = "",
-    pipeline: Annotated[str, typer.Option(help="With --reason: of this pipeline only.")] = "",
-    owner: Annotated[str, typer.Option(help="With --reason: of this owner only.")] = "",
     as_json: Json = False,
 ) -> int:
-    """Run a dead letter again from the step that failed, or all of a reason."""
-    from angarium.runtime.errors import InputInvalid
-
-    if (id is None) == (not reason):
-        raise InputInvalid("give the id of a dead letter, or --reason")
+    """Run a dead letter again from the step that failed, with new data if it is given."""
     text = b"" if data is None else _data(None, data).encode()
 
     async def use(transactions: TransactionsService) -> int:
-        if id is not None:
-            return _print_status(await transactions.rerun(id, text), as_json)
-        count = await transactions.rerun_all(reason, pipeline=pipeline, owner=owner)
-        if as_json:
-            print_json({"rerun": count})
-        else:
-            print(f"{count} queued again")
-        return 0
+        return _print_status(await transactions.rerun(id, text), as_json)
 
     return _run(use)
 
 
-def drop(id: Id, as_json: Json = False) -> int:
-    """Give up a dead letter; it is archived."""
+class DeadTransactionCommands(DeadLetterCommands):
+    """The commands of every module, and a choice by pipeline and owner."""
 
-    async def use(transactions: TransactionsService) -> int:
-        return _print_status(await transactions.drop(id), as_json)
+    def list(
+        self,
+        limit: Limit = 50,
+        after: After = None,
+        reason: Reason = "",
+        as_json: Json = False,
+        pipeline: Pipeline = None,
+        owner: Owner = None,
+    ) -> int:
+        """List dead letters with their last reasons, the last one first."""
+        return _chosen(pipeline, owner).list(limit, after, reason, as_json)
 
-    return _run(use)
+    def retry(
+        self,
+        ids: Ids = None,
+        everything: All = False,
+        reason: Reason = "",
+        as_json: Json = False,
+        pipeline: Pipeline = None,
+        owner: Owner = None,
+    ) -> int:
+        """Run dead letters again from the step that failed, with all its tries."""
+        return _chosen(pipeline, owner).retry(ids, everything, reason, as_json)
+
+    def drop(
+        self,
+        ids: Ids = None,
+        everything: All = False,
+        reason: Reason = "",
+        as_json: Json = False,
+        pipeline: Pipeline = None,
+        owner: Owner = None,
+    ) -> int:
+        """Give up dead letters; they are archived."""
+        return _chosen(pipeline, owner).drop(ids, everything, reason, as_json)
+
+
+def _chosen(pipeline: str | None, owner: str | None) -> DeadLetterCommands:
+    return DeadLetterCommands(lambda: _dead_letters(pipeline, owner))
+
+
+@asynccontextmanager
+async def _dead_letters(
+    pipeline: str | None = None, owner: str | None = None
+) -> AsyncIterator[TransactionDeadLetters]:
+    from angarium.transactions.model import check_name
+
+    given = {"pipeline": pipeline, "owner": owner}
+    # An empty name is refused: it would choose all.
+    names = {name: check_name(text, name) for name, text in given.items() if text is not None}
+    async with _transactions(None) as transactions:
+        yield transactions.dead_letters(**names)
 
 
 def watch(
@@ -231,28 +241,28 @@ def watch(
         if as_json:
             print_json(found)
             return 0
-        print(
+        print_line(
             f"{found.running} running, {found.sleeping} sleeping, {found.to_archive} to archive, "
             f"{found.webhooks} webhooks due, {found.dead_letters} dead letters"
         )
         nodes = [
-            (each.node, seconds(each.silent_ms), "alive" if each.alive else "SILENT")
+            (each.node, duration(each.silent_ms), "alive" if each.alive else "SILENT")
             for each in found.nodes
         ]
         print_table(("node", "last seen", ""), nodes)
         queues = [
-            (each.node_group, each.kind, each.length, seconds(each.waiting_ms))
+            (each.node_group, each.kind, each.length, duration(each.waiting_ms))
             for each in found.queues
         ]
         print_table(("node group", "queue", "length", "waiting"), queues)
         steps = [
-            (each.node_group, each.step_type, each.transactions, seconds(each.waiting_ms))
+            (each.node_group, each.step_type, each.transactions, duration(each.waiting_ms))
             for each in found.awaited_steps
         ]
         if steps:
             print_table(("node group", "no node with step", "waiting", "for"), steps)
         rows = [
-            (each.transaction_id, each.pipeline, each.node, seconds(each.age_ms))
+            (each.transaction_id, each.pipeline, each.node, duration(each.age_ms))
             for each in found.longest_running
         ]
         print_table(("running longest", "pipeline", "node", "for"), rows)
@@ -320,7 +330,9 @@ def pipeline_show(
             print_json(found)
             return 0
         for each in found:
-            print(f"{each.name} version {each.version} on {each.node_group}  {each.description}")
+            print_line(
+                f"{each.name} version {each.version} on {each.node_group}  {each.description}"
+            )
             rows = [
                 (number, step.type or f"→ {step.pipeline}", step.timeout_ms or "", step.description)
                 for number, step in enumerate(each.steps, 1)
@@ -348,7 +360,7 @@ def pipeline_load(
             print_json(stored)
         else:
             for name, version in stored.items():
-                print(f"{name} is version {version}")
+                print_line(f"{name} is version {version}")
         return 0
 
     return _run(use, application)
@@ -425,7 +437,7 @@ def _print_status(status: str, as_json: bool) -> int:
     if as_json:
         print_json({"status": status})
     else:
-        print(status)
+        print_line(status)
     return 0
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from angarium.cli.output import print_error
+
 if TYPE_CHECKING:
     from angarium.runtime.service import Service
     from angarium.settings import Settings
@@ -23,6 +25,10 @@ def up(
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Only the JSON lines of the roles, no prose.")
+    ] = False,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start the functions again when a file changes."),
     ] = False,
 ) -> int:
     """Run everything in one process, with an embedded Redis unless another is set."""
@@ -48,8 +54,18 @@ def up(
         if not as_json:
             _say(summary(settings, services))
 
+    if not reload:
+        composition = app.compose(names, settings, functions)
+    else:
+        from angarium.cli.reload import ReloadedRoles, beside, watched_folders
+
+        folders, roles = watched_folders(settings.app), app.reloadable()
+        rest = [name for name in names if name not in roles]
+        command = ["serve", *roles, "--app", settings.app or "", "--with-functions"]
+        reloaded = ReloadedRoles(command, folders)
+        composition = beside(app.compose(rest, settings, functions), reloaded)
     with announced(settings):
-        return host.run(app.compose(names, settings, functions), on_ready=print_summary)
+        return host.run(composition, on_ready=print_summary)
 
 
 def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
@@ -71,8 +87,9 @@ def summary(settings: Settings, services: Sequence[Service]) -> list[str]:
         f"  ports      {', '.join(ports) or 'none besides the API'}",
         f"  Redis      {_redis(settings)}",
         f"  data       {settings.home.absolute()}",
+        *_path_hint(command),
         f"Try:  {command} demo       a support chat through all modules, with four kills",
-        f"      {command} publish --durable '{{\"hello\": 1}}' --json",
+        f"      {command} publish '{{\"hello\": 1}}'",
         f"      {command} find ID    the state and the history of any id",
         "Stop it with Ctrl-C.",
         "",
@@ -99,6 +116,14 @@ def _command() -> str:
     return "angarium" if shutil.which("angarium") else os.path.relpath(sys.argv[0])
 
 
+def _path_hint(command: str) -> list[str]:
+    """The pages write `angarium`, which an environment's folder has and PATH has not."""
+    if command == "angarium":
+        return []
+    folder = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120
+    return [f'So that `angarium` works as the pages write it:  export PATH="{folder}:$PATH"']
+
+
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        print_error(line)

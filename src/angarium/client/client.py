@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from angarium.client.pickup import PickupQueuesClient
     from angarium.client.routing import RoutingClient
     from angarium.client.transactions import TransactionsClient
+    from angarium.dispatch.message_state import MessageState
+    from angarium.dispatch.store import Enqueued
     from angarium.settings import Settings
 
 
@@ -74,6 +76,14 @@ class Client:
         if traceparent is not None:
             message = _traced(message, traceparent)
         return await self.dispatch.publish(message)
+
+    async def enqueue(self, message: Any, *, idempotency_key: str | None = None) -> Enqueued:
+        """Put a message into the durable intake; `message_id` of the reply finds its result."""
+        return await self.dispatch.enqueue(message, idempotency_key=idempotency_key)
+
+    async def result(self, message_id: str, wait_s: float = 0) -> MessageState:
+        """What became of a message, after waiting up to `wait_s` for its end."""
+        return await self.dispatch.result(message_id, wait_s)
 
     @cached_property
     def dispatch(self) -> DispatchClient:

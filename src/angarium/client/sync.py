@@ -7,12 +7,17 @@ functions run in threads, and `app.sync_client` passes their calls to the loop o
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
 from angarium.client.client import Client, NotOpened
+from angarium.client.http import HttpClient
+from angarium.dispatch.message_state import MessageState
+from angarium.dispatch.store import Enqueued
+from angarium.runtime.errors import InputInvalid
 
 T = TypeVar("T")
 
@@ -24,9 +29,11 @@ class SyncClient:
     """
 
     def __init__(
-        self, client: Client | None = None, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        client: Client | HttpClient | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._client = client or Client()
+        self._client: Client | HttpClient = client or Client()
         self._given = loop
         self._own: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -59,7 +66,18 @@ class SyncClient:
         self._own = self._thread = None
 
     def publish(self, message: Any, *, traceparent: str | None = None) -> int:
+        """Publish on the channel. Returns the number of listening dispatchers."""
+        if isinstance(self._client, HttpClient):
+            raise InputInvalid("the API has no channel; use enqueue")
         return self._call(self._client.publish, message, traceparent=traceparent)
+
+    def enqueue(self, message: Any, *, idempotency_key: str | None = None) -> Enqueued:
+        """Put a message into the durable intake; `message_id` of the reply finds its result."""
+        return self._call(self._client.enqueue, message, idempotency_key=idempotency_key)
+
+    def result(self, message_id: str, wait_s: float = 0) -> MessageState:
+        """What became of a message, after waiting up to `wait_s` for its end."""
+        return self._call(self._client.result, message_id, wait_s)
 
     @property
     def dispatch(self) -> _SyncModuleClient:
@@ -114,10 +132,15 @@ class _SyncModuleClient:
         if not inspect.iscoroutinefunction(method):
             raise AttributeError(f"{self._name} has no method {name!r}")
 
+        @functools.wraps(method)
         def call(*args: Any, **named: Any) -> Any:
             return self._client._call(method, *args, **named)
 
         return call
+
+    def __dir__(self) -> list[str]:
+        found = self._client.module_client(self._name)
+        return [each for each in dir(found) if inspect.iscoroutinefunction(getattr(found, each))]
 
 
 def _wait(run: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:

@@ -10,21 +10,41 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from angarium.client.dispatch import encoded
 from angarium.lake.filed import transactions_of
 from angarium.redis.backoff import Backoff
+from angarium.runtime.dead_letters import DeadLetterPage
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.trace import CURRENT_WORK, TRACEPARENT, Trace, current_trace
+from angarium.transactions.dead_letters import DeadTransaction
 from angarium.transactions.model import (
     OWNER_DEFAULT,
     Transaction,
     TransactionStart,
     TransactionStarted,
 )
-from angarium.transactions.pages import TransactionsPage
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
 from angarium.transactions.service import TransactionsService
+
+
+class TransactionState(Transaction, frozen=True, omit_defaults=True, kw_only=True):
+    """A transaction with its values read from JSON, as `state.output["total"]`."""
+
+    data: Any
+    metadata: Any
+    progress: Any
+    output: Any
+
+
+def _state(found: Transaction) -> TransactionState:
+    values = {name: getattr(found, name) for name in found.__struct_fields__}
+    for name in ("data", "metadata", "progress", "output"):
+        text = bytes(values[name])
+        values[name] = msgspec.json.decode(text) if text else None
+    return TransactionState(**values)
 
 
 class TransactionsClient:
@@ -70,14 +90,16 @@ class TransactionsClient:
             tracing.started(started.transaction_id, "transactions start", began_ns, values)
         return started
 
-    async def status(self, transaction_id: str) -> Transaction:
+    async def status(self, transaction_id: str) -> TransactionState:
         """From Redis, else from the archive; raises `TransactionUnknown`."""
-        return await self._transactions.get(transaction_id)
+        return _state(await self._transactions.get(transaction_id))
 
-    async def by_external_id(self, external_id: str, owner: str = OWNER_DEFAULT) -> Transaction:
-        return await self._transactions.get_by_external_id(owner, external_id)
+    async def by_external_id(
+        self, external_id: str, owner: str = OWNER_DEFAULT
+    ) -> TransactionState:
+        return _state(await self._transactions.get_by_external_id(owner, external_id))
 
-    async def wait(self, transaction_id: str, timeout_s: float = 30.0) -> Transaction:
+    async def wait(self, transaction_id: str, timeout_s: float = 30.0) -> TransactionState:
         """Wait for its end. After the timeout, return its current state."""
         until_s = self._clock.monotonic() + timeout_s
         pause = Backoff(base_s=0.02, ceiling_s=0.5)
@@ -98,10 +120,10 @@ class TransactionsClient:
 
     async def dead_letters(
         self, limit: int = 50, after: str | None = None, *, reason: str = "", owner: str = ""
-    ) -> TransactionsPage:
-        """Transactions that ended because a step failed too often; `next` of a page is `after` of
-        the next one."""
-        return await self._transactions.page_dead_letters(limit, after, reason=reason, owner=owner)
+    ) -> DeadLetterPage[DeadTransaction]:
+        """Transactions that ended because a step failed too often, for a reason that contains
+        `reason`; `next` of a page is `after` of the next one."""
+        return await self._transactions.dead_letters(owner=owner).page(limit, after, reason)
 
     async def rerun(self, transaction_id: str, data: Any = None) -> str:
         """Run a dead letter again from the step that failed, with new data if it is given."""

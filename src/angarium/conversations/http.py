@@ -11,18 +11,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.conversations.dead_replies import (
-    PAGE_DEFAULT,
-    PAGE_MAX,
-    DeadRepliesPage,
-    DeadReply,
-)
+from angarium.conversations.dead_replies import DeadReply
 from angarium.conversations.errors import ReplyUnknown
 from angarium.conversations.model import MessageOptions
 from angarium.conversations.service import ConversationService
 from angarium.conversations.views import ConversationView, RequestView
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import InputInvalid
+from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.http_api import (
     TRACE,
     HttpApi,
@@ -84,21 +79,6 @@ class AcknowledgedReply(msgspec.Struct, frozen=True):
     status: Literal["delivered", "cancelled"]
 
 
-class DeadReplyBody(msgspec.Struct, frozen=True):
-    conversation_id: str
-    response_id: str
-
-
-class DeadReplyChanged(msgspec.Struct, frozen=True):
-    status: str
-
-
-LIMIT = Parameter(
-    "limit", schema={"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT}
-)
-AFTER = Parameter("after", description="`next` of the page before.")
-
-
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     return HttpApi("conversations", ConversationsHttpApi(runtime).operations())
 
@@ -112,41 +92,28 @@ class ConversationsHttpApi:
         conversation = Parameter("conversation_id", "path", description="Id of the conversation")
         return [
             Operation(
-                "POST", "/v1/conversations/requests", "openRequest",
+                "POST", "/v1/conversations/requests", "open_request",
                 "Open a request: a message that replies will answer", self.open_request,
                 OpenRequestBody, {201: OpenedRequest, 200: OpenedRequest}, (TRACE,), scope="write",
             ),
             Operation(
-                "POST", "/v1/conversations/replies", "postReply",
+                "POST", "/v1/conversations/replies", "post_reply",
                 "Post a reply to an open request; it is sent when it is its turn", self.post_reply,
                 ReplyBody, {202: AcceptedReply, 200: AcceptedReply}, (TRACE,), scope="write",
             ),
             Operation(
-                "POST", "/v1/conversations/acks", "acknowledgeReply",
+                "POST", "/v1/conversations/acks", "acknowledge_reply",
                 "Acknowledge a sent reply, so that the next can be sent", self.acknowledge_reply,
                 AckBody, {200: AcknowledgedReply}, scope="write",
             ),
+            # Before the path of a conversation, which takes every rest.
+            *DeadLetterOperations(
+                "/v1/conversations/replies/dead", "dead_reply", "dead_replies",
+                "replies that were cancelled after a failure, the oldest first", DeadReply,
+                lambda _: self._service.dead,
+            ).operations(),
             Operation(
-                "GET", "/v1/conversations/replies/dead", "listDeadReplies",
-                "List replies that were cancelled after a failure", self.list_dead,
-                None, {200: DeadRepliesPage}, (LIMIT, AFTER),
-            ),
-            Operation(
-                "POST", "/v1/conversations/replies/dead/show", "showDeadReply",
-                "Show a dead reply with its task", self.show_dead, DeadReplyBody, {200: DeadReply},
-            ),
-            Operation(
-                "POST", "/v1/conversations/replies/dead/retry", "retryDeadReply",
-                "Accept a dead reply again, at the end of its conversation", self.retry_dead,
-                DeadReplyBody, {202: DeadReplyChanged}, scope="write",
-            ),
-            Operation(
-                "POST", "/v1/conversations/replies/dead/drop", "dropDeadReply",
-                "Remove a dead reply", self.drop_dead, DeadReplyBody, {200: DeadReplyChanged},
-                scope="write",
-            ),
-            Operation(
-                "GET", "/v1/conversations/{conversation_id:path}", "showConversation",
+                "GET", "/v1/conversations/{conversation_id:path}", "show_conversation",
                 "Show a conversation's queue, and why each reply waits", self.show_conversation,
                 None, {200: ConversationView}, (conversation,),
             ),
@@ -185,27 +152,6 @@ class ConversationsHttpApi:
         if status == "gone":
             raise ReplyUnknown("the reply expired before its ACK came")
         return reply(AcknowledgedReply("delivered" if status == "delivered" else "cancelled"))
-
-    async def list_dead(self, request: Request) -> Response:
-        text = request.query_params.get("limit", str(PAGE_DEFAULT))
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
-        if not 0 < number <= PAGE_MAX:
-            raise InputInvalid(f"limit must be a number from 1 to {PAGE_MAX}")
-        return reply(await self._service.dead.page(request.query_params.get("after"), number))
-
-    async def show_dead(self, request: Request) -> Response:
-        body = await self._body(request, DeadReplyBody)
-        return reply(await self._service.dead.show(body.conversation_id, body.response_id))
-
-    async def retry_dead(self, request: Request) -> Response:
-        body = await self._body(request, DeadReplyBody)
-        status = await self._service.dead.retry(body.conversation_id, body.response_id)
-        return reply(DeadReplyChanged(status), 202)
-
-    async def drop_dead(self, request: Request) -> Response:
-        body = await self._body(request, DeadReplyBody)
-        status = await self._service.dead.drop(body.conversation_id, body.response_id)
-        return reply(DeadReplyChanged(status))
 
     async def show_conversation(self, request: Request) -> Response:
         return reply(await self._service.show(request.path_params["conversation_id"]))

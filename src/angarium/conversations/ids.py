@@ -10,8 +10,7 @@ from functools import lru_cache
 from angarium.conversations import keys
 from angarium.conversations.errors import IdRefused
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.key import Scope, Shape
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.keyspace import Keyspace, Scope, Shape
 from angarium.runtime.text import check_text
 
 TIMESTAMP_MAX = 2**53  # Lua numbers are exact up to here

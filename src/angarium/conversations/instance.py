@@ -25,22 +25,15 @@ from angarium.conversations.errors import (
     error_text,
 )
 from angarium.conversations.limits import ConversationsLimits
-from angarium.conversations.memory_queue import (
-    MemoryQueue,
-    MemoryQueueLimits,
-    MemoryQueueMetrics,
-    QueuedTask,
-    TaskVerdict,
-    Validation,
-)
+from angarium.conversations.memory_queue import MemoryQueue, MemoryQueueLimits, MemoryQueueMetrics
 from angarium.conversations.model import (
-    ConversationMessage,
     MinMessageInfo,
     OutgoingReply,
     TaskItem,
     acceptable_senders,
     encode_task,
 )
+from angarium.conversations.queued_task import QueuedTask, TaskVerdict, Validation
 from angarium.conversations.script_values import AcceptResult, TakenReply
 from angarium.conversations.senders import ReplySender, ReplySenders, sender_names
 from angarium.conversations.service import RETRY_MS_MIN, wall_clock_ms
@@ -120,6 +113,9 @@ class ConversationsInstance(Service):
             self.clock,
         )
         self.manager = MessageSyncManager(runtime, self.store, self.queue.wake)
+        # Programs that run the role themselves open requests and acknowledge here.
+        self.request = self.manager.request
+        self.acknowledge = self.manager.acknowledge
         self.agent = AwaitedAgent(
             self.manager, settings, self.clock, self._free_slots, self._enqueue
         )
@@ -130,7 +126,7 @@ class ConversationsInstance(Service):
         self._beside: list[tuple[str, _Task]] = []
         self._releases: list[_Task] = []
         self._last_metrics = MemoryQueueMetrics()
-        self.sent = self.acknowledged = self.cancelled = self.awaited = 0
+        self.sent = self.cancelled = self.awaited = 0
 
     def run_beside(self, name: str, run: _Task) -> None:
         """Run a task of another module's sender with this role."""
@@ -139,22 +135,6 @@ class ConversationsInstance(Service):
     def call_at_end(self, release: _Task) -> None:
         """Release what another module's sender has opened."""
         self._releases.append(release)
-
-    # Operations for programs that run the role themselves
-
-    async def request(
-        self,
-        conversation_id: str,
-        request_id: str,
-        origin: str,
-        *,
-        corr: str = "",
-        request_timestamp: int | None = None,
-    ) -> tuple[str, ConversationMessage]:
-        """Open a request: ('created' | 'duplicate', the request)."""
-        return await self.manager.request(
-            conversation_id, request_id, origin, corr=corr, request_timestamp=request_timestamp
-        )
 
     async def reply(
         self,
@@ -193,18 +173,14 @@ class ConversationsInstance(Service):
             self._add(TakenReply(accepted.info, accepted.score, left_ms, reply, size_bytes))
         return accepted
 
-    async def acknowledge(self, ack_id: str, conversation_id: str | None = None) -> str:
-        """'delivered' or 'gone'; raises `AckUnknown`."""
-        status = await self.manager.acknowledge(ack_id, conversation_id)
-        self.acknowledged += status == "delivered"
-        return status
-
     # Starting and stopping
 
     async def on_start(self) -> None:
         settings = self._settings
         self._outbound = Outbound(
-            allow_private=self.runtime.settings.allow_private_addresses, timeout_s=self._hold_s
+            allow_private=self.runtime.settings.allow_private_addresses,
+            timeout_s=self._hold_s,
+            limits=self.runtime.settings.limits,
         )
         self._senders = ReplySenders(
             self._app, self._outbound, self._threads_max, self._joined, self._hold_s
@@ -280,7 +256,7 @@ class ConversationsInstance(Service):
         )
 
     async def _listen(self) -> None:
-        async with self.runtime.redis.subscribe(self.store.wake_channel) as subscription:
+        async with self.runtime.subscribe(self.store.wake_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if batch.gap:
@@ -400,7 +376,7 @@ class ConversationsInstance(Service):
             "parked": self.queue.parked,
             "executing": self.queue.in_execution,
             "sent": self.sent,
-            "acknowledged": self.acknowledged,
+            "acknowledged": self.manager.acknowledged,
             "awaited": self.awaited,
             "cancelled": self.cancelled,
             "turns": self.agent.turns,

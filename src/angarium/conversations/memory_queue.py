@@ -17,12 +17,11 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
 
 from angarium.conversations.errors import RetriesEnded, error_text
+from angarium.conversations.queued_task import QueuedTask, TaskVerdict
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
 
@@ -31,47 +30,6 @@ from angarium.runtime.clock import Clock
 SLOW_S = 1.0
 # A longer wait gets no timer; polling ends it.
 TIMER_S_MAX = 60.0
-
-
-class TaskVerdict(Enum):
-    RUN = auto()
-    WAIT = auto()  # another task is ahead; `Validation.left_s` is the longest wait if known
-    DROP = auto()  # this process does not have the task any more
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    verdict: TaskVerdict
-    left_s: float | None = None
-
-
-ValidationTask = Callable[["QueuedTask"], Awaitable[Validation]]
-ExecutionTask = Callable[["QueuedTask"], Awaitable[float | None]]
-ErrorTask = Callable[["QueuedTask", Exception], Awaitable[None]]
-
-
-@dataclass(slots=True, eq=False)
-class QueuedTask:
-    """`execution_task` returns the seconds that the next task of its group must wait, or None."""
-
-    execution_task: ExecutionTask
-    task_id: str
-    task_group: str
-    ts_input: int
-    ts_output: int
-    validation_task: ValidationTask | None = None
-    error_task: ErrorTask | None = None
-    internal_id: int = 0
-    time_in_queue: float | None = None  # seconds
-    size_bytes: int = 0
-    message_options: Any = None
-    corr: str = ""
-    order: int = 0
-    validations: int = 0
-    entered_s: float = 0.0
-
-    def __lt__(self, other: QueuedTask) -> bool:
-        return (self.order, self.internal_id) < (other.order, other.internal_id)
 
 
 class _Stage(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from angarium.conversations import keys
 from angarium.conversations.limits import ConversationsLimits
-from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle
+from angarium.runtime.module import KeyName, Module, Rate, Role, life_cycle, reported_metrics
 
 CONVERSATIONS = Module(
     "conversations",
@@ -29,7 +29,13 @@ CONVERSATIONS = Module(
             "reply",
             accept="accepted",
             step="taken awaited sent",
-            end={"delivered": "delivered", "expired": "expired", "cancelled": "cancelled"},
+            end={
+                "delivered": "delivered",
+                "expired": "expired",
+                "cancelled": "cancelled",
+                "dead": "dead",
+            },
+            beside="discarded",
             paused="awaited",
             retried="awaited",
         ),
@@ -38,6 +44,29 @@ CONVERSATIONS = Module(
     rates=(
         Rate("sent", "conversations", "sent", "sent"),
         Rate("delivered", "conversations", "acknowledged", "acknowledged"),
+    ),
+    metrics=(
+        *reported_metrics(
+            "conversations",
+            counters="""
+                sent replies Sent.
+                acknowledged replies Acknowledged by clients.
+                awaited replies Given back to wait in Redis.
+                cancelled replies Cancelled.
+                turns turns Of the agent that takes waiting replies.
+            """,
+            gauges="""
+                queue replies In the memory queue.
+                queue_bytes bytes In the memory queue.
+                parked groups That wait for an earlier reply.
+                executing replies That are being sent.
+                replies replies In flight in all conversations.
+                requests requests Open in all conversations.
+                dead replies Kept after they failed.
+                without_sender replies That no running process can send.
+                without_sender_ms ms That the first of them has waited.
+            """,
+        ),
     ),
     http="angarium.conversations.http",
     overview="angarium.conversations.overview:ConversationsSampler",

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence, Set
 
 from angarium.conversations.service import ConversationService
 from angarium.conversations.wait_reasons import SenderWait, process_with_sender
-from angarium.runtime.overview import ModuleSample, Notice, count_of
+from angarium.runtime.overview import ModuleSample, Notice
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import count_of
 
 
 class ConversationsSampler:

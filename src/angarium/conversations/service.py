@@ -91,6 +91,7 @@ class ConversationService:
         # The back-off of an awaited reply is this times its retries.
         self.retry_ms = round(settings.max_pending_ttl * settings.awaited_retries_factor)
         self._first_partition = 0
+        self.acknowledged = 0
 
     # Requests and replies
 
@@ -169,7 +170,9 @@ class ConversationService:
 
     async def acknowledge_now(self, ack_id: str, conversation_id: str | None = None) -> str:
         info = await self.find_ack(ack_id, conversation_id)
-        return await self.finish(info, "acknowledged", ack_id)
+        status = await self.finish(info, "acknowledged", ack_id)
+        self.acknowledged += status == "delivered"
+        return status
 
     async def finish(
         self, info: MinMessageInfo, reason: FinishReason, ack_id: str | None = None

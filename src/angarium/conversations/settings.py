@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from angarium.conversations import keys as conversations_keys
-from angarium.runtime.setting_group import Factor, Group, Name, Positive
+from angarium.runtime.setting_group import Factor, Group, Name, Positive, refusal
 from angarium.runtime.setting_sources import FormerName
-from angarium.runtime.setting_values import refusal
 
 
 class ConversationsSettings(Group):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from angarium.conversations import keys
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.transition import Item, Transition
 
 PACKAGE = "angarium.conversations"
@@ -152,6 +152,16 @@ class CancelItem(NamedTuple):
     member: bytes
 
 
+class DropRepliesArgs(NamedTuple):
+    retried: bool
+
+
+class DropReplyItem(NamedTuple):
+    response_id: str
+    member: bytes
+    died_at_ms: int
+
+
 class SiblingsItem(NamedTuple):
     conversation_id: str
     request_id: str
@@ -170,7 +180,7 @@ class MessageItem(NamedTuple):
     response_id: str
 
 
-class AckItem(NamedTuple):
+class ReplyAckItem(NamedTuple):
     async_request_id: str
 
 
@@ -185,7 +195,7 @@ class KnownRequest(NamedTuple):
     position: int
 
 
-class Accepted(NamedTuple):
+class AcceptedReplies(NamedTuple):
     score: int
     held: bool
     origin: str
@@ -228,7 +238,7 @@ class Claimed(NamedTuple):
     members: list[bytes]
 
 
-class Members(NamedTuple):
+class GroupMembers(NamedTuple):
     members: list[bytes]
 
 
@@ -331,6 +341,8 @@ def _declare(
     name: str,
     item: type[Item],
     item_keys: dict[str, Key],
+    *,
+    admits: bool = False,
     **replies: type[tuple[Any, ...]] | None,
 ) -> Transition[Item]:
     """A transition with the keys and arguments that most scripts of the module share."""
@@ -344,17 +356,18 @@ def _declare(
         item=item,
         item_keys=item_keys,
         replies=replies,
+        admits=admits,
     )
 
 
 CREATE_REQUESTS = _declare(
-    "create_requests", RequestItem, REQUEST | REQUESTS | ORDER,
+    "create_requests", RequestItem, REQUEST | REQUESTS | ORDER, admits=True,
     created=Created, duplicate=KnownRequest, taken=None, full=None,
 )  # fmt: skip
 ACCEPT_REPLIES = _declare(
     "accept_replies", AcceptItem, ALL_KEYS,
-    accepted=Accepted, duplicate=None, taken=None, request_unknown=None, wrong_conversation=None,
-    full=None,
+    accepted=AcceptedReplies, duplicate=None, taken=None, request_unknown=None,
+    wrong_conversation=None, full=None,
 )  # fmt: skip
 CHECK_REPLIES = _declare(
     "check_replies", CheckItem, ALL_KEYS,
@@ -369,7 +382,7 @@ FINISH_REPLIES = _declare(
     delivered=Delivered, cancelled=CancelledReply, gone=None,
 )  # fmt: skip
 CLAIM_AWAITED = _declare("claim_awaited", Most, {}, claimed=Claimed)
-POP_WAITING = _declare("pop_waiting", Most, {}, popped=Members)
+POP_WAITING = _declare("pop_waiting", Most, {}, popped=GroupMembers)
 TAKE_REPLIES = _declare(
     "take_replies", TakeItem, ALL_KEYS,
     taken=Taken, expired=ExpiredReply, delivered=Delivered, no_sender=NoSender, awaited=None,
@@ -386,11 +399,11 @@ POSTPONE_REPLIES = _declare(
 RETIRE_REPLIES = _declare(
     "retire_replies", RetireItem, RESPONSE | RESPONSES | ORDER, retiring=Retiring, gone=None
 )
-LIST_EXPIRED_REQUESTS = _declare("list_expired_requests", Most, {}, listed=Members)
+LIST_EXPIRED_REQUESTS = _declare("list_expired_requests", Most, {}, listed=GroupMembers)
 EXPIRE_REQUESTS = _declare(
     "expire_requests", ExpireItem, REQUEST | REQUESTS | ORDER, expired=None, open=None, gone=None
 )
-LIST_SIBLINGS = _declare("list_siblings", SiblingsItem, REQUEST | RESPONSES, listed=Members)
+LIST_SIBLINGS = _declare("list_siblings", SiblingsItem, REQUEST | RESPONSES, listed=GroupMembers)
 LIST_SENDER_WAITS = _declare("list_sender_waits", Most, {}, listed=SenderWaits)
 DESCRIBE_CONVERSATION = _declare(
     "describe_conversation", DescribeItem, REQUESTS | RESPONSES | ORDER, described=Described
@@ -411,7 +424,8 @@ DROP_DEAD = Transition(
     PACKAGE,
     "drop_dead",
     keys=DEAD,
-    item=CancelItem,
+    args=DropRepliesArgs,
+    item=DropReplyItem,
     item_keys=DEAD_REPLY,
     replies={"dropped": None, "gone": None},
 )
@@ -425,7 +439,7 @@ READ_MESSAGES = Transition(
 READ_ACKS = Transition(
     PACKAGE,
     "read_acks",
-    item=AckItem,
+    item=ReplyAckItem,
     item_keys=ACK,
     replies={"found": AckFound, "unknown": None},
 )

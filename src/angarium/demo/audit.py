@@ -95,7 +95,7 @@ class JournalAudit:
                     self._replied(event)
                 case "conversations", "taken":
                     self._taken_at[event.subject] = self._number
-                case "conversations", "delivered" | "expired" | "cancelled":
+                case "conversations", "delivered" | "expired" | "cancelled" | "dead":
                     self._ended_at[event.subject] = self._number
                 case "pickup", "accepted":
                     self._added(event)

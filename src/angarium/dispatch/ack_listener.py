@@ -25,8 +25,11 @@ from angarium.dispatch.protocol import (
 )
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
-from angarium.runtime.repeated_warnings import RepeatedWarnings
+from angarium.runtime.log import RepeatedWarnings
 from angarium.runtime.settings import CommonSettings
+
+# A connection that sends so little at a time does not wait its turn behind those that send much.
+SMALL_BYTES_MAX = 4 * 1024
 
 
 class AckListener:
@@ -45,7 +48,7 @@ class AckListener:
         self.warnings = RepeatedWarnings(log.logger("angarium.dispatch"), clock)
         self._tls = security.server_tls(settings)
         self._server: asyncio.Server | None = None
-        self.connections: set[AckConnection] = set()
+        self.connections: dict[AckConnection, None] = {}  # oldest first
 
     async def open(self, listener: socket) -> int:
         """Listen; the port."""
@@ -64,9 +67,17 @@ class AckListener:
             connection.close()
         self.warnings.flush(at_end=True)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.connections) >= self._settings.limits_of(DispatchLimits).ack_connections_max
+    def admit(self, connection: AckConnection) -> None:
+        """Beyond the limit, the oldest connection that never sent a frame makes way. Without one,
+        the new connection is closed."""
+        if len(self.connections) >= self._settings.limits_of(DispatchLimits).ack_connections_max:
+            mute = next((each for each in self.connections if not each.spoke), None)
+            if mute is None:
+                connection.abort()
+                return
+            del self.connections[mute]
+            mute.abort()
+        self.connections[connection] = None
 
     def acknowledged(self, ids: Sequence[bytes], consumer: str, send_reply: SendReply) -> None:
         self._acknowledgements.acknowledge(ids, consumer, send_reply)
@@ -75,8 +86,12 @@ class AckListener:
     def rejected(self, rejection: RejectionReceived, consumer: str) -> None:
         self._acknowledgements.reject(rejection, consumer, 0)
 
-    def push_back(self, transport: asyncio.Transport) -> None:
-        self._acknowledgements.push_back(transport)
+    @property
+    def full(self) -> bool:
+        return self._acknowledgements.full
+
+    def push_back(self, transport: asyncio.Transport, on_resume: Callable[[], None]) -> None:
+        self._acknowledgements.push_back(transport, on_resume)
 
     def violated(self, error: FrameInvalid, consumer: str) -> None:
         self.metrics.protocol_errors += 1
@@ -91,33 +106,42 @@ class AckListener:
 
 
 class AckConnection(AcceptedConnection):
+    # A worker may dial before it has anything to acknowledge.
+    _may_wait = True
+
     def __init__(self, listener: AckListener, protocol: DispatcherProtocol) -> None:
-        super().__init__()
+        super().__init__(protocol)
         self._listener = listener
-        self._protocol = protocol
         self._consumer = "ack port"
+        self._unread = b""  # arrived while too many acknowledgements waited
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._listener.is_full:
-            self.abort()
-            return
-        self._listener.connections.add(self)
+        self._listener.admit(self)
         if not self._protocol.authenticated:
-            self._start_deadline()
             self.write(self._protocol.opening())
         peer = transport.get_extra_info("peername")
         self._consumer = f"{peer[0]}:{peer[1]}" if peer else self._consumer
 
     def data_received(self, data: bytes) -> None:
-        for event in self._protocol.receive(data):
+        self._unread += data
+        small = len(self._unread) <= SMALL_BYTES_MAX
+        if small or not self._listener.full:
+            self._read()
+        if self._transport is not None and not small:
+            self._listener.push_back(self._transport, self._read)
+
+    def _read(self) -> None:
+        data, self._unread = self._unread, b""
+        events = self._protocol.receive(data)
+        self._heard(frames=bool(events))
+        for event in events:
             match event:
                 case AcknowledgementsReceived(ids):
                     self._listener.acknowledged(ids, self._consumer, self.write)
                 case RejectionReceived():
                     self._listener.rejected(event, self._consumer)
                 case HelloReceived(hello):
-                    self._stop_deadline()
                     self._consumer = hello.consumer_id or self._consumer
                 case SendBytes(reply):
                     self.write(reply)
@@ -128,12 +152,10 @@ class AckConnection(AcceptedConnection):
                     self._close_with_error(FrameMisplaced(problem))
                 case ProtocolViolated(error):
                     self._close_with_error(error)
-        if self._transport is not None:
-            self._listener.push_back(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._stop_deadline()
-        self._listener.connections.discard(self)
+        self._stop_timer()
+        self._listener.connections.pop(self, None)
         if self._protocol.incomplete:
             self._listener.metrics.frames_cut += 1
 

@@ -31,6 +31,8 @@ RETRY_S = 0.1
 # third-party worker a slot for some time-outs.
 HINT_IDS_MAX = 500
 HINTS_MAX = 10_000
+# Between two connections that are read again: the first one's data arrives meanwhile.
+RESUME_S = 0.001
 
 
 class AcknowledgementWriter:
@@ -47,7 +49,8 @@ class AcknowledgementWriter:
         self._metrics = metrics
         self._waiting_max = waiting_max
         self._waiting = 0
-        self._paused: set[asyncio.Transport] = set()
+        self._paused: dict[asyncio.Transport, Callable[[], None] | None] = {}  # longest first
+        self._resuming = False
         self._rejections = store.rejections()
         self._finished: deque[bytes] = deque(maxlen=HINTS_MAX)
         self._wake = asyncio.Event()
@@ -74,12 +77,20 @@ class AcknowledgementWriter:
             self._finished.extend(ids)
             self._wake.set()
 
-    def push_back(self, transport: asyncio.Transport) -> None:
-        """Stop reading from a connection while too many of these writes wait."""
-        if self._waiting > self._waiting_max and transport not in self._paused:
-            self._paused.add(transport)
+    @property
+    def full(self) -> bool:
+        return self._waiting > self._waiting_max
+
+    def push_back(
+        self, transport: asyncio.Transport, on_resume: Callable[[], None] | None = None
+    ) -> None:
+        """Stop reading from a connection while too many of these writes wait. `on_resume` is called
+        in its turn, also if the connection has ended by then."""
+        if self.full and transport not in self._paused:
+            self._paused[transport] = on_resume
             self._metrics.acks_paused += 1
-            transport.pause_reading()
+            if not transport.is_closing():
+                transport.pause_reading()
 
     async def drained(self) -> None:
         await self._idle.wait()
@@ -144,11 +155,25 @@ class AcknowledgementWriter:
         self._waiting -= 1
         if self._waiting == 0:
             self._idle.set()
+        self._resume_soon(0)
+
+    def _resume_soon(self, delay_s: float) -> None:
+        if self._paused and not self._resuming and self._waiting <= self._waiting_max // 2:
+            self._resuming = True
+            asyncio.get_running_loop().call_later(delay_s, self._resume_one)
+
+    def _resume_one(self) -> None:
+        """One connection in a turn of the loop: each may have thousands of acknowledgements in its
+        buffers, and all of them together would fill the memory."""
+        self._resuming = False
         if self._paused and self._waiting <= self._waiting_max // 2:
-            paused, self._paused = self._paused, set()
-            for transport in paused:
-                if not transport.is_closing():
-                    transport.resume_reading()
+            transport = next(iter(self._paused))
+            on_resume = self._paused.pop(transport)
+            if not transport.is_closing():
+                transport.resume_reading()
+            if on_resume is not None:
+                on_resume()
+            self._resume_soon(RESUME_S)
 
     def _on_acknowledged(self, message_id: bytes, send_reply: SendReply, reply: str) -> None:
         if reply == "acknowledged":

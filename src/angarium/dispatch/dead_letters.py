@@ -1,9 +1,7 @@
-"""Dead letters for operators: list, find by message id, retry, drop.
+"""Messages that failed all their deliveries.
 
-Each partition has a stream of dead letters. A list walks through the partitions in turn and
-continues from a page cursor. `retry_all` and `drop_all` act on the dead letters that exist when
-they start, all or those whose last reason contains a text: a message that is dead again meanwhile
-is not included.
+Each partition has a stream of them. A list walks through the partitions in turn and continues from
+a page cursor.
 """
 
 from __future__ import annotations
@@ -14,11 +12,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal
 
-import msgspec
-
-from angarium.dispatch.errors import DeadLetterUnknown, DeadLetterUnusable
 from angarium.dispatch.message_ids import is_message_id, partition_of_id
 from angarium.dispatch.store import DispatchDeadLetter, DispatchStore
+from angarium.runtime.dead_letters import (
+    PAGE_DEFAULT,
+    DeadLetter,
+    DeadLetterPage,
+    DeadLetters,
+    DeadLetterUnusable,
+    unknown,
+)
 from angarium.runtime.errors import InputInvalid
 
 # Dead letters in one reply; their bytes are limited too.
@@ -32,14 +35,15 @@ Action = Callable[[int, Sequence[str]], Awaitable[list[str]]]
 """Acts on stream entries of one partition and returns a status for each."""
 
 
-class DeadLetterView(msgspec.Struct, frozen=True):
-    """`payload` is text, or base64 if it is not UTF-8, or null if Redis no longer has it."""
+class DeadDispatchMessage(DeadLetter, frozen=True, kw_only=True):
+    """`id` is that of the message. `traceback` is that of the last failure. `payload` is text, or
+    base64 if it is not UTF-8, or null if Redis no longer has it. `queue` is empty for the unnamed
+    queue."""
 
-    message_id: str
     partition: int
-    at_ms: int
-    deliveries: int
+    queue: str
     reasons: Sequence[str]
+    traceback: str
     payload: str | None
     payload_encoding: Literal["utf-8", "base64"]
     payload_bytes: int
@@ -51,7 +55,9 @@ def page_cursor(dead_letter: DispatchDeadLetter) -> str:
     return f"{dead_letter.partition}:{dead_letter.entry_id}"
 
 
-class DispatchDeadLetters:
+class DispatchDeadLetters(DeadLetters[DeadDispatchMessage]):
+    columns = ("queue", "payload")
+
     def __init__(self, store: DispatchStore) -> None:
         self._store = store
 
@@ -65,28 +71,25 @@ class DispatchDeadLetters:
             entry_id = ""
 
     async def page(
-        self, limit: int, after: str | None = None, reason: str = ""
-    ) -> tuple[list[DispatchDeadLetter], str | None]:
-        """At most `limit` dead letters whose last reason contains `reason`, and the cursor of the
-        next page; None on the last page."""
+        self, limit: int = PAGE_DEFAULT, after: str | None = None, reason: str = ""
+    ) -> DeadLetterPage[DeadDispatchMessage]:
         page: list[DispatchDeadLetter] = []
         async for dead_letter in self.walk(after):
             if not _has_reason(dead_letter, reason):
                 continue
             if len(page) == limit:
-                return page, page_cursor(page[-1])
+                return DeadLetterPage([*map(_view, page)], page_cursor(page[-1]))
             page.append(dead_letter)
-        return page, None
+        return DeadLetterPage([*map(_view, page)])
 
-    async def find(self, message_id: str) -> DispatchDeadLetter:
-        """The dead letter of one message with its whole payload."""
-        found = await self._locate(message_id)
+    async def find(self, id: str) -> DeadDispatchMessage:
+        found = await self._locate(id)
         whole = await self._store.dead_letters(
             found.partition, 1, _before(found.entry_id), found.entry_id
         )
         if not whole:
-            raise _unknown(message_id)
-        return whole[0]
+            raise unknown(id)
+        return _view(whole[0])
 
     async def _locate(self, message_id: str) -> DispatchDeadLetter:
         """Reads the dead letters of the message's partition one by one, without payloads."""
@@ -97,35 +100,27 @@ class DispatchDeadLetters:
                 for dead_letter in chunk:
                     if dead_letter.message_id == wanted:
                         return dead_letter
-        raise _unknown(message_id)
+        raise unknown(message_id)
 
-    async def retry(self, message_id: str) -> None:
-        """Make the message pending again, with no delivery counted."""
-        dead_letter = await self._locate(message_id)
-        (status,) = await self._store.retry_dead_letters(
-            dead_letter.partition, [dead_letter.entry_id]
-        )
+    async def retry(self, id: str) -> None:
+        found = await self._locate(id)
+        (status,) = await self._store.retry_dead_letters(found.partition, [found.entry_id])
         if status == "unusable":
-            raise DeadLetterUnusable(
-                f"the payload of message {message_id} is not in Redis any more"
-            )
+            raise DeadLetterUnusable(f"the payload of message {id} is not in Redis any more")
         if status == "unknown":
-            raise _unknown(message_id)
+            raise unknown(id)
 
-    async def drop(self, message_id: str) -> None:
-        dead_letter = await self._locate(message_id)
-        (status,) = await self._store.drop_dead_letters(
-            dead_letter.partition, [dead_letter.entry_id]
-        )
+    async def drop(self, id: str) -> None:
+        found = await self._locate(id)
+        (status,) = await self._store.drop_dead_letters(found.partition, [found.entry_id])
         if status == "unknown":
-            raise _unknown(message_id)
+            raise unknown(id)
 
     async def retry_all(self, reason: str = "") -> Counter[str]:
-        """The number of `retried` and of `unusable` dead letters."""
         return await self._all(self._store.retry_dead_letters, reason)
 
-    async def drop_all(self, reason: str = "") -> Counter[str]:
-        return await self._all(self._store.drop_dead_letters, reason)
+    async def drop_all(self, reason: str = "") -> int:
+        return (await self._all(self._store.drop_dead_letters, reason)).total()
 
     async def _all(self, action: Action, reason: str) -> Counter[str]:
         statuses: Counter[str] = Counter()
@@ -162,19 +157,22 @@ class DispatchDeadLetters:
         return int(match[1]), f"{match[2]}-{match[3]}"
 
 
-def dead_letter_view(dead_letter: DispatchDeadLetter) -> DeadLetterView:
-    payload = dead_letter.payload or b""
-    text, encoding = _text(payload)
-    return DeadLetterView(
-        dead_letter.message_id,
-        dead_letter.partition,
-        dead_letter.at_ms,
-        dead_letter.deliveries,
-        dead_letter.reasons,
-        None if dead_letter.payload is None else text,
-        encoding,
-        dead_letter.payload_bytes,
-        len(payload) < dead_letter.payload_bytes,
+def _view(found: DispatchDeadLetter) -> DeadDispatchMessage:
+    payload = found.payload or b""
+    text, encoding = payload_text(payload)
+    return DeadDispatchMessage(
+        id=found.message_id,
+        at_ms=found.at_ms,
+        tries=found.deliveries,
+        reason=found.reasons[-1] if found.reasons else "",
+        partition=found.partition,
+        queue=found.queue,
+        reasons=found.reasons,
+        traceback=found.traceback,
+        payload=None if found.payload is None else text,
+        payload_encoding=encoding,
+        payload_bytes=found.payload_bytes,
+        payload_cut=len(payload) < found.payload_bytes,
     )
 
 
@@ -188,7 +186,7 @@ def _before(entry_id: str) -> str:
     return f"{ms}-{int(sequence) - 1}" if int(sequence) else f"{int(ms) - 1}-{_NUMBER_MAX}"
 
 
-def _text(payload: bytes) -> tuple[str, Literal["utf-8", "base64"]]:
+def payload_text(payload: bytes) -> tuple[str, Literal["utf-8", "base64"]]:
     try:
         return payload.decode(), "utf-8"
     except UnicodeDecodeError as error:
@@ -196,7 +194,3 @@ def _text(payload: bytes) -> tuple[str, Literal["utf-8", "base64"]]:
         if error.reason == "unexpected end of data" and len(payload) - error.start < 4:
             return payload[: error.start].decode(), "utf-8"
         return base64.b64encode(payload).decode(), "base64"
-
-
-def _unknown(message_id: str) -> DeadLetterUnknown:
-    return DeadLetterUnknown(f"there is no dead letter of message {message_id[:100]!r}")

@@ -24,6 +24,7 @@ from angarium.dispatch.message_ids import partition_of_id
 from angarium.dispatch.metrics import DispatcherMetrics
 from angarium.dispatch.partition_leader import PartitionLeader, partition_of_digest
 from angarium.dispatch.protocol import RejectionReceived
+from angarium.dispatch.queues import UNNAMED, pack
 from angarium.dispatch.renewals import RenewalWriter
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import MEMBER_TTL_MS, DispatchStore
@@ -45,8 +46,6 @@ from angarium.runtime.sockets import listen
 EPOCH_S = 0.5
 # How often the lists of workers and dispatchers are read, and our own entry is renewed.
 MEMBERS_S = 1.0
-# Messages that Redis sent and this process has not handled yet; beyond them Redis buffers.
-RECEIVED_MAX = 200_000
 # From subscribing to receiving our own first marker. Redis has just answered, so this is ample.
 FIRST_MARKER_S_MAX = 10.0
 # Due messages are claimed this often within a time-out. Rejected messages are due much sooner, so
@@ -57,6 +56,9 @@ CLAIM_S_MAX = 0.2
 # After this many time-outs an unacknowledged message was finished without our knowledge: a
 # message that is still pending was sent again long before.
 FORGET_TIMEOUTS = 3
+# How often old results are removed, and how many of a partition at most: a millisecond of Redis.
+TRIM_S = 60.0
+TRIM_ENTRIES_MAX = 100_000
 # A dispatcher that missed messages lets another one take over its partitions for this long.
 RESIGN_PAUSE_S = 1.0
 
@@ -64,6 +66,8 @@ RESIGN_PAUSE_S = 1.0
 def check(settings: CommonSettings, app: Angarium) -> None:
     security.client_tls(settings)
     security.server_tls(settings)
+    host = settings.group(DispatchSettings).ack_host
+    security.check_exposure(settings, host, "ANGARIUM_DISPATCH__ACK_HOST")
     _listen(settings).close()
 
 
@@ -141,14 +145,15 @@ class Dispatcher(Service, WorkerConnectionEvents):
         self.spawn("renewals", self._renewals.run)
         self.loop("members", self._join_once, MEMBERS_S, until="stop")
         self.loop("epochs", self._end_epoch_once, EPOCH_S)
+        self.loop("results", self._trim_results_once, TRIM_S)
         self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
         claim_s = self._dispatch.ack_timeout_ms / 1000 / CLAIMS_PER_TIMEOUT
         claim_s = min(max(claim_s, CLAIM_S_MIN), CLAIM_S_MAX)
         for each in self.partitions:
             self.spawn(f"lead-{each.number}", partial(each.lead, self))
             self.spawn(f"accept-{each.number}", each.run_accepts)
-            claims = self.loop(f"claim-{each.number}", each.claim_once, claim_s)
-            each.on_backlog = claims.wake
+            claims = self.loop(f"claim-{each.number}", each.deliveries.claim_once, claim_s)
+            each.deliveries.on_backlog = claims.wake
             self.loop(f"inbox-{each.number}", each.accept_inbox_once, 0.2)
         # Ready means that this dispatcher misses no message from now on: in a rolling restart the
         # next dispatcher may be stopped.
@@ -175,11 +180,14 @@ class Dispatcher(Service, WorkerConnectionEvents):
     # Receiving --------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        store = self._store
+        store, limits = self._store, self._runtime.settings.limits_of(DispatchLimits)
+        queues = (UNNAMED, *self._dispatch.queues)
+        by_channel = {store.channel_of(each).encode(): each.encode() for each in queues}
         async with self._runtime.redis.subscribe(
-            store.channel,
+            *map(store.channel_of, queues),
             store.marker_channel,
-            messages_max=RECEIVED_MAX,
+            messages_max=limits.received_messages_max,
+            bytes_max=limits.received_bytes_max,
             key=store.subscription_key,
         ) as subscription:
             marker_channel = store.marker_channel.encode()
@@ -196,7 +204,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
                         run = []
                         self._handle_marker(payload)
                     else:
-                        run.append(payload)
+                        run.append(pack(by_channel[channel], payload))
                 self._handle_messages(run)
                 if batch.gap and batch.before_gap >= len(batch.messages):
                     self._on_gap()
@@ -311,7 +319,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
 
     def _postpone_time_outs(self) -> None:
         for each in self.partitions:
-            each.postpone_time_outs()
+            each.deliveries.postpone_time_outs()
 
     async def _end_epoch_once(self) -> None:
         if self.workers.forget_older_than(FORGET_TIMEOUTS * self._dispatch.ack_timeout_ms / 1000):
@@ -320,8 +328,14 @@ class Dispatcher(Service, WorkerConnectionEvents):
             return
         await self._store.publish_epoch_marker()
         for each in self.partitions:
-            await each.return_expired()
+            await each.deliveries.return_expired()
             await each.cover_once()
+
+    async def _trim_results_once(self) -> None:
+        keep_ms = self._dispatch.results_keep_s * 1000
+        for each in self.partitions:
+            if keep_ms and each.leading:
+                await self._store.trim_results(each.number, keep_ms, TRIM_ENTRIES_MAX)
 
     # Workers ----------------------------------------------------------------------------------
 
@@ -330,10 +344,12 @@ class Dispatcher(Service, WorkerConnectionEvents):
             while True:
                 try:
                     registered = await self._store.consumers()
+                    named = [address for _, address in await self._store.named_consumers()]
                 except AngariumError as error:
                     self.log.warning("consumers_unknown", error=str(error))
                 else:
-                    self.workers.connect_to((*self._dispatch.consumers, *registered), group)
+                    found = (*self._dispatch.consumers, *registered, *named)
+                    self.workers.connect_to(found, group)
                 await self.clock.sleep(MEMBERS_S)
 
     def on_acknowledged(self, connection: WorkerConnection, ids: Sequence[bytes]) -> None:
@@ -382,7 +398,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
     def on_free_slots(self) -> None:
         for each in self.partitions:
             if each.leading:
-                each.send_queued()
+                each.deliveries.send_queued()
 
     def _on_ack_port(self, ids: Sequence[bytes]) -> None:
         """Free the slots of messages that were acknowledged at our ACK port. Those that another
@@ -392,7 +408,7 @@ class Dispatcher(Service, WorkerConnectionEvents):
 
     def _on_due(self, partition: int) -> None:
         if self.partitions[partition].leading:
-            self.partitions[partition].expect_due_messages()
+            self.partitions[partition].deliveries.expect_due_messages()
 
     # Metrics ----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from angarium.dispatch.protocol import (
     SendBytes,
     WorkerProtocol,
 )
-from angarium.runtime.repeated_warnings import RepeatedWarnings
+from angarium.runtime.log import RepeatedWarnings
 from angarium.runtime.settings import CommonSettings
 
 # A dispatcher with more unread bytes than this is disconnected.
@@ -50,9 +50,8 @@ class DispatcherConnection(AcceptedConnection):
         metrics: WorkerMetrics,
         warnings: RepeatedWarnings,
     ) -> None:
-        super().__init__()
         token, bytes_max = security.token(settings), settings.limits.frame_bytes_max
-        self._protocol = WorkerProtocol(bytes_max, token, hello, dials=False)
+        super().__init__(WorkerProtocol(bytes_max, token, hello, dials=False))
         self._events = events
         self._metrics = metrics
         self._warnings = warnings
@@ -68,15 +67,14 @@ class DispatcherConnection(AcceptedConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast(asyncio.Transport, transport).set_write_buffer_limits(UNREAD_BYTES_MAX)
-        if self._protocol.authenticated:
-            self._events.on_authenticated(self)
-        else:
-            self._start_deadline()
-            self._events.on_connected(self)
+        self._events.on_connected(self)
         self.write(self._protocol.opening())
 
     def data_received(self, data: bytes) -> None:
-        for event in self._protocol.receive(data):
+        events = self._protocol.receive(data)
+        if self._heard(frames=bool(events)):
+            self._events.on_authenticated(self)
+        for event in events:
             match event:
                 case MessagesReceived(messages):
                     self._events.on_messages(messages, self)
@@ -85,9 +83,7 @@ class DispatcherConnection(AcceptedConnection):
                 case ReleaseReceived(ids):
                     self._events.on_released(ids)
                 case HelloReceived(hello):
-                    self._stop_deadline()
                     self.lease_ms = hello.lease_ms
-                    self._events.on_authenticated(self)
                     self._events.on_greeted(self)
                 case ErrorReceived(text):
                     self._warnings.warn("dispatcher_refused", "", why=text)
@@ -95,7 +91,7 @@ class DispatcherConnection(AcceptedConnection):
                     self._close_with_error(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._stop_deadline()
+        self._stop_timer()
         if self._protocol.incomplete:
             self._metrics.frames_cut += 1
         self._events.on_disconnected(self)

@@ -7,16 +7,17 @@ AngariumError
 │   ├── FrameTooLarge      the frame is longer than `limits.frame_bytes_max`
 │   ├── FrameMisplaced     this side does not accept the command, or not in this state
 │   ├── PayloadInvalid     the payload does not have the format of the command
-│   └── TokenRefused       the other side did not prove that it knows the token
-├── NotFound
-│   └── DeadLetterUnknown  no message with this id is a dead letter
-└── Conflict
-    └── DeadLetterUnusable the payload is not in Redis any more: the dead letter can only be dropped
+│   ├── TokenRefused       the other side did not prove that it knows the token
+│   └── ConnectionSilent   the other side sent nothing for too long
+├── Overloaded
+│   └── InboxFull          the durable intake has as many messages as it may have
+└── NotFound
+    └── MessageUnknown     neither a queue nor the newest results have a message with this id
 """
 
 from __future__ import annotations
 
-from angarium.runtime.errors import AngariumError, Conflict, NotFound
+from angarium.runtime.errors import AngariumError, NotFound, Overloaded
 
 
 class FrameInvalid(AngariumError):
@@ -48,9 +49,13 @@ class TokenRefused(FrameInvalid):
     code = "token_refused"
 
 
-class DeadLetterUnknown(NotFound):
-    code = "dead_letter_unknown"
+class ConnectionSilent(FrameInvalid):
+    code = "connection_silent"
 
 
-class DeadLetterUnusable(Conflict):
-    code = "dead_letter_unusable"
+class InboxFull(Overloaded):
+    code = "inbox_full"
+
+
+class MessageUnknown(NotFound):
+    code = "message_unknown"

@@ -25,9 +25,12 @@ class HeldMessages:
         """False if the worker has the message already: it runs once. A message whose failure is
         being stored is a new delivery: Redis has stored the failure, and the reply is on its way.
         """
-        known = message_id in self._connections or message_id in self._lost
-        if self._failures.pop(message_id, None) is not None:
-            known = False
+        if message_id not in self._connections and message_id not in self._lost:
+            self._connections[message_id] = connection
+            connection.held += 1
+            self._renewed_s[message_id] = now_s
+            return True
+        known = self._failures.pop(message_id, None) is None
         self._lost.discard(message_id)
         self._renewed_s.pop(message_id, None)  # the newest is the last
         self._move(message_id, connection)
@@ -38,16 +41,32 @@ class HeldMessages:
         """The connection that gets the answer; None if the message was lost."""
         self._lost.discard(message_id)
         self._failures.pop(message_id, None)
-        self._renewed_s.pop(message_id, None)
         connection = self._connections.pop(message_id, None)
         if connection is not None:
+            del self._renewed_s[message_id]
             connection.held -= 1
         return connection
 
+    def remove_all(self, ids: Iterable[bytes]) -> dict[DispatcherConnection, list[bytes]]:
+        """The connections that get the answers, with those of the messages that were not lost."""
+        found: dict[DispatcherConnection, list[bytes]] = {}
+        for message_id in ids:
+            connection = self.remove(message_id)
+            if connection is None:
+                continue
+            if connection in found:
+                found[connection].append(message_id)
+            else:
+                found[connection] = [message_id]
+        return found
+
     def begin_failure(self, message_id: bytes, failure: object) -> None:
-        """The failure is being stored. Until then the message is renewed."""
+        """The failure is being stored. Until then the message is renewed, unless it was lost: then
+        its run is over, and a next delivery is a new run."""
         if message_id in self._connections:
             self._failures[message_id] = failure
+        else:
+            self._lost.discard(message_id)
 
     def is_failing(self, message_id: bytes, failure: object) -> bool:
         """False if the message was answered for, or was delivered again after this failure."""

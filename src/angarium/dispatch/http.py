@@ -7,17 +7,19 @@ if no dispatcher runs now. The payload keeps the bytes of the request body. Only
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.dispatch.dead_letters import DeadLetterView, dead_letter_view
+from angarium.dispatch.dead_letters import DeadDispatchMessage
 from angarium.dispatch.gauges import DispatchGauges
+from angarium.dispatch.message_state import MessagePayload, MessageState
 from angarium.dispatch.service import DispatchService, DispatchStatus
-from angarium.dispatch.store import DispatchStore
 from angarium.runtime.application import Angarium
+from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import (
     TRACE,
@@ -34,15 +36,21 @@ from angarium.runtime.trace import TRACEPARENT
 
 KEY_HEADER = "Idempotency-Key"
 LIST_MAX, LIST_DEFAULT = 500, 50
+# A request that waits longer may be cut by a proxy; the caller asks again.
+WAIT_S_MAX = 60.0
+_NUMBER = re.compile(r"\d{1,9}(\.\d{0,9})?", re.ASCII)
 
 Key = Annotated[str, msgspec.Meta(min_length=1)]
+Queue = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")]
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`payload` is any JSON value. A repeated `idempotency_key` adds no message."""
+    """`payload` is any JSON value. A repeated `idempotency_key` adds no message. A message with a
+    `queue` is for the workers of that name."""
 
     payload: msgspec.Raw
     idempotency_key: Key | None = None
+    queue: Queue = ""
 
 
 class EnqueuedMessage(msgspec.Struct, frozen=True):
@@ -52,33 +60,12 @@ class EnqueuedMessage(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
-class DeadLetterPage(msgspec.Struct, frozen=True):
-    """`next` is the parameter `after` of the next page; null on the last page."""
-
-    letters: list[DeadLetterView]
-    next: str | None
-
-
-class RetriedDeadLetter(msgspec.Struct, frozen=True):
-    message_id: str
-    status: Literal["retried"]
-
-
-class RetryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All dead letters whose last reason contains this text; without it, all of them."""
-
-    reason: str = ""
-
-
-class RetriedDeadLetters(msgspec.Struct, frozen=True):
-    """`unusable`: Redis has no payload any more, so they can only be dropped."""
-
-    retried: int
-    unusable: int
+class NewestResults(msgspec.Struct, frozen=True):
+    results: list[MessageState]
 
 
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
-    gauges = DispatchGauges(runtime, runtime.store(DispatchStore))
+    gauges = DispatchGauges(runtime)
     return HttpApi("dispatch", DispatchHttpApi(runtime).operations(), gauges)
 
 
@@ -86,55 +73,52 @@ class DispatchHttpApi:
     def __init__(self, runtime: Runtime) -> None:
         self._body_bytes_max = runtime.settings.limits.http_body_bytes_max
         self._service = DispatchService(runtime)
-        self._dead_letters = self._service.dead_letters
 
     def operations(self) -> list[Operation]:
         message = Parameter("message_id", "path", {"type": "string", "format": "uuid"})
-        dead = "/v1/dispatch/dead"
         return [
             Operation(
-                "POST", "/v1/messages", "enqueueMessages",
+                "POST", "/v1/messages", "enqueue_messages",
                 "Put one message, or a list of them, into the durable intake", self.enqueue,
                 MessageBody | list[MessageBody], {202: EnqueuedMessage | list[EnqueuedMessage]},
                 [Parameter(KEY_HEADER, "header", {"type": "string", "minLength": 1},
                            "The idempotency_key of a single message"), TRACE], scope="write",
             ),
             Operation(
-                "GET", "/v1/dispatch", "showDispatch",
-                "Show leader and queue lengths of each partition, workers and dispatchers",
+                "GET", "/v1/messages/{message_id}", "get_message",
+                "Show what became of a message: its state, failures and result", self.get_message,
+                answers={200: MessageState}, parameters=[
+                    message,
+                    Parameter("wait_s", schema={
+                        "type": "number", "minimum": 0, "maximum": WAIT_S_MAX, "default": 0,
+                    }, description="Seconds to wait for its end"),
+                ],
+            ),
+            Operation(
+                "GET", "/v1/messages/{message_id}/payload", "get_message_payload",
+                "Show the payload of a message that is unfinished or dead", self.get_payload,
+                answers={200: MessagePayload}, parameters=[message], scope="write",
+            ),
+            Operation(
+                "GET", "/v1/dispatch", "show_dispatch",
+                "Show leader and lengths of each partition, workers, dispatchers and named queues",
                 self.status, answers={200: DispatchStatus},
             ),
             Operation(
-                "GET", dead, "listDeadLetters", "List dead letters, oldest first", self.list_dead,
-                answers={200: DeadLetterPage}, parameters=[
+                "GET", "/v1/dispatch/results", "list_results",
+                "List the newest results, newest first, with long fields cut", self.list_results,
+                answers={200: NewestResults}, parameters=[
                     Parameter("limit", schema={
                         "type": "integer", "minimum": 1, "maximum": LIST_MAX,
                         "default": LIST_DEFAULT,
                     }),
-                    Parameter("after", description="`next` of the previous page"),
-                    Parameter("reason", description="Text that the last reason contains"),
                 ],
             ),
-            Operation(
-                "POST", f"{dead}/retry", "retryDeadLetters",
-                "Make all dead messages of a reason pending again", self.retry_all,
-                RetryBody, {200: RetriedDeadLetters}, scope="admin",
-            ),
-            Operation(
-                "GET", f"{dead}/{{message_id}}", "getDeadLetter",
-                "Show one dead letter with all of its payload", self.get_dead,
-                answers={200: DeadLetterView}, parameters=[message],
-            ),
-            Operation(
-                "POST", f"{dead}/{{message_id}}/retry", "retryDeadLetter",
-                "Make a dead message pending again, with no delivery counted", self.retry_dead,
-                answers={200: RetriedDeadLetter}, parameters=[message], scope="admin",
-            ),
-            Operation(
-                "DELETE", f"{dead}/{{message_id}}", "dropDeadLetter",
-                "Delete a dead letter and its message", self.drop_dead,
-                answers={204: None}, parameters=[message], scope="admin",
-            ),
+            *DeadLetterOperations(
+                "/v1/dispatch/dead", "dead_letter", "dead_letters",
+                "messages that failed all their deliveries, the oldest first", DeadDispatchMessage,
+                lambda _: self._service.dead_letters,
+            ).operations(),
         ]  # fmt: skip
 
     async def enqueue(self, request: Request) -> Response:
@@ -145,7 +129,8 @@ class DispatchHttpApi:
             messages = [_with_key(body, header)]
         trace = traceparent_of(request)
         enqueued = await self._service.enqueue(
-            [(_traced(bytes(each.payload), trace), each.idempotency_key) for each in messages]
+            [(_traced(bytes(each.payload), trace), each.idempotency_key) for each in messages],
+            [each.queue for each in messages],
         )
         bodies = [EnqueuedMessage(each.message_id, each.duplicate) for each in enqueued]
         return reply(bodies if isinstance(body, list) else bodies[0], 202)
@@ -161,34 +146,20 @@ class DispatchHttpApi:
         found: MessageBody | list[MessageBody] = decode(data, kind)
         return found
 
+    async def get_message(self, request: Request) -> Response:
+        wait_s = _seconds(request.query_params.get("wait_s", "0"))
+        message_id = request.path_params["message_id"]
+        return reply(await self._service.messages.wait(message_id, wait_s))
+
+    async def get_payload(self, request: Request) -> Response:
+        return reply(await self._service.messages.payload(request.path_params["message_id"]))
+
     async def status(self, _: Request) -> Response:
         return reply(await self._service.status())
 
-    async def list_dead(self, request: Request) -> Response:
-        query = request.query_params
-        limit = _limit(query.get("limit", str(LIST_DEFAULT)))
-        page, cursor = await self._dead_letters.page(
-            limit, query.get("after"), query.get("reason", "")
-        )
-        return reply(DeadLetterPage([dead_letter_view(each) for each in page], cursor))
-
-    async def retry_all(self, request: Request) -> Response:
-        data = await read_bytes(request, self._body_bytes_max)
-        counts = await self._dead_letters.retry_all(decode(data, RetryBody).reason)
-        return reply(RetriedDeadLetters(counts["retried"], counts["unusable"]))
-
-    async def get_dead(self, request: Request) -> Response:
-        dead_letter = await self._dead_letters.find(request.path_params["message_id"])
-        return reply(dead_letter_view(dead_letter))
-
-    async def retry_dead(self, request: Request) -> Response:
-        message_id: str = request.path_params["message_id"]
-        await self._dead_letters.retry(message_id)
-        return reply(RetriedDeadLetter(message_id.lower(), "retried"))
-
-    async def drop_dead(self, request: Request) -> Response:
-        await self._dead_letters.drop(request.path_params["message_id"])
-        return Response(status_code=204)
+    async def list_results(self, request: Request) -> Response:
+        limit = _limit(request.query_params.get("limit", str(LIST_DEFAULT)))
+        return reply(NewestResults(await self._service.messages.newest_results(limit)))
 
 
 def _with_key(body: MessageBody | list[MessageBody], key: str) -> MessageBody:
@@ -200,7 +171,7 @@ def _with_key(body: MessageBody | list[MessageBody], key: str) -> MessageBody:
         raise InputInvalid(f"{KEY_HEADER} is empty")
     if body.idempotency_key not in (None, key):
         raise InputInvalid(f"{KEY_HEADER} and idempotency_key differ")
-    return MessageBody(body.payload, key)
+    return MessageBody(body.payload, key, body.queue)
 
 
 def _traced(payload: bytes, trace: str) -> bytes:
@@ -216,3 +187,9 @@ def _limit(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= LIST_MAX:
         return int(text)
     raise InputInvalid(f"limit must be a number from 1 to {LIST_MAX}")
+
+
+def _seconds(text: str) -> float:
+    if _NUMBER.fullmatch(text) and float(text) <= WAIT_S_MAX:
+        return float(text)
+    raise InputInvalid(f"wait_s must be a number from 0 to {WAIT_S_MAX:g}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import Key, Scope
 
 MESSAGES_PUBLISHED = Key(
     "messages:published",
@@ -35,6 +35,20 @@ MESSAGES_ATTEMPTS = Key(
     meaning="Message id → how often it was sent to a worker, the worker that renewed it, and a "
     "line for each failure; no field means that it was sent once",
     expiry="a field is removed with its pending member",
+)
+MESSAGES_QUEUES = Key(
+    "messages:pending:queues",
+    "hash",
+    meaning="Message id → its named queue, and its place there while it waits; no field for the "
+    "unnamed queue",
+    expiry="a field is removed with its pending member",
+)
+MESSAGES_WAITING = Key(
+    "messages:pending:waiting",
+    "zset",
+    meaning="Messages that wait for a worker of their named queue: queue, time and message id, all "
+    "with score 0, in this order",
+    expiry="a member is removed when its message is sent or has ended",
 )
 MESSAGES_EPOCH = Key(
     "messages:epoch",
@@ -78,6 +92,7 @@ MESSAGES_PROCESSED = Key(
     "messages:processed",
     "stream",
     meaning="Results of the workers: their fields, `message_id` and `consumer_id`",
+    expiry="`dispatch.results_keep_s` after the result, unless a consumer group has not read it",
 )
 MESSAGES_DEAD = Key(
     "messages:dead",
@@ -95,6 +110,17 @@ CONSUMERS_SEEN = Key(
     "consumer:ids:seen",
     "zset",
     meaning="Consumers, scored by the time of their last heartbeat in ms",
+)
+CONSUMER_QUEUES = Key(
+    "consumer:queues",
+    "list",
+    meaning="Live consumers of named queues as `queue@host:port`; in the first partition only",
+    expiry="an entry is removed when its consumer has been silent for some seconds",
+)
+CONSUMER_QUEUES_SEEN = Key(
+    "consumer:queues:seen",
+    "zset",
+    meaning="Consumers of named queues, scored by the time of their last heartbeat in ms",
 )
 DISPATCHER_IDS = Key(
     "dispatcher:ids",

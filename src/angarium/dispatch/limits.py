@@ -43,6 +43,42 @@ class DispatchLimits(Limits):
             "them. Beyond this many it reads them again from the ring, once Redis accepts.",
         ),
     ] = 50_000
+    accept_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes, for large messages."),
+    ] = 64 * MIB
+    received_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Published messages that a dispatcher has read and not handled. Beyond this many it "
+            "stops reading, and Redis buffers up to its own limit.",
+        ),
+    ] = 200_000
+    received_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes, for large messages."),
+    ] = 64 * MIB
+    ready_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Accepted messages that a leader has in memory for the next free slots. The others "
+            "wait in Redis.",
+        ),
+    ] = 10_000
+    ready_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes, for large messages."),
+    ] = 64 * MIB
+    worker_bytes_max: Annotated[
+        int,
+        Limit(
+            "bytes",
+            "Messages that wait in a worker for its function. It gives those beyond back to the "
+            "dispatcher.",
+        ),
+    ] = 64 * MIB
     worker_connections_max: Annotated[
         int,
         Limit(
@@ -59,3 +95,11 @@ class DispatchLimits(Limits):
             "before the first is written.",
         ),
     ] = 10_000
+    result_search_entries_max: Annotated[
+        int,
+        Limit(
+            "entries",
+            "A result is looked up by reading the stream of results from its newest entry, about "
+            "a millisecond of Redis for a thousand entries. Older ones are not found.",
+        ),
+    ] = 200_000

@@ -21,7 +21,10 @@ class DispatcherMetrics:
     acks_paused: int = 0
     renewed: int = 0
     renewals_lost: int = 0
+    stalls: int = 0
     overflowed: int = 0
+    spilled: int = 0
+    lost: int = 0
     protocol_errors: int = 0
     frames_cut: int = 0
     too_large: int = 0

@@ -5,7 +5,8 @@ batches and sent to workers. At a takeover the leader first accepts the messages
 and no earlier leader recorded. Every write carries the term. The first write that Redis refuses
 as stale ends this leadership; the queued messages are dropped, because the next leader received
 them too. When the queue is full, or a hand-over was cut short, the leader reads the messages that
-it has not accepted from the ring again, as at a takeover.
+it has not accepted from the ring again, as at a takeover. What the ring had to drop by then is lost
+and counted: a channel can't be asked to wait.
 """
 
 from __future__ import annotations
@@ -13,20 +14,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from angarium.dispatch.accept_queue import AcceptBatch, AcceptQueue, AcceptQueueLimits
+from angarium.dispatch.deliveries import Deliveries, PassResult
 from angarium.dispatch.epochs import EpochRing, PublishedMessage
 from angarium.dispatch.frames import DispatchedMessage, message_bytes
 from angarium.dispatch.free_partition import FreePartition, LeadershipShare
 from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.metrics import DispatcherMetrics
-from angarium.dispatch.send_queue import SendQueue
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
-from angarium.dispatch.transitions import ClaimedMessage
-from angarium.dispatch.worker_connection import WorkerConnection
 from angarium.dispatch.worker_pool import WorkerPool
 from angarium.runtime import log
 from angarium.runtime.errors import AngariumError
@@ -39,18 +37,8 @@ IN_FLIGHT_MAX = 2
 RETRY_S = 0.1
 # After a handover the other dispatchers get this long to acquire the partition first.
 SHARE_PAUSE_S = 0.2
-# After a change of leader, workers connect to a dispatcher within this time.
-RECONNECT_S = 1.0
 # Long enough to cause little load, short enough to notice the end of the leadership.
 INBOX_BLOCK_MS = 1_000
-
-
-@dataclass(frozen=True)
-class PassResult:
-    """The result of one pass over due messages or the inbox; `again` requests the next at once."""
-
-    messages: int = 0
-    again: bool = False
 
 
 class PartitionLeader:
@@ -67,12 +55,11 @@ class PartitionLeader:
         self.leading = False
         self._closing = False
         self._closing_epoch: int | None = None  # the epoch in which the handover began
-        self._leadership = 0
+        self.leadership = 0
         self._runtime = runtime
         self._clock = runtime.clock
         self._store = store
         self._ring = ring
-        self._workers = workers
         self._metrics = metrics
         frame_bytes_max = runtime.settings.limits.frame_bytes_max
         self._payload_bytes_max = frame_bytes_max - message_bytes(b"")
@@ -83,27 +70,31 @@ class PartitionLeader:
         self._queue = AcceptQueue(
             number,
             store.partitions,
-            AcceptQueueLimits(limits.accept_messages_max, store.items_max, limits.batch_bytes_max),
+            AcceptQueueLimits(
+                limits.accept_messages_max,
+                limits.accept_bytes_max,
+                store.items_max,
+                limits.batch_bytes_max,
+            ),
         )
         self._recorded: set[int] = set()  # epochs that may have digests in Redis
         self._in_flight = 0
-        ack_timeout_s = runtime.settings.group(DispatchSettings).ack_timeout_ms / 1000
-        self._ack_timeout_s = ack_timeout_s
-        self._claimed_s = float("-inf")  # when the last claim ended
-        self._held_from_s = float("inf")  # from then on, messages that workers hold time out
-        self._send_queue = SendQueue(workers, self._clock, ack_timeout_s)
-        self._backlog = True  # messages may be due in Redis; they are sent before newer ones
+        self.deliveries = Deliveries(number, runtime, store, workers, metrics, self)
         self._covered = 0
         self._accept_wake = asyncio.Event()
         self._lead_wake = asyncio.Event()
         self._resigning = False
         self._free = FreePartition(number, store, ring, self._clock)
-        self.on_backlog: Callable[[], None] = lambda: None
         self._log = log.logger("angarium.dispatch", partition=number)
 
     @property
-    def term(self) -> int | None:
-        return self._lease.term if self._lease.trusted else None
+    def term(self) -> int:
+        return self._lease.term
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the lock can't have expired."""
+        return self._lease.trusted
 
     @property
     def accepting(self) -> bool:
@@ -114,44 +105,12 @@ class PartitionLeader:
     def queued(self) -> int:
         return self._queue.messages
 
-    def send_queued(self) -> None:
-        """Send what workers have free slots for. A leader that was paused past its lease sends
-        nothing: its messages become due in Redis."""
-        if self._send_queue and self._lease.trusted:
-            self._metrics.sent += self._send_queue.send()
-        if not self._send_queue and self._backlog:
-            self.on_backlog()
-
-    def expect_due_messages(self) -> None:
-        """Messages were given back: they are sent before newer ones."""
-        self._backlog = True
-        if not self._send_queue:
-            self.on_backlog()
-
-    async def return_expired(self) -> None:
-        """Give back the messages that waited too long for a worker."""
-        await self._return(self._send_queue.take_expired())
-
-    async def _return(self, unsent: Sequence[bytes]) -> None:
-        if not unsent:
-            return
-        self._workers.forget_deliveries(unsent)
-        if not self.leading or not self._lease.trusted:
-            return
-        if await self._store.return_unsent(self.number, self._lease.term, unsent):
-            self.expect_due_messages()
-        else:
-            self._stop_leading("a newer leader exists")
-
-    def postpone_time_outs(self) -> None:
-        """Workers could not renew for some time: they get a whole lease to do so."""
-        self._held_from_s = self._clock.monotonic() + self._ack_timeout_s + RECONNECT_S
-
     def offer(self, epoch: int, messages: Sequence[PublishedMessage]) -> None:
         """Queue messages of this partition, in the order in which they were published."""
         if self._queue.is_full:
-            self._miss(epoch, "the queue is full, limits.accept_messages_max")
+            self._miss(epoch, "the queue is full, limits.accept_messages_max or accept_bytes_max")
         if self._queue.missed_from is not None:
+            self._queue.missed += len(messages)
             self._metrics.overflowed += len(messages)
             return
         self._queue.add(epoch, messages)
@@ -199,7 +158,7 @@ class PartitionLeader:
             if self._resigning or share.over_share:
                 await self.hand_over()
             elif await self._lease.run_once() is LeaseOutcome.LOST:
-                self._stop_leading("its lock expired")
+                self.stop_leading("its lock expired")
         elif (
             share.may_lead
             and self._ring.current is not None
@@ -219,17 +178,16 @@ class PartitionLeader:
         # No await from here on: the next published message must find `leading` set.
         self._queue.clear()
         self._recorded = set(epochs)
-        self._backlog = True
-        self._leadership += 1
+        self.leadership += 1
         self._closing = False
         self.leading = True
-        self.postpone_time_outs()
+        self.deliveries.begin()
         missed = self._offer_unaccepted(accepted)
         self._metrics.takeovers += 1
         self._metrics.gap_accepted += missed
         complete = self._covered == 0 or self._ring.complete_since(self._covered)
         self._log.info("leading", term=self.term, missed=missed, heard_everything=complete)
-        self.on_backlog()
+        self.deliveries.on_backlog()
 
     async def _recorded_digests(self) -> tuple[list[int], Mapping[int, Counter[bytes]]]:
         """The epochs that are not covered, and what was accepted of them."""
@@ -246,7 +204,7 @@ class PartitionLeader:
 
     async def _accept_missed(self) -> None:
         """The queue is empty again: continue with the messages that are only in the ring."""
-        leadership = self._leadership
+        leadership = self.leadership
         try:
             _, accepted = await self._recorded_digests()
         except AngariumError as error:
@@ -255,10 +213,19 @@ class PartitionLeader:
             self._accept_wake.set()
             return
         # No await from here on: see _take_over. Nothing was accepted meanwhile.
-        if self.leading and leadership == self._leadership:
+        if self.leading and leadership == self.leadership:
+            overflowed, self._queue.missed = self._queue.missed, 0
             self._queue.missed_from = None
             missed = self._offer_unaccepted(accepted)
-            self._log.info("accept_resumed", missed=missed, ring_dropped=self._ring.dropped)
+            self._log.info("accept_resumed", missed=missed)
+            self._count_lost(overflowed - missed)
+
+    def _count_lost(self, count: int) -> None:
+        """Published messages that Redis refused for so long that the ring dropped them."""
+        if count > 0:
+            self._metrics.lost += count
+            why = "limits.ring_messages_max and ring_bytes_max were full while Redis refused"
+            self._log.error("messages_lost", messages=count, why=why)
 
     async def _wait_for_own_marker(self) -> bool:
         """Wait until we received every message that an earlier leader may have accepted.
@@ -283,12 +250,12 @@ class PartitionLeader:
     def _owns(self, digest: bytes) -> bool:
         return partition_of_digest(digest, self._store.partitions) == self.number
 
-    def _stop_leading(self, why: str) -> None:
+    def stop_leading(self, why: str) -> None:
         if self.leading:
             self.leading = False
             self._log.warning("leadership_lost", why=why, dropped=self.queued)
         self._queue.clear()
-        self._workers.forget_deliveries(self._send_queue.take_all())
+        self.deliveries.end()
 
     async def hand_over(self) -> None:
         """Accept the messages received so far, then release the lease. Messages received from now
@@ -311,15 +278,16 @@ class PartitionLeader:
             if self._clock.monotonic() >= renew_at_s:
                 renew_at_s = self._clock.monotonic() + self._lease.pause_s
                 if await self._lease.run_once() is LeaseOutcome.LOST:
-                    self._stop_leading("its lock expired")
+                    self.stop_leading("its lock expired")
             await self._clock.sleep(0.005)
         await self.cover_once()
-        await self._return(self._send_queue.take_all())
+        await self.deliveries.give_back_all()
         if not self.leading:
             return
         await self._lease.release()
         self.leading = False
         self._queue.clear()
+        self.deliveries.end()
         self._resigning = False
         self._free.pause(SHARE_PAUSE_S)
         self._log.info("handed_over")
@@ -334,7 +302,7 @@ class PartitionLeader:
                 await self._accept_wake.wait()
                 self._accept_wake.clear()
                 while self.leading and self._in_flight < IN_FLIGHT_MAX:
-                    batch = self._queue.next_batch(self._leadership)
+                    batch = self._queue.next_batch(self.leadership)
                     if batch is None:
                         break
                     self._in_flight += 1
@@ -346,10 +314,16 @@ class PartitionLeader:
 
     async def _accept(self, batch: AcceptBatch) -> None:
         count, began_ns = len(batch.messages), time.time_ns()
-        sent = self._sendable(count)
+        sent = 0 if batch.queue else self.deliveries.sendable(count)
         try:
             accepted = await self._store.accept(
-                self.number, self._lease.term, batch.epoch, batch.messages, batch.digests, sent
+                self.number,
+                self._lease.term,
+                batch.epoch,
+                batch.messages,
+                batch.digests,
+                sent,
+                batch.queue,
             )
         except AngariumError as error:
             # Redis knows the batch by its first id, so a repeat is safe after any failure.
@@ -357,16 +331,20 @@ class PartitionLeader:
             return
         self._in_flight -= 1
         self._accept_wake.set()  # a newer leadership may wait for this call to end
-        if batch.leadership != self._leadership or not self.leading:
+        if batch.leadership != self.leadership or not self.leading:
             return
         if accepted is None:
-            self._stop_leading("a newer leader exists")
+            self.stop_leading("a newer leader exists")
             return
         self._recorded.add(batch.epoch)
         self._queue.accepted(batch)
-        self._metrics.accepted += accepted
-        self._metrics.refused += count - accepted
-        self._queue_accepted(batch.messages[:accepted], sent, began_ns)
+        self._metrics.accepted += accepted.accepted
+        self._metrics.spilled += accepted.spilled
+        self._metrics.refused += count - accepted.accepted - accepted.spilled
+        if batch.queue:
+            self.deliveries.expect_waiting(accepted.accepted)
+        else:
+            self._queue_accepted(batch.messages[: accepted.accepted], sent, began_ns)
 
     async def _retry(self, batch: AcceptBatch, error: AngariumError) -> None:
         self._log.warning("accept_failed", error=str(error), messages=len(batch.messages))
@@ -375,12 +353,8 @@ class PartitionLeader:
         finally:
             self._in_flight -= 1
             self._accept_wake.set()
-        if self.leading and batch.leadership == self._leadership:
+        if self.leading and batch.leadership == self.leadership:
             self._queue.retry(batch)
-
-    def _sendable(self, count: int) -> int:
-        """How many of the next messages this leader sends itself. A backlog in Redis goes first."""
-        return 0 if self._backlog else min(count, self._send_queue.free_slots)
 
     def _queue_accepted(
         self, messages: Sequence[DispatchedMessage], sent: int, began_ns: int
@@ -393,53 +367,7 @@ class PartitionLeader:
         bytes_max = self._payload_bytes_max
         fit = [each for each in messages[:sent] if len(each[1]) <= bytes_max]
         self._metrics.too_large += min(sent, len(messages)) - len(fit)
-        self._send_queue.add(fit)
-        if len(messages) > sent:
-            self._backlog = True
-        self.send_queued()
-
-    # Redelivering -----------------------------------------------------------------------------
-
-    async def claim_once(self) -> PassResult:
-        """Send due messages, as many as workers have free slots for."""
-        free_slots = min(self._workers.free_slots, self._store.items_max)
-        if not self.leading or not self._lease.trusted or self._send_queue or free_slots <= 0:
-            return PassResult()
-        leadership = self._leadership
-        now_s = self._clock.monotonic()
-        if now_s - self._claimed_s > self._ack_timeout_s / 2:
-            # This process or Redis stood still, and renewals wait behind this claim.
-            self.postpone_time_outs()
-        claim = await self._store.claim(
-            self.number, self._lease.term, free_slots, held_too=now_s >= self._held_from_s
-        )
-        self._claimed_s = self._clock.monotonic()
-        if leadership != self._leadership or not self.leading:
-            return PassResult()
-        if claim is None:
-            self._stop_leading("a newer leader exists")
-            return PassResult()
-        self._metrics.dead += claim.dead
-        self._backlog = claim.full
-        if claim.messages:
-            self._redeliver(claim.messages)
-        return PassResult(len(claim.messages), again=claim.full)
-
-    def _redeliver(self, messages: Sequence[ClaimedMessage]) -> None:
-        last = [self._workers.connection_with(each.message_id) for each in messages]
-        expired: dict[WorkerConnection, list[bytes]] = {}
-        for each, connection in zip(messages, last, strict=True):
-            if connection is not None:
-                expired.setdefault(connection, []).append(each.message_id)
-        for connection, ids in expired.items():
-            connection.expire(ids)
-        pairs = [(each.message_id, each.payload) for each in messages]
-        self._workers.deliveries.update(
-            (each.message_id, each.delivery) for each in messages if each.delivery > 1
-        )
-        self._send_queue.add(pairs, last if expired else ())
-        self._metrics.redelivered += sum(each.delivery > 1 for each in messages)
-        self.send_queued()
+        self.deliveries.add(fit, more_due=len(messages) > sent)
 
     # Durable intake ---------------------------------------------------------------------------
 
@@ -451,16 +379,19 @@ class PartitionLeader:
         if not self.leading or not self._lease.trusted:
             return PassResult()
         count = self._store.items_max
-        sent, leadership, began_ns = self._sendable(count), self._leadership, time.time_ns()
+        sent = self.deliveries.sendable(count)
+        leadership, began_ns = self.leadership, time.time_ns()
         accepted = await self._store.accept_inbox(self.number, self._lease.term, count, sent)
-        if leadership != self._leadership or not self.leading:
+        if leadership != self.leadership or not self.leading:
             return PassResult()
         if accepted is None:
-            self._stop_leading("a newer leader exists")
+            self.stop_leading("a newer leader exists")
             return PassResult()
-        self._metrics.accepted += len(accepted)
-        self._queue_accepted(accepted, sent, began_ns)
-        return PassResult(len(accepted), again=bool(accepted))
+        count = accepted.named + len(accepted.messages)
+        self._metrics.accepted += count
+        self._queue_accepted(accepted.messages, sent, began_ns)
+        self.deliveries.expect_waiting(accepted.named)
+        return PassResult(count, again=count > 0)
 
     # Covering ---------------------------------------------------------------------------------
 
@@ -476,12 +407,12 @@ class PartitionLeader:
         if epoch <= self._covered:
             return
         finished = [each for each in self._recorded if each < epoch]
-        leadership = self._leadership
+        leadership = self.leadership
         covered = await self._store.cover_epochs(self.number, self._lease.term, epoch, finished)
-        if leadership != self._leadership or not self.leading:
+        if leadership != self.leadership or not self.leading:
             return
         if not covered:
-            self._stop_leading("a newer leader exists")
+            self.stop_leading("a newer leader exists")
             return
         self._covered = epoch
         self._recorded.difference_update(finished)

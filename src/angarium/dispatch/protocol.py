@@ -34,6 +34,7 @@ from angarium.dispatch.frames import (
     encode,
 )
 from angarium.dispatch.message_ids import ID_BYTES, ID_PATTERN, is_message_id
+from angarium.dispatch.queues import is_queue_name
 from angarium.dispatch.token_proof import (
     NONCE_BYTES,
     NONCE_CHARACTERS_MAX,
@@ -64,6 +65,8 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """This worker sends RENEW_MESSAGES for what it holds, and knows RELEASE_MESSAGES."""
     lease_ms: int = 0
     """From a dispatcher that knows RENEW_MESSAGES: how long a message is held without one."""
+    queue: str = ""
+    """From a worker: the named queue whose messages it takes. Empty: the unnamed queue."""
 
 
 class _ReceivedHello(Hello, frozen=True, omit_defaults=True):
@@ -415,6 +418,8 @@ def _decode_hello(payload: bytes) -> _ReceivedHello:
         )
     if received.consumer_id and not received.consumer_id.isprintable():
         raise PayloadInvalid("HELLO names a consumer_id with unprintable characters")
+    if received.queue and not is_queue_name(received.queue):
+        raise PayloadInvalid("HELLO names a queue that can't exist")
     if received.token:
         raise TokenRefused(
             "HELLO contains the token itself, as release 0.1.0 sent it: upgrade the side that sent "
@@ -426,5 +431,5 @@ def _decode_hello(payload: bytes) -> _ReceivedHello:
 def _plain_hello(received: _ReceivedHello) -> Hello:
     return Hello(
         received.consumer_id, received.window, received.completes, received.renews,
-        received.lease_ms,
+        received.lease_ms, received.queue,
     )  # fmt: skip

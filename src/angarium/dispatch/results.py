@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from angarium.redis.connection import Argument
-
 # Lua passes a limited number of arguments to one command.
 RESULT_FIELDS_MAX = 1_000
 # Readers of the stream rely on these. A result's own field of this name is renamed.
@@ -22,7 +20,7 @@ RESERVED_FIELDS = frozenset({"message_id", "consumer_id"})
 _encode = msgspec.json.Encoder().encode
 
 
-def stream_fields(result: Any) -> tuple[list[Argument], int]:
+def stream_fields(result: Any) -> tuple[list[bytes], int]:
     """The fields of the stream entry, and their approximate size in bytes.
 
     Text, bytes and integers are stored unchanged, all other values as JSON.
@@ -36,7 +34,7 @@ def stream_fields(result: Any) -> tuple[list[Argument], int]:
         )
     if len(result) > RESULT_FIELDS_MAX:
         raise ValueError(f"a result has {len(result)} fields, {RESULT_FIELDS_MAX} are allowed")
-    fields: list[Argument] = []
+    fields: list[bytes] = []
     size = 0
     for key, value in result.items():
         if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""TLS and token of worker connections, from the settings, and the deadline for the handshakes."""
+"""TLS and token of worker connections, from the settings, and the deadlines of connections."""
 
 from __future__ import annotations
 
@@ -11,16 +11,34 @@ from angarium.dispatch.errors import TokenRefused
 from angarium.dispatch.settings import DispatchSettings
 from angarium.runtime.errors import SettingInvalid
 from angarium.runtime.settings import CommonSettings
+from angarium.runtime.sockets import is_loopback
 
-# Deadline for the TLS handshake, and again for the proof of the token. Both take milliseconds, and
-# a port has a limited number of connections.
+# Deadline for the TLS handshake, and again for the first frame or the proof of the token. All take
+# milliseconds, and a port has a limited number of connections.
 HANDSHAKE_S_MAX = 10.0
+# Peers that sent HELLO send heartbeats each second. Others may have nothing to say for minutes.
+IDLE_S_MAX = 600.0
 
 
 def token(settings: CommonSettings) -> str | None:
     """None if no token is set, or an empty one, which would prove nothing."""
     secret = settings.group(DispatchSettings).token
     return None if secret is None else secret.get_secret_value() or None
+
+
+def check_exposure(settings: CommonSettings, host: str, setting: str) -> None:
+    """Refuse a port that other machines reach and that anybody may use. A token, or certificates
+    that the other side must have, decide who may."""
+    if is_loopback(host) or token(settings) is not None:
+        return
+    if settings.group(DispatchSettings).tls_authority is not None:
+        return
+    raise SettingInvalid(
+        setting,
+        f"{host!r} is reached from other machines, and no token is set",
+        "set ANGARIUM_DISPATCH__TOKEN to the same secret on all dispatchers and workers, for "
+        "example the output of `openssl rand -hex 32`, or listen on 127.0.0.1",
+    )
 
 
 def proof_overdue() -> TokenRefused:

@@ -11,12 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from angarium.dispatch.frames import DispatchedMessage
+from angarium.dispatch.limits import DispatchLimits
 from angarium.dispatch.worker_connection import WorkerConnection
 from angarium.dispatch.worker_pool import WorkerPool
 from angarium.runtime.clock import Clock
 
-# Enough to keep workers busy until the next batches are accepted; bounds the memory.
-MESSAGES_MAX = 10_000
 # Parts of the time-out. The queue is full when its first message is FULL_PART old. A message
 # expires when it is EXPIRY_PART old: a worker renews it at most 0.42 of the
 # time-out later.
@@ -25,8 +24,11 @@ EXPIRY_PART = 0.25
 
 
 class SendQueue:
-    def __init__(self, workers: WorkerPool, clock: Clock, ack_timeout_s: float) -> None:
+    def __init__(
+        self, workers: WorkerPool, clock: Clock, ack_timeout_s: float, limits: DispatchLimits
+    ) -> None:
         self._workers = workers
+        self._limits = limits
         self._clock = clock
         self._full_s = ack_timeout_s * FULL_PART
         self._expiry_s = ack_timeout_s * EXPIRY_PART
@@ -34,6 +36,7 @@ class SendQueue:
             tuple[float, Sequence[DispatchedMessage], Sequence[WorkerConnection | None]]
         ] = deque()
         self._count = 0
+        self._bytes = 0
 
     def __bool__(self) -> bool:
         return self._count > 0
@@ -42,7 +45,9 @@ class SendQueue:
     def free_slots(self) -> int:
         if self._chunks and self._clock.monotonic() - self._chunks[0][0] > self._full_s:
             return 0
-        return max(0, MESSAGES_MAX - self._count)
+        if self._bytes >= self._limits.ready_bytes_max:
+            return 0
+        return max(0, self._limits.ready_messages_max - self._count)
 
     def add(
         self,
@@ -53,6 +58,7 @@ class SendQueue:
         if messages:
             self._chunks.append((self._clock.monotonic(), messages, avoid))
             self._count += len(messages)
+            self._bytes += _bytes_of(messages)
 
     def send(self) -> int:
         """Send as many messages as workers have free slots, oldest first; the number sent."""
@@ -61,6 +67,7 @@ class SendQueue:
             added_s, messages, avoid = self._chunks.popleft()
             part = self._workers.distribute(messages, avoid)
             sent += part
+            self._bytes -= _bytes_of(messages[:part])
             if part < len(messages):
                 self._chunks.appendleft((added_s, messages[part:], avoid[part:]))
                 break
@@ -72,7 +79,9 @@ class SendQueue:
         ids: list[bytes] = []
         oldest = self._clock.monotonic() - self._expiry_s
         while self._chunks and self._chunks[0][0] < oldest:
-            ids += [message_id for message_id, _ in self._chunks.popleft()[1]]
+            _, messages, _ = self._chunks.popleft()
+            self._bytes -= _bytes_of(messages)
+            ids += [message_id for message_id, _ in messages]
         self._count -= len(ids)
         return ids
 
@@ -84,4 +93,8 @@ class SendQueue:
 
     def clear(self) -> None:
         self._chunks.clear()
-        self._count = 0
+        self._count = self._bytes = 0
+
+
+def _bytes_of(messages: Sequence[DispatchedMessage]) -> int:
+    return sum([len(payload) for _, payload in messages])

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
 from angarium.dispatch import keys as dispatch_keys
-from angarium.runtime.setting_group import Group, Name, Port, Positive
-from angarium.runtime.setting_values import read_consumers
+from angarium.dispatch.queues import check_queue_name
+from angarium.runtime.errors import InputInvalid
+from angarium.runtime.setting_group import Group, Name, Port, Positive, read_consumers
+
+
+def read_queues(value: Any) -> Any:
+    """Names separated by commas, or a list of them."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return value
+    try:
+        return tuple(check_queue_name(str(each).strip()) for each in names if str(each).strip())
+    except InputInvalid as error:
+        raise ValueError(str(error)) from None
 
 
 class DispatchSettings(Group):
@@ -55,6 +67,11 @@ class DispatchSettings(Group):
         description="Consumers to connect to in addition to those that register: a list of "
         "`host:port`, or a file with one per line.",
     )
+    queues: Annotated[tuple[str, ...], BeforeValidator(read_queues)] = Field(
+        (),
+        description="Named queues whose channels (`channel:NAME`) a dispatcher listens to. The "
+        "durable intake needs no such list.",
+    )
     retry_delay_ms: Positive = Field(
         100,
         description="Milliseconds before a message that a worker refused is sent again. The delay "
@@ -65,15 +82,27 @@ class DispatchSettings(Group):
         description="Unfinished messages of a partition. `pending_full` says what happens to "
         "further messages.",
     )
-    pending_full: Literal["refuse_new", "drop_oldest"] = Field(
-        "refuse_new",
-        description="When a partition is full, `refuse_new` accepts no more from the channel and "
-        "leaves messages in the inbox; `drop_oldest` moves the oldest to the dead letters.",
+    pending_full: Literal["spill", "refuse_new", "drop_oldest"] = Field(
+        "spill",
+        description="When a partition is full, `spill` moves further messages of the channel to "
+        "the inbox, where they wait; `refuse_new` accepts no more from the channel; `drop_oldest` "
+        "moves the oldest to the dead letters.",
+    )
+    inbox_messages_max: Positive = Field(
+        5_000_000,
+        description="Messages in the inbox of a partition. Beyond it, durable publishing is "
+        "refused with `inbox_full`, and so are messages that would spill.",
     )
     stream_entries_max: Positive | None = Field(
         None,
-        description="Approximate number of results in the stream; older results are removed. "
-        "Without it all are kept.",
+        description="Approximate number of results in the stream; older results are removed, read "
+        "or not. Without it, `results_keep_s` alone decides.",
+    )
+    results_keep_s: int = Field(
+        7 * 86_400,
+        ge=0,
+        description="Seconds that a result stays in the stream. Results that a consumer group of "
+        "the stream has not read and acknowledged stay longer. 0 keeps all for ever.",
     )
     worker_host: str = Field("127.0.0.1", description="Address a worker listens on.")
     worker_port: Port = Field(0, description="Port a worker listens on; 0 takes a free one.")

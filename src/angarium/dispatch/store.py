@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from angarium.dispatch import keys, transitions
 from angarium.dispatch.epochs import split_digests
+from angarium.dispatch.errors import InboxFull
+from angarium.dispatch.failures import split_failure
 from angarium.dispatch.frames import DispatchedMessage, message_bytes
 from angarium.dispatch.message_ids import new_ids, partition_of_id
+from angarium.dispatch.queues import UNNAMED, check_queue_name
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.transitions import (
     AcceptArgs,
+    Accepted,
     AcceptInboxArgs,
     ClaimArgs,
     ClaimedBatch,
@@ -29,32 +33,46 @@ from angarium.dispatch.transitions import (
     DeadLetterRow,
     EnqueueArgs,
     EnqueueItem,
+    FindEntryArgs,
     FinishedEpoch,
+    FoundEntry,
     HeldItem,
+    InboxMessages,
     JoinArgs,
     LeaveArgs,
     ListArgs,
     ListDeadLettersArgs,
+    ListQueuesArgs,
+    ListResultsArgs,
     Members,
     MemberTransitions,
     NewId,
     RejectArgs,
     RejectItem,
     ResultItem,
+    ResultRow,
     RetryArgs,
     ReturnArgs,
+    Searched,
+    TrimArgs,
+    Trimmed,
     UnsentItem,
+    WaitingQueueRow,
+    WaitingQueueRows,
 )
 from angarium.redis.connection import ReplyError
 from angarium.runtime.batching import Batcher
 from angarium.runtime.errors import AngariumError, LimitExceeded
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.lease import LeaseKeys
 from angarium.runtime.retry_policy import RetryPolicy
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.transition import Transition
 
 # How long an idempotency key is remembered: senders repeat within hours.
 ONCE_MS = 24 * 3600 * 1000
+# Named queues that a status shows.
+QUEUES_MAX = 1_000
 # Lua passes a few thousand values to one command; with more a script would fail half-way.
 SCRIPT_ITEMS_MAX = 1_000
 # A member renews its entry every second; an entry that is older than this is removed.
@@ -88,9 +106,20 @@ class DispatchDeadLetter:
     message_id: str
     deliveries: int
     reasons: Sequence[str]
+    traceback: str
     payload: bytes | None
     payload_bytes: int
     at_ms: int
+    queue: str
+
+
+@dataclass(frozen=True)
+class PendingMessage:
+    """`at_ms`: its last delivery, renewal or failure. `attempts` is the record of its failures."""
+
+    at_ms: int
+    attempts: bytes
+    payload: bytes | None
 
 
 class DispatchStore:
@@ -126,10 +155,12 @@ class DispatchStore:
         messages: Sequence[DispatchedMessage],
         digests: bytes,
         sent: int,
-    ) -> int | None:
-        """The number of messages that are pending now, from the first; the others were refused.
+        queue: str = UNNAMED,
+    ) -> Accepted | None:
+        """How many messages are pending now, from the first; the others were spilled or refused.
 
-        The caller sends the first `sent` messages; the others are due in Redis.
+        The caller sends the first `sent` messages; the others are due in Redis. Those of a named
+        queue wait there, and `sent` is 0.
         """
         settings = self._settings
         args = AcceptArgs(
@@ -138,22 +169,36 @@ class DispatchStore:
             settings.ack_timeout_ms,
             settings.pending_messages_max,
             settings.pending_full,
+            settings.inbox_messages_max,
             self._payload_bytes_max,
             sent,
             digests,
+            queue,
         )
-        reply = await self._runtime.call(transitions.ACCEPT, partition, args, messages)
-        if reply == "stale":
-            return None
+        reply: Accepted | str = await self._runtime.call(
+            transitions.ACCEPT, partition, args, messages
+        )
+        if isinstance(reply, Accepted):
+            return reply
         # A repeated call does not return the number. Refused messages are not pending, so sending
         # them does no harm: their results are not stored.
-        return len(messages) if reply == "repeated" else int(reply.accepted)
+        return Accepted(len(messages), 0) if reply == "repeated" else None
 
     async def claim(
-        self, partition: int, term: int, count: int, *, held_too: bool = True
+        self,
+        partition: int,
+        term: int,
+        count: int,
+        *,
+        held_too: bool = True,
+        suspects_max: int = 0,
+        queue: str = UNNAMED,
+        sent_ms: int = 0,
     ) -> ClaimedBatch | None:
         """Due messages for one more delivery. Unless `held_too`, those that a worker may have are
-        left out."""
+        left out; also if Redis runs the claim long after `sent_ms`, its time when the call began.
+        With `suspects_max`, suspects alone: messages that may have killed workers.
+        With a `queue`, messages that wait in this named queue."""
         settings = self._settings
         args = ClaimArgs(
             term,
@@ -163,9 +208,18 @@ class DispatchStore:
             self._limits.batch_bytes_max,
             count,
             held_too,
+            suspects_max,
+            queue,
+            sent_ms,
         )
         reply: ClaimedBatch | str = await self._runtime.call(transitions.CLAIM, partition, args)
         return None if isinstance(reply, str) else reply
+
+    async def trim_results(self, partition: int, keep_ms: int, entries_max: int) -> int:
+        """Remove old results that every consumer group of the stream has read; their number."""
+        args = TrimArgs(keep_ms, entries_max)
+        found: Trimmed = await self._runtime.call(transitions.TRIM_RESULTS, partition, args)
+        return found.entries
 
     async def return_unsent(self, partition: int, term: int, ids: Sequence[bytes]) -> bool:
         """Make accepted messages due that the leader never sent. False if a newer term exists."""
@@ -179,9 +233,9 @@ class DispatchStore:
 
     async def accept_inbox(
         self, partition: int, term: int, count: int, sent: int
-    ) -> list[DispatchedMessage] | None:
-        """Messages of the durable intake that are pending now; [] if it is empty or the partition
-        is full."""
+    ) -> InboxMessages | None:
+        """Messages of the durable intake that are pending now; none if it is empty or the
+        partition is full."""
         args = AcceptInboxArgs(
             term,
             self._settings.ack_timeout_ms,
@@ -196,7 +250,7 @@ class DispatchStore:
         reply = await self._runtime.call(transitions.ACCEPT_INBOX, partition, args, ids)
         if reply == "stale":
             return None
-        return [] if reply == "full" else reply.messages
+        return InboxMessages(0, []) if reply == "full" else reply
 
     async def wait_for_inbox(self, partition: int, block_ms: int) -> bool:
         """Wait up to `block_ms`; whether the durable intake has an entry."""
@@ -240,11 +294,13 @@ class DispatchStore:
 
     # Transitions by workers and acknowledgements ----------------------------------------------
 
-    def completions(self, consumer: str) -> Batcher[ResultItem, str]:
+    def completions(
+        self, consumer: str, receive: Callable[[Sequence[ResultItem], Sequence[Any]], None]
+    ) -> Batcher[ResultItem, str]:
         """Stores results and finishes their messages: `completed`, or `duplicate` for a message
         that was finished before."""
-        entries_max = self._settings.stream_entries_max or 0
-        return self._runtime.batch(transitions.COMPLETE, CompleteArgs(consumer, entries_max))
+        args = CompleteArgs(consumer, self._settings.stream_entries_max or 0)
+        return self._runtime.batch(transitions.COMPLETE, args, receive)
 
     def rejections(self, retry: RetryPolicy | None = None) -> Batcher[RejectItem, str]:
         """Rejects messages by the policy of a worker function. Without one: as the settings say
@@ -273,15 +329,24 @@ class DispatchStore:
             )
         return found
 
-    async def enqueue(self, payload: bytes, idempotency_key: str | None = None) -> Enqueued:
+    async def enqueue(
+        self, payload: bytes, idempotency_key: str | None = None, queue: str = UNNAMED
+    ) -> Enqueued:
         """Put one message into the durable intake. Concurrent calls share a batch."""
-        (enqueued,) = await self.enqueue_all([(payload, idempotency_key)])
+        (enqueued,) = await self.enqueue_all([(payload, idempotency_key)], [queue])
         return enqueued
 
-    async def enqueue_all(self, messages: Sequence[tuple[bytes, str | None]]) -> list[Enqueued]:
-        """Payload and idempotency key of each. All are checked first: if one is invalid, none is
-        added."""
-        prepared = [self._intake(payload, key) for payload, key in messages]
+    async def enqueue_all(
+        self, messages: Sequence[tuple[bytes, str | None]], queues: Sequence[str] = ()
+    ) -> list[Enqueued]:
+        """Payload and idempotency key of each, and their `queues` if they have any. All are checked
+        first: if one is invalid, none is added. Raises InboxFull if the intake has no space; some
+        may have been added then."""
+        names = queues or [UNNAMED] * len(messages)
+        prepared = [
+            self._intake(payload, key, check_queue_name(queue))
+            for (payload, key), queue in zip(messages, names, strict=True)
+        ]
         waiting: list[asyncio.Future[Any]] = []
         try:
             for partition, item in prepared:
@@ -292,6 +357,8 @@ class DispatchStore:
                 each.cancel()
             raise
         replies = await asyncio.gather(*waiting)
+        if "full" in replies:
+            raise InboxFull("dispatch.inbox_messages_max", self._settings.inbox_messages_max)
         return [
             Enqueued(reply.message_id, isinstance(reply, transitions.DuplicateMessage))
             for reply in replies
@@ -303,33 +370,41 @@ class DispatchStore:
         if size > size_max:
             raise LimitExceeded("frame_bytes_max", size, size_max)
 
-    def _intake(self, payload: bytes, idempotency_key: str | None) -> tuple[int, EnqueueItem]:
+    def _intake(
+        self, payload: bytes, idempotency_key: str | None, queue: str
+    ) -> tuple[int, EnqueueItem]:
         """The partition and the script's item."""
         self.check_payload(payload)
         if idempotency_key is None:
             (message_id,) = new_ids(1)
             partition = partition_of_id(message_id, self.partitions)
-            return partition, EnqueueItem(message_id, payload, "", 0)
+            return partition, EnqueueItem(message_id, payload, "", 0, queue)
         key_bytes, key_max = len(idempotency_key.encode()), self._limits.id_bytes_max
         if key_bytes > key_max:
             raise LimitExceeded("id_bytes_max", key_bytes, key_max)
         partition = self._runtime.keyspace.partition_of(idempotency_key)
         (message_id,) = new_ids(1, partition, self.partitions)
-        return partition, EnqueueItem(message_id, payload, idempotency_key, ONCE_MS)
+        return partition, EnqueueItem(message_id, payload, idempotency_key, ONCE_MS, queue)
 
     def _enqueue_args(self, partition: int) -> EnqueueArgs:
         self._writes[partition] += 1
-        return EnqueueArgs(self._writer, self._writes[partition])
+        maximum = self._settings.inbox_messages_max
+        return EnqueueArgs(self._writer, self._writes[partition], maximum)
 
-    async def publish(self, payload: bytes) -> int:
+    def channel_of(self, queue: str) -> str:
+        """The channel of a queue; a dispatcher listens to those in `dispatch.queues`."""
+        return f"{self.channel}:{check_queue_name(queue)}" if queue else self.channel
+
+    async def publish(self, payload: bytes, queue: str = UNNAMED) -> int:
         """Publish on the channel; the number of subscribers that received the message."""
-        (listeners,) = await self.publish_all([payload])
+        (listeners,) = await self.publish_all([payload], queue)
         return listeners
 
-    async def publish_all(self, payloads: Sequence[bytes]) -> list[int]:
+    async def publish_all(self, payloads: Sequence[bytes], queue: str = UNNAMED) -> list[int]:
         """Publish in order; for each the number of subscribers. Not repeated if the reply is lost:
         subscribers may have received the messages."""
-        commands = [("PUBLISH", self.channel, payload) for payload in payloads]
+        channel = self.channel_of(queue)
+        commands = [("PUBLISH", channel, payload) for payload in payloads]
         # A cluster node counts only its own subscribers; all dispatchers subscribe at this one.
         replies = await self._runtime.redis.execute(
             commands, key=self.subscription_key, repeatable=False
@@ -349,6 +424,19 @@ class DispatchStore:
 
     async def consumers(self) -> list[str]:
         return await self._members(transitions.CONSUMER_LIST)
+
+    async def join_named_consumers(self, queue: str, consumer: str) -> list[str]:
+        return await self._join(transitions.NAMED_CONSUMER_LIST, f"{queue}@{consumer}")
+
+    async def leave_named_consumers(self, queue: str, consumer: str) -> None:
+        await self._leave(transitions.NAMED_CONSUMER_LIST, f"{queue}@{consumer}")
+
+    async def named_consumers(self) -> list[tuple[str, str]]:
+        """Queue and address of each. Dispatchers of earlier releases do not read this list, so
+        they never send messages of the unnamed queue to these consumers."""
+        found = await self._members(transitions.NAMED_CONSUMER_LIST)
+        pairs = (each.partition("@")[::2] for each in found)
+        return [(queue, address) for queue, address in pairs if address]
 
     async def join_dispatchers(self, dispatcher: str) -> list[str]:
         return await self._join(transitions.DISPATCHER_LIST, dispatcher)
@@ -378,14 +466,59 @@ class DispatchStore:
 
     # Status and dead letters ------------------------------------------------------------------
 
+    async def waiting_in_queues(self, partition: int) -> list[WaitingQueueRow]:
+        """The named queues in which messages wait for a worker."""
+        found: WaitingQueueRows = await self._runtime.call(
+            transitions.LIST_QUEUES, partition, ListQueuesArgs(QUEUES_MAX), durable=False
+        )
+        return found.rows
+
     async def pending_count(self, partition: int) -> int:
         name = self._name(keys.MESSAGES_PENDING, partition)
         return int(await self._runtime.redis.call("ZCARD", name, key=name))
 
-    async def is_pending(self, message_id: str) -> bool:
+    async def pending_message(self, message_id: str) -> PendingMessage | None:
+        """An accepted, unfinished message."""
         partition = partition_of_id(message_id.encode(), self.partitions)
-        name = self._name(keys.MESSAGES_PENDING, partition)
-        return await self._runtime.redis.call("ZSCORE", name, message_id, key=name) is not None
+        pending = self._name(keys.MESSAGES_PENDING, partition)
+        score, attempts, payload = await self._runtime.redis.execute(
+            [
+                ("ZSCORE", pending, message_id),
+                ("HGET", self._name(keys.MESSAGES_ATTEMPTS, partition), message_id),
+                ("HGET", self._name(keys.MESSAGES_PAYLOADS, partition), message_id),
+            ],
+            key=pending,
+            repeatable=True,
+        )
+        return (
+            None if score is None else PendingMessage(int(float(score)), attempts or b"", payload)
+        )
+
+    async def newest_result_id(self, partition: int) -> str:
+        return await self._newest_entry_id(keys.MESSAGES_PROCESSED, partition) or "0-0"
+
+    async def find_entry(
+        self,
+        transition: Transition[Any],
+        message_id: str,
+        entries_max: int,
+        *,
+        after: str = "-",
+        until_id: str = "+",
+    ) -> FoundEntry | Searched:
+        """The newest entry of the message in the stream of FIND_RESULT or FIND_QUEUED."""
+        partition = partition_of_id(message_id.encode(), self.partitions)
+        args = FindEntryArgs(message_id, after, until_id, entries_max)
+        found: FoundEntry | Searched = await self._runtime.call(
+            transition, partition, args, durable=False
+        )
+        return found
+
+    async def newest_results(self, partition: int, count: int) -> list[ResultRow]:
+        args = ListResultsArgs(count)
+        found = await self._runtime.call(transitions.LIST_RESULTS, partition, args, durable=False)
+        rows: list[ResultRow] = found.rows
+        return rows
 
     async def status(self, partition: int) -> PartitionStatus:
         lease, pending_name = (
@@ -436,7 +569,10 @@ class DispatchStore:
         return [_dead_letter(partition, row) for row in found.rows]
 
     async def newest_dead_letter_id(self, partition: int) -> str | None:
-        name = self._name(keys.MESSAGES_DEAD, partition)
+        return await self._newest_entry_id(keys.MESSAGES_DEAD, partition)
+
+    async def _newest_entry_id(self, key: Key, partition: int) -> str | None:
+        name = self._name(key, partition)
         entries = await self._runtime.redis.call("XREVRANGE", name, "+", "-", "COUNT", 1, key=name)
         return entries[0][0].decode() if entries else None
 
@@ -479,14 +615,16 @@ def _holder(lock: bytes | None) -> str | None:
 
 
 def _dead_letter(partition: int, row: DeadLetterRow) -> DispatchDeadLetter:
-    reasons = row.reasons.decode(errors="replace").split("\n")
+    failures = [split_failure(e) for e in row.reasons.decode(errors="replace").split("\n") if e]
     return DispatchDeadLetter(
         row.entry_id,
         partition,
         row.message_id,
         row.deliveries,
-        [each for each in reasons if each],
+        [reason for reason, _ in failures],
+        failures[-1][1] if failures else "",
         row.payload if row.payload_bytes >= 0 else None,
         max(0, row.payload_bytes),
         int(row.entry_id.partition("-")[0]),
+        row.queue,
     )

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from angarium.dispatch import keys
-from angarium.redis.connection import Argument
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.transition import Transition
 
 PACKAGE = "angarium.dispatch"
@@ -18,10 +17,14 @@ PENDING = {
     "pending": keys.MESSAGES_PENDING,
     "payloads": keys.MESSAGES_PAYLOADS,
     "attempts": keys.MESSAGES_ATTEMPTS,
+    "queues": keys.MESSAGES_QUEUES,
+    "waiting": keys.MESSAGES_WAITING,
 }
 DEAD = {"dead": keys.MESSAGES_DEAD}
+INBOX = {"inbox": keys.MESSAGES_INBOX}
 TERM = {"term": keys.LEADER_LOCK_TERM}
 CONSUMERS = {"members": keys.CONSUMER_IDS, "seen": keys.CONSUMERS_SEEN}
+NAMED_CONSUMERS = {"members": keys.CONSUMER_QUEUES, "seen": keys.CONSUMER_QUEUES_SEEN}
 DISPATCHERS = {"members": keys.DISPATCHER_IDS, "seen": keys.DISPATCHERS_SEEN}
 
 
@@ -31,9 +34,11 @@ class AcceptArgs(NamedTuple):
     ack_timeout_ms: int
     pending_messages_max: int
     pending_full: str
+    inbox_messages_max: int
     payload_bytes_max: int
     sent: int
     digests: bytes
+    queue: str
 
 
 class AcceptedItem(NamedTuple):
@@ -42,13 +47,16 @@ class AcceptedItem(NamedTuple):
 
 
 class Accepted(NamedTuple):
+    """`spilled`: how many of the others went to the durable intake."""
+
     accepted: int
+    spilled: int
 
 
 ACCEPT: Transition[Any] = Transition(
     PACKAGE,
     "accept_messages",
-    keys={**TERM, **PENDING, "digests": keys.MESSAGES_DIGESTS, **DEAD},
+    keys={**TERM, **PENDING, "digests": keys.MESSAGES_DIGESTS, **DEAD, **INBOX},
     channels={"messages": keys.MESSAGES_PUBLISHED},
     args=AcceptArgs,
     item=AcceptedItem,
@@ -73,13 +81,16 @@ class NewId(NamedTuple):
 
 
 class InboxMessages(NamedTuple):
+    """`named` is the number of messages that wait in named queues now."""
+
+    named: int
     messages: list[AcceptedItem]
 
 
 ACCEPT_INBOX = Transition(
     PACKAGE,
     "accept_inbox",
-    keys={**TERM, **PENDING, "inbox": keys.MESSAGES_INBOX, **DEAD},
+    keys={**TERM, **PENDING, **INBOX, **DEAD},
     args=AcceptInboxArgs,
     item=NewId,
     replies={"accepted": InboxMessages, "full": None, "stale": None},
@@ -95,6 +106,9 @@ class ClaimArgs(NamedTuple):
     reply_bytes_max: int
     messages_max: int
     held_too: bool
+    suspects_max: int
+    queue: str
+    sent_ms: int
 
 
 class ClaimedMessage(NamedTuple):
@@ -104,10 +118,14 @@ class ClaimedMessage(NamedTuple):
 
 
 class ClaimedBatch(NamedTuple):
-    """Messages that were due. `full`: more may be due."""
+    """Messages that were due. `full`: more may be due. `suspects`: how many suspects are due.
+    `named`: how many due messages wait in named queues now. `at_ms`: when Redis ran the claim."""
 
     full: bool
     dead: int
+    suspects: int
+    named: int
+    at_ms: int
     messages: list[ClaimedMessage]
 
 
@@ -151,7 +169,7 @@ class CompleteArgs(NamedTuple):
 
 class ResultItem(NamedTuple):
     message_id: bytes
-    fields: Sequence[Argument]
+    fields: Sequence[bytes]
 
 
 COMPLETE = Transition(
@@ -161,6 +179,24 @@ COMPLETE = Transition(
     args=CompleteArgs,
     item=ResultItem,
     replies={"completed": None, "duplicate": None},
+)
+
+
+class TrimArgs(NamedTuple):
+    keep_ms: int
+    entries_max: int
+
+
+class Trimmed(NamedTuple):
+    entries: int
+
+
+TRIM_RESULTS: Transition[Any] = Transition(
+    PACKAGE,
+    "trim_results",
+    keys={"results": keys.MESSAGES_PROCESSED},
+    args=TrimArgs,
+    replies={"trimmed": Trimmed},
 )
 
 
@@ -230,6 +266,7 @@ class EnqueueArgs(NamedTuple):
 
     writer: str
     sequence: int
+    inbox_messages_max: int
 
 
 class EnqueueItem(NamedTuple):
@@ -237,9 +274,10 @@ class EnqueueItem(NamedTuple):
     payload: bytes
     idempotency_key: str
     expiry_ms: int
+    queue: str
 
 
-class StoredMessage(NamedTuple):
+class IntakeMessage(NamedTuple):
     message_id: str
 
 
@@ -250,11 +288,35 @@ class DuplicateMessage(NamedTuple):
 ENQUEUE = Transition(
     PACKAGE,
     "enqueue_messages",
-    keys={"inbox": keys.MESSAGES_INBOX, "writer": keys.MESSAGES_WRITER},
+    keys={**INBOX, "writer": keys.MESSAGES_WRITER},
     args=EnqueueArgs,
     item=EnqueueItem,
     item_keys={"once": keys.MESSAGES_ONCE},
-    replies={"enqueued": StoredMessage, "duplicate": DuplicateMessage},
+    replies={"enqueued": IntakeMessage, "duplicate": DuplicateMessage, "full": None},
+    admits=True,
+)
+
+
+class ListQueuesArgs(NamedTuple):
+    queues_max: int
+
+
+class WaitingQueueRow(NamedTuple):
+    queue: str
+    waiting: int
+    oldest_ms: int
+
+
+class WaitingQueueRows(NamedTuple):
+    rows: list[WaitingQueueRow]
+
+
+LIST_QUEUES: Transition[Any] = Transition(
+    PACKAGE,
+    "list_queues",
+    keys={"waiting": keys.MESSAGES_WAITING},
+    args=ListQueuesArgs,
+    replies={"queues": WaitingQueueRows},
 )
 
 
@@ -300,6 +362,7 @@ class DeadLetterRow(NamedTuple):
     reasons: bytes
     payload: bytes
     payload_bytes: int
+    queue: str
 
 
 class DeadLetterRows(NamedTuple):
@@ -313,6 +376,62 @@ LIST_DEAD_LETTERS: Transition[Any] = Transition(
     keys=DEAD,
     args=ListDeadLettersArgs,
     replies={"letters": DeadLetterRows},
+)
+
+
+class FindEntryArgs(NamedTuple):
+    """The range of entries as XRANGE takes it: `-`, `+`, an id, or `(` and an id."""
+
+    message_id: str
+    after: str
+    until_id: str
+    entries_max: int
+
+
+class FoundEntry(NamedTuple):
+    entry_id: str
+    fields: list[bytes]
+
+
+class Searched(NamedTuple):
+    """The oldest entry that was read; empty if no entry is left."""
+
+    oldest: str
+
+
+def _find_entry(stream: Key) -> Transition[Any]:
+    found = {"found": FoundEntry, "searched": Searched}
+    names = {"stream": stream}
+    return Transition(PACKAGE, "find_entry", keys=names, args=FindEntryArgs, replies=found)
+
+
+FIND_RESULT = _find_entry(keys.MESSAGES_PROCESSED)
+FIND_QUEUED = _find_entry(keys.MESSAGES_INBOX)
+
+
+class ListResultsArgs(NamedTuple):
+    results_max: int
+
+
+class ResultRow(NamedTuple):
+    """`fields`: names and values, each cut, joined by zero bytes."""
+
+    entry_id: str
+    message_id: bytes
+    consumer: bytes
+    fields: bytes
+
+
+class ResultRows(NamedTuple):
+    rows: list[ResultRow]
+
+
+LIST_RESULTS: Transition[Any] = Transition(
+    PACKAGE,
+    "list_results",
+    keys={"results": keys.MESSAGES_PROCESSED},
+    args=ListResultsArgs,
+    replies={"results": ResultRows},
 )
 
 
@@ -388,4 +507,5 @@ def _members(names: dict[str, Key]) -> MemberTransitions:
 
 
 CONSUMER_LIST = _members(CONSUMERS)
+NAMED_CONSUMER_LIST = _members(NAMED_CONSUMERS)
 DISPATCHER_LIST = _members(DISPATCHERS)

@@ -23,6 +23,7 @@ import msgspec
 
 from angarium.dispatch import security
 from angarium.dispatch.dispatcher_connection import DispatcherConnection, DispatcherConnectionEvents
+from angarium.dispatch.failures import failure_text, frames_of
 from angarium.dispatch.frames import (
     Command,
     DispatchedMessage,
@@ -40,15 +41,21 @@ from angarium.dispatch.protocol import (
     encode_hello,
     encode_rejection,
 )
+from angarium.dispatch.queues import is_queue_name
 from angarium.dispatch.results import stream_fields
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import RejectItem, ResultItem
-from angarium.redis.connection import Argument
 from angarium.runtime.application import Angarium, Caller, Handler
-from angarium.runtime.errors import AngariumError, InputInvalid, Overloaded, ScriptFailed
+from angarium.runtime.errors import (
+    AngariumError,
+    InputInvalid,
+    Overloaded,
+    ScriptFailed,
+    SettingInvalid,
+)
+from angarium.runtime.log import RepeatedWarnings
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
-from angarium.runtime.repeated_warnings import RepeatedWarnings
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
 from angarium.runtime.settings import CommonSettings
@@ -60,8 +67,8 @@ MEMBERS_S = 1.0
 WILDCARDS = ("", "0.0.0.0", "::")
 # After this many messages a function that never awaits lets the event loop read the network.
 TURN_MESSAGES_MAX = 100
-# Connections that have not proved that they know the token. Each lasts a few seconds at most; more
-# of them would use descriptors that dispatchers need.
+# Connections that have sent no frame yet, or not proved the token. Each lasts a few seconds at
+# most; more of them would use descriptors that dispatchers need.
 UNAUTHENTICATED_MAX = 100
 # A message is renewed when the last renewal is a third of the lease old, at the latest a tick
 # later. So a function that is faster costs nothing, and one renewal may be late.
@@ -81,27 +88,55 @@ class TooLate(Exception):
 
 
 def check(settings: CommonSettings, app: Angarium) -> None:
-    app.handler("worker", "worker")
+    for name in _handlers(app):
+        if name and not is_queue_name(name):
+            problem = f"@app.worker({name[:100]!r}) names no queue"
+            fix = "use up to 64 letters, digits, '_', '.' and '-'"
+            raise SettingInvalid("ANGARIUM_APP", problem, fix)
     security.server_tls(settings)
-    _listen(settings).close()
+    host = settings.group(DispatchSettings).worker_host
+    security.check_exposure(settings, host, "ANGARIUM_DISPATCH__WORKER_HOST")
+    for place in range(len(_handlers(app))):
+        _listen(settings, place).close()
 
 
 def build(runtime: Runtime, app: Angarium) -> Service:
-    return Worker(runtime, app.handler("worker", "worker"))
+    from angarium.dispatch.worker_group import WorkerGroup
+
+    handlers = _handlers(app)
+    alone = len(handlers) == 1
+    workers = [
+        Worker(runtime, each, place, reports=alone) for place, each in enumerate(handlers.values())
+    ]
+    return workers[0] if alone else WorkerGroup(runtime, workers)
 
 
-def _listen(settings: CommonSettings) -> socket:
+def _handlers(app: Angarium) -> Mapping[str, Handler]:
+    """The functions by queue; at least one."""
+    return app.handlers("worker") or {"": app.handler("worker", "worker")}
+
+
+def _listen(settings: CommonSettings, place: int = 0) -> socket:
+    """The functions of one application have successive ports, if a port is set."""
+    port = settings.group(DispatchSettings).worker_port
     return listen(
         settings.group(DispatchSettings).worker_host,
-        settings.group(DispatchSettings).worker_port,
+        port and port + place,
         "ANGARIUM_DISPATCH__WORKER_PORT",
         host_setting="ANGARIUM_DISPATCH__WORKER_HOST",
     )
 
 
 class Worker(Service, DispatcherConnectionEvents):
-    def __init__(self, runtime: Runtime, handler: Handler) -> None:
-        super().__init__("worker", clock=runtime.clock)
+    def __init__(
+        self, runtime: Runtime, handler: Handler, place: int = 0, *, reports: bool = True
+    ) -> None:
+        """`place` is that of the function in its application. Unless `reports`, the caller reports
+        the figures."""
+        self.queue = handler.name
+        self._place = place
+        self._reports = reports
+        super().__init__(self._port_name, clock=runtime.clock)
         settings = runtime.settings.group(DispatchSettings)
         self._runtime = runtime
         self._handler = handler
@@ -117,10 +152,12 @@ class Worker(Service, DispatcherConnectionEvents):
         self._unauthenticated: dict[DispatcherConnection, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
         self._queue: deque[DispatchedMessage] = deque()
+        self._queued_bytes = 0
+        self._bytes_max = runtime.settings.limits_of(DispatchLimits).worker_bytes_max
         self._held = HeldMessages()
         self._lease_ms = settings.ack_timeout_ms
         self._answers: dict[DispatcherConnection, dict[Command, list[bytes]]] = {}
-        self._traced: set[str] = set()  # kinds of errors
+        self._traced: dict[str, str] = {}  # kind of error → frames of its traceback
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
         self._connections_max = runtime.settings.limits_of(DispatchLimits).worker_connections_max
@@ -128,18 +165,17 @@ class Worker(Service, DispatcherConnectionEvents):
         self._reporter = ProcessReporter(runtime, "worker")
 
     async def on_start(self) -> None:
-        listener = _listen(self._runtime.settings)
+        listener = _listen(self._runtime.settings, self._place)
         port = int(listener.getsockname()[1])
-        self.ports = {"worker": port}
-        address = self._runtime.settings.group(DispatchSettings).worker_address
-        self.consumer = address or f"{await self._host()}:{port}"
+        self.ports = {self._port_name: port}
+        self.consumer = self._advertised() or f"{await self._host()}:{port}"
         self._server = await asyncio.get_running_loop().create_server(
             self._connection,
             sock=listener,
             ssl=self._tls,
             ssl_handshake_timeout=security.tls_deadline_s(self._tls),
         )
-        self._completions = self._store.completions(self.consumer)
+        self._completions = self._store.completions(self.consumer, self._on_results)
         self.spawn("handlers", self._run_handlers)
         self.loop("members", self._join_once, MEMBERS_S)
         # Until the end of the stop: dispatchers close a silent connection, and started messages
@@ -148,7 +184,8 @@ class Worker(Service, DispatcherConnectionEvents):
         self.loop("beats", self._beat_once, beat_s, until="stop")
         tick_s = min(self._lease_ms / 1000 / RENEW_TICKS, RENEW_TICK_S_MAX)
         self.loop("renewals", self._renew_once, tick_s, until="stop")
-        self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
+        if self._reports:
+            self.loop("metrics", self._report_once, INTERVAL_S, until="stop")
         await self._join_once()
 
     async def on_quiet(self) -> None:
@@ -156,17 +193,22 @@ class Worker(Service, DispatcherConnectionEvents):
         if self._server is not None:
             self._server.close()
         returned, self._queue = self._queue, deque()
+        self._queued_bytes = 0
         for message_id, _ in returned:
             if (connection := self._held.remove(message_id)) is not None:
                 connection.write(encode_rejection(message_id))
         self.metrics.returned += len(returned)
-        await self._store.leave_consumers(self.consumer)
+        if self.queue:
+            await self._store.leave_named_consumers(self.queue, self.consumer)
+        else:
+            await self._store.leave_consumers(self.consumer)
 
     async def on_stop(self) -> None:
         """Wait until the started messages are finished, stored and acknowledged."""
         while self._held:
             await self.clock.sleep(0.01)
-        await self._reporter.withdraw()
+        if self._reports:
+            await self._reporter.withdraw()
 
     async def on_close(self) -> None:
         for connection in (*self._connections, *self._unauthenticated):
@@ -184,16 +226,34 @@ class Worker(Service, DispatcherConnectionEvents):
         )
 
     def _hello(self, window: int) -> Hello:
-        return Hello(consumer_id=self.consumer, window=window, completes=True, renews=True)
+        return Hello(
+            consumer_id=self.consumer,
+            window=window,
+            completes=True,
+            renews=True,
+            queue=self.queue,
+        )
+
+    @property
+    def _port_name(self) -> str:
+        return f"worker:{self.queue}" if self.queue else "worker"
+
+    def _advertised(self) -> str | None:
+        """`dispatch.worker_address`, with the port of this function."""
+        address = self._runtime.settings.group(DispatchSettings).worker_address
+        if address is None or self._place == 0:
+            return address
+        host, _, port = address.rpartition(":")
+        return f"{host}:{int(port) + self._place}"
 
     @property
     def dispatchers(self) -> int:
-        """The number of authenticated connections."""
+        """The number of connections that spoke, and proved the token where one is set."""
         return len(self._connections)
 
     def on_connected(self, connection: DispatcherConnection) -> None:
-        """Disconnect the oldest unauthenticated connection if there are too many. A dispatcher
-        authenticates within milliseconds, so the oldest one is rarely a dispatcher."""
+        """Disconnect the oldest connection that has not spoken if there are too many. A dispatcher
+        speaks within milliseconds, so the oldest one is rarely a dispatcher."""
         self._unauthenticated[connection] = None
         if len(self._unauthenticated) > UNAUTHENTICATED_MAX:
             oldest = next(iter(self._unauthenticated))
@@ -228,6 +288,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
     ) -> None:
         room = max(0, self._window - connection.held) if self.ready else 0
+        room = self._fitting(messages, room)
         if len(messages) > room:
             self._give_back(messages[room:], connection)
             messages = messages[:room]
@@ -237,8 +298,18 @@ class Worker(Service, DispatcherConnectionEvents):
             # to the connection that sent it last.
             if held.add(message_id, connection, now_s):
                 queue.append((message_id, payload))
+                self._queued_bytes += len(payload)
         self.metrics.received += len(messages)
         self._wake_one()
+
+    def _fitting(self, messages: Sequence[DispatchedMessage], room: int) -> int:
+        """How many of the first `room` messages may wait here. One is always taken if none does."""
+        free_bytes = self._bytes_max - self._queued_bytes
+        for place, (_, payload) in enumerate(messages[:room]):
+            if free_bytes < len(payload) and (place > 0 or self._queue):
+                return place
+            free_bytes -= len(payload)
+        return room
 
     def _give_back(
         self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
@@ -284,6 +355,7 @@ class Worker(Service, DispatcherConnectionEvents):
                 turn = 0
                 continue
             message_id, payload = queue.popleft()
+            self._queued_bytes -= len(payload)
             if queue and self._idle:
                 self._wake_one()
             await self._handle(message_id, payload)
@@ -310,7 +382,7 @@ class Worker(Service, DispatcherConnectionEvents):
         except Exception as error:
             self._fail(message_id, error)
         else:
-            self._store_result(message_id, fields, size)
+            self._store_result(ResultItem(message_id, fields), size)
 
     async def _call_in_time(self, message_id: bytes, message: Any) -> Any:
         """A function that exceeds its time fails the message at once. The slot is free when the
@@ -333,33 +405,33 @@ class Worker(Service, DispatcherConnectionEvents):
 
     # Results and failures -----------------------------------------------------------------
 
-    def _store_result(self, message_id: bytes, fields: Sequence[Argument], size: int) -> None:
-        partition = partition_of_id(message_id, self._store.partitions)
+    def _store_result(self, item: ResultItem, size: int) -> None:
+        partition = partition_of_id(item.message_id, self._store.partitions)
         try:
-            stored = self._completions.submit(partition, ResultItem(message_id, fields), None, size)
+            self._completions.send(partition, item, size)
         except Overloaded:
-            self._later(self._store_result, message_id, fields, size)
-        else:
-            stored.add_done_callback(partial(self._on_stored, message_id, fields, size))
+            self._later(self._store_result, item, size)
 
-    def _on_stored(
-        self, message_id: bytes, fields: Sequence[Argument], size: int, stored: asyncio.Future[str]
-    ) -> None:
-        if stored.cancelled():
-            return
-        error = stored.exception()
-        if error is None:
-            completed = stored.result() == "completed"
-            self.metrics.completed += completed
-            self.metrics.duplicates += not completed
-            self._answer(message_id, Command.ACK_MESSAGE)
-        elif isinstance(error, (ScriptFailed, InputInvalid)):
+    def _on_results(self, items: Sequence[ResultItem], replies: Sequence[str | Exception]) -> None:
+        finished = []
+        for item, reply in zip(items, replies, strict=True):
+            if isinstance(reply, Exception):
+                self._on_not_stored(item, reply)
+            else:
+                finished.append(item.message_id)
+        completed = replies.count("completed")
+        self.metrics.completed += completed
+        self.metrics.duplicates += len(finished) - completed
+        self._answer(finished, Command.ACK_MESSAGE)
+
+    def _on_not_stored(self, item: ResultItem, error: Exception) -> None:
+        if isinstance(error, (ScriptFailed, InputInvalid)):
             # Redis refuses the result now and later.
-            self._fail(message_id, error, f"the result can't be stored: {error}")
+            self._fail(item.message_id, error, f"the result can't be stored: {error}")
         else:
             # Safe to repeat. Without a repeat, another worker would repeat the work.
             self.warnings.warn("store_failed", type(error).__name__, error=str(error))
-            self._later(self._store_result, message_id, fields, size)
+            self._later(self._store_result, item, sum(map(len, item.fields)))
 
     def _fail(self, message_id: bytes, error: BaseException, reason: str = "") -> None:
         """Store the failure of a try. The log counts repeated failures of one kind."""
@@ -368,7 +440,7 @@ class Worker(Service, DispatcherConnectionEvents):
         self._log_failure(message_id, error, reason)
         last = not self._handler.retry.retries_error(error) and not reason.startswith("the result")
         draw = random.uniform(0.5, 1.0)
-        text = f"{self.consumer}: {reason}"
+        text = failure_text(f"{self.consumer}: {reason}", self._frames(error))
         item = RejectItem(message_id, self.consumer, 0, text, last, draw)
         self._held.begin_failure(message_id, item)
         self._store_failure(item)
@@ -395,28 +467,35 @@ class Worker(Service, DispatcherConnectionEvents):
         elif stored.result() == "dead":
             self.metrics.dead += 1
         if self._held.is_failing(item.message_id, item):
-            self._answer(item.message_id, Command.RELEASE_MESSAGES)
+            self._answer([item.message_id], Command.RELEASE_MESSAGES)
+
+    def _frames(self, error: BaseException) -> str:
+        """Formatting costs more than storing, so errors of one line are formatted once."""
+        kind = _origin(error)
+        found = self._traced.get(kind)
+        if found is None:
+            found = frames_of(error)
+            if len(self._traced) < TRACEBACKS_MAX:
+                self._traced[kind] = found
+        return found
 
     def _log_failure(self, message_id: bytes, error: BaseException, reason: str) -> None:
         kind = _origin(error)
         shown: dict[str, Any] = {"message_id": message_id.decode(), "error": reason[:500]}
         if kind not in self._traced and len(self._traced) < TRACEBACKS_MAX:
-            self._traced.add(kind)
             self.log.warning("function_failed", **shown, exc_info=error)
         self.warnings.warn("message_failed", kind, **shown)
 
     def _later(self, call: Callable[..., None], *args: Any) -> None:
         asyncio.get_running_loop().call_later(STORE_RETRY_S, call, *args)
 
-    def _answer(self, message_id: bytes, command: Command) -> None:
-        """Tell the dispatcher that the message is no longer here. All answers of this turn of the
-        loop are written together."""
-        connection = self._held.remove(message_id)
-        if connection is None:
-            return
-        if not self._answers:
+    def _answer(self, ids: Sequence[bytes], command: Command) -> None:
+        """Tell the dispatchers that the messages are no longer here. All answers of this turn of
+        the loop are written together."""
+        if ids and not self._answers:
             asyncio.get_running_loop().call_soon(self._write_answers)
-        self._answers.setdefault(connection, {}).setdefault(command, []).append(message_id)
+        for connection, own in self._held.remove_all(ids).items():
+            self._answers.setdefault(connection, {}).setdefault(command, []).extend(own)
 
     def _write_answers(self) -> None:
         answers, self._answers = self._answers, {}
@@ -425,8 +504,12 @@ class Worker(Service, DispatcherConnectionEvents):
                 connection.write(encode_acknowledgements(ids))
             if ids := by_command.get(Command.RELEASE_MESSAGES):
                 connection.write(encode_ids(Command.RELEASE_MESSAGES, ids))
-            if connection.overfull and self.ready and connection.held <= self._window // 2:
+            if connection.overfull and self._has_space_for(connection):
                 self._open_window(connection)
+
+    def _has_space_for(self, connection: DispatcherConnection) -> bool:
+        few = connection.held <= self._window // 2 and self._queued_bytes <= self._bytes_max // 2
+        return self.ready and few
 
     # Renewals -----------------------------------------------------------------------------
 
@@ -452,18 +535,24 @@ class Worker(Service, DispatcherConnectionEvents):
     # Heartbeats and metrics ---------------------------------------------------------------
 
     async def _join_once(self) -> None:
-        await self._store.join_consumers(self.consumer)
+        if self.queue:
+            await self._store.join_named_consumers(self.queue, self.consumer)
+        else:
+            await self._store.join_consumers(self.consumer)
 
     async def _beat_once(self) -> None:
         for connection in self._connections:
             connection.write(encode_heartbeat())
 
-    async def _report_once(self) -> None:
-        reported: Mapping[str, float] = {
+    def figures(self) -> Mapping[str, int]:
+        return {
             **asdict(self.metrics),
             "in_hand": len(self._held),
             "dispatchers": self.dispatchers,
         }
+
+    async def _report_once(self) -> None:
+        reported = self.figures()
         await self._reporter.report(reported)
         self.log.debug("metrics", **reported)
         self.warnings.flush()

@@ -34,8 +34,9 @@ from angarium.dispatch.protocol import (
     encode_error,
     encode_heartbeat,
 )
+from angarium.dispatch.queues import UNNAMED
 from angarium.runtime import log
-from angarium.runtime.repeated_warnings import RepeatedWarnings
+from angarium.runtime.log import RepeatedWarnings
 from angarium.runtime.tracing import Tracing
 
 # Our own worker sends HELLO at once. A third-party worker never does and should not wait long.
@@ -82,6 +83,7 @@ class WorkerConnection(asyncio.Protocol):
         self.consumer = address
         self.completes = False
         self.renews = False
+        self.queue = UNNAMED
         self.unacknowledged: dict[bytes, float] = {}  # id → time of sending, oldest first
         self._deliveries: dict[bytes, int] = {}  # of those that were sent more than once
         self._window = 0
@@ -102,6 +104,7 @@ class WorkerConnection(asyncio.Protocol):
         self.said_hello = False
         self._paused = False
         self.delisted = False  # not in the list of consumers: it finishes and is sent no more
+        self.reserved = False  # for messages that may have killed workers
         self.draining = False  # it gives messages back: it is sent no more until its next HELLO
         self._received_since_beat = True
         self._silent_beats = 0
@@ -111,11 +114,16 @@ class WorkerConnection(asyncio.Protocol):
     @property
     def free_slots(self) -> int:
         """The number of messages that the worker can be sent now."""
-        if self._paused or self.delisted or self.draining:
-            return 0
-        if self._transport is None or self._transport.is_closing():
+        if self.reserved or not self.usable:
             return 0
         return max(0, self._effective_window - len(self.unacknowledged))
+
+    @property
+    def usable(self) -> bool:
+        """Whether the worker may be sent messages at all."""
+        if self._paused or self.delisted or self.draining or self._effective_window == 0:
+            return False
+        return self._transport is not None and not self._transport.is_closing()
 
     def send(self, messages: Sequence[DispatchedMessage], deliveries: Mapping[bytes, int]) -> None:
         """`deliveries` has the number of the delivery of each message that is sent again."""
@@ -275,6 +283,7 @@ class WorkerConnection(asyncio.Protocol):
         self.consumer = hello.consumer_id or self.address
         self.completes = hello.completes
         self.renews = hello.completes and hello.renews
+        self.queue = hello.queue
         self._open_window(hello.window or self._options.window)
 
     def _open_window(self, window: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from angarium.dispatch import security
 from angarium.dispatch.frames import DispatchedMessage
 from angarium.dispatch.metrics import DispatcherMetrics
+from angarium.dispatch.queues import UNNAMED
 from angarium.dispatch.worker_connection import (
     WorkerConnection,
     WorkerConnectionEvents,
@@ -16,7 +17,7 @@ from angarium.dispatch.worker_connection import (
 from angarium.redis.backoff import Backoff
 from angarium.runtime import log
 from angarium.runtime.clock import Clock
-from angarium.runtime.repeated_warnings import RepeatedWarnings
+from angarium.runtime.log import RepeatedWarnings
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -43,7 +44,19 @@ class WorkerPool:
 
     @property
     def free_slots(self) -> int:
-        return sum(connection.free_slots for connection in self._connections)
+        """How many messages of the unnamed queue can be sent now."""
+        return self.slots_of(UNNAMED)
+
+    def slots_of(self, queue: str) -> int:
+        return sum([each.free_slots for each in self._connections if each.queue == queue])
+
+    @property
+    def named_queues(self) -> set[str]:
+        """The named queues that workers are connected for."""
+        return {each.queue for each in self._connections if each.queue}
+
+    def on_free_slots(self) -> None:
+        self._events.on_free_slots()
 
     @property
     def connections(self) -> Sequence[WorkerConnection]:
@@ -53,13 +66,16 @@ class WorkerPool:
         self,
         messages: Sequence[DispatchedMessage],
         avoid: Sequence[WorkerConnection | None] = (),
+        queue: str = UNNAMED,
     ) -> int:
-        """Send messages round robin while workers have free slots; the number sent.
+        """Send messages round robin while workers of the queue have free slots; the number sent.
 
         `avoid` has for each message the connection that held it last. Another worker gets the
         message, unless there is no other.
         """
-        connections = [each for each in self._connections if each.free_slots > 0]
+        connections = [
+            each for each in self._connections if each.free_slots > 0 and each.queue == queue
+        ]
         if not connections:
             return 0
         share = -(-len(messages) // len(connections))
@@ -98,6 +114,16 @@ class WorkerPool:
         connection.send(messages, self.deliveries)
         if self.deliveries:
             self.forget_deliveries([message_id for message_id, _ in messages])
+
+    def reserve(self, queue: str) -> WorkerConnection | None:
+        """Take the worker of the queue that has the fewest messages out of the turn; None if there
+        is none, or another one is reserved: one at a time, so that the others go on."""
+        usable = [each for each in self._connections if each.usable and each.queue == queue]
+        if not usable or any(each.reserved for each in self._connections):
+            return None
+        chosen = min(usable, key=lambda each: len(each.unacknowledged))
+        chosen.reserved = True
+        return chosen
 
     def forget_deliveries(self, ids: Iterable[bytes]) -> None:
         for message_id in ids:

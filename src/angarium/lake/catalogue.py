@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import get_args
 
 from angarium.modules import MODULES
-from angarium.runtime.module import EventType, Outcome, Part
-from angarium.runtime.runtime_module import LEASE
+from angarium.runtime.module import LEASE, EventType, Outcome, Part
 
 CATALOGUE: Mapping[tuple[str, str], EventType] = MappingProxyType(
     {(module.name, each.name): each for module in (*MODULES, LEASE) for each in module.events}

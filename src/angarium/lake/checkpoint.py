@@ -28,7 +28,7 @@ SEQUENCE_BITS = 20
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class QueryCheckpoint:
     """`first` is the number of its batch 0; `starting` is set where the query begins anew."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Checkpoint:
     starting: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, folder: Path, lake_id: str, table: LakeTable, writer: str) -> Checkpoint:
+    def of(cls, folder: Path, lake_id: str, table: LakeTable, writer: str) -> QueryCheckpoint:
         last = table.last_batch(writer)
         known = _read(folder)
         if known is not None and known["lake"] == lake_id:

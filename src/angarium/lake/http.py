@@ -81,15 +81,15 @@ class Handlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", "/v1/lake", "lakeStatus",
+            Operation("GET", "/v1/lake", "lake_status",
                       "The lake's tables, and how far it is behind the journal", self.status,
                       answers={200: LakeStatus}),
-            Operation("GET", "/v1/lake/audit", "lakeAudit", "The balance of the newest audit",
+            Operation("GET", "/v1/lake/audit", "lake_audit", "The balance of the newest audit",
                       self.audit, answers={200: LakeAudit}),
-            Operation("GET", "/v1/lake/report", "lakeReport",
+            Operation("GET", "/v1/lake/report", "lake_report",
                       "One HTML file with plots, made from what is stored now", self.report,
                       answers={200: str}, content="text/html"),
-            Operation("GET", "/v1/lake/history/{subject}", "lakeHistory",
+            Operation("GET", "/v1/lake/history/{subject}", "lake_history",
                       "All that the journal told of an id", self.history,
                       answers={200: LakeHistory}, parameters=[SUBJECT]),
         ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 
 LAKE_RUNNER = Key(
     "angarium:lake:{lake}",

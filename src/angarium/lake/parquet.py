@@ -35,8 +35,11 @@ STATS_TEXT_MAX = 64
 # A row group is kept in memory while it is written.
 ROW_GROUP_ROWS = 262_144
 FOOTERS_AT_ONCE = 8
+# Almost every value occurs once: a dictionary of them would be begun and thrown away.
+UNIQUE = ("subject", "sequence")
 OPTIONS = {
     "compression": "zstd",
+    **{f"parquet.enable.dictionary#{name}": "false" for name in UNIQUE},
     # Readers go by the log.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }

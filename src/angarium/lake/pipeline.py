@@ -34,11 +34,11 @@ import structlog
 from angarium.dispatch import keys as dispatch_keys
 from angarium.lake import bronze, silver
 from angarium.lake.bronze import observed as observed
-from angarium.lake.checkpoint import Checkpoint, positions_of, starting_of
+from angarium.lake.checkpoint import QueryCheckpoint, positions_of, starting_of
 from angarium.lake.errors import LakeStopped, TableConflict
 from angarium.lake.schemas import TABLES
 from angarium.lake.settings import LakeSettings
-from angarium.lake.steps import JOURNAL, LakeTables, Step, steps_of
+from angarium.lake.steps import JOURNAL, LakeTables, PipelineStep, steps_of
 from angarium.lake.tables import Lake
 from angarium.lake.user_jobs import JobStep, steps_of_jobs
 from angarium.runtime import keys as runtime_keys
@@ -115,7 +115,7 @@ class Pipeline:
         self._url = url
         self._keyspace = settings.runtime_options().keyspace
         self._queries: list[StreamingQuery] = []
-        self._checkpoints: dict[str, Checkpoint] = {}
+        self._checkpoints: dict[str, QueryCheckpoint] = {}
         self.lake = Lake.of(settings)
         self.tables = LakeTables(self.lake)
         self.figures = Figures()
@@ -211,14 +211,14 @@ class Pipeline:
         reader = self.spark.readStream.format("angarium-archive")
         return reader.options(**options_of(self._settings, self._url)).load()
 
-    def _checkpoint(self, name: str, table: str) -> Checkpoint:
+    def _checkpoint(self, name: str, table: str) -> QueryCheckpoint:
         """On a disk always; without it the tables say where to go on."""
         if self.lake.local:
             folder = Path(self.lake.checkpoint(name).removeprefix("file://"))
         else:
             lake = hashlib.sha1(self.lake.url.encode(), usedforsecurity=False).hexdigest()[:12]
             folder = self._settings.home.absolute() / "checkpoints" / lake / name
-        found = Checkpoint.of(folder, self.lake.identity(), self.tables[table], name)
+        found = QueryCheckpoint.of(folder, self.lake.identity(), self.tables[table], name)
         self._checkpoints[name] = found
         return found
 
@@ -316,7 +316,7 @@ class Pipeline:
             if each.source not in TABLES:  # made of another job's table, which comes first
                 self._advance_job(each)
 
-    def _all(self, advance: Callable[[Any], object], steps: Sequence[Step]) -> None:
+    def _all(self, advance: Callable[[Any], object], steps: Sequence[PipelineStep]) -> None:
         for each in [self._side_by_side.submit(advance, step) for step in steps]:
             each.result()
 
@@ -332,7 +332,7 @@ class Pipeline:
             self.figures.failed_jobs[job.name] = why
             log.error("lake_job_stopped", job=job.name, reason=why)
 
-    def _is_due(self, step: Step) -> bool:
+    def _is_due(self, step: PipelineStep) -> bool:
         """Whether a step that may be behind is too far behind."""
         if step.batches_min == 1:
             return True
@@ -340,7 +340,7 @@ class Pipeline:
         position = step.position()
         return upto is not None and (position < 0 or upto - position >= step.batches_min)
 
-    def _advance(self, step: Step) -> int:
+    def _advance(self, step: PipelineStep) -> int:
         """Until it has all batches of its source; how many it lacks then."""
         conflicts = 0
         upto = self.tables.last_batch(step.source, step.source_writer)

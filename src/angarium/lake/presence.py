@@ -22,7 +22,7 @@ from angarium.conversations import keys as conversations_keys
 from angarium.dispatch import keys as dispatch_keys
 from angarium.pickup import keys as pickup_keys
 from angarium.routing import keys as routing_keys
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.runtime import Runtime
 from angarium.transactions import keys as transactions_keys
 
@@ -182,7 +182,7 @@ class Presence:
             return set()
         import sqlalchemy as sa
 
-        from angarium.runtime.database import Database
+        from angarium.runtime.database.database import Database
 
         table = sa.table("pickup_message", sa.column("id"))
         found: set[str] = set()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow.fs as pafs
 
 from angarium.lake.delta_log import filesystem_of
-from angarium.lake.steps import LakeTables, Step, follow, last_batch, steps_of
+from angarium.lake.steps import LakeTables, PipelineStep, follow, last_batch, steps_of
 from angarium.lake.tables import Lake
 from angarium.runtime.errors import InputInvalid
 
@@ -34,7 +34,7 @@ def rebuild(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
     return {table.name: lake.rows(table.name) for table in step.tables}
 
 
-def _step_of(spark: SparkSession, lake: Lake, name: str) -> Step:
+def _step_of(spark: SparkSession, lake: Lake, name: str) -> PipelineStep:
     steps = steps_of(spark, LakeTables(lake))
     known = {table.name: step for step in steps for table in step.tables}
     if name not in known:

@@ -18,7 +18,7 @@ from angarium.lake.schemas import INTERVALS_S
 from angarium.lake.steps import LakeTables
 from angarium.runtime import keys as runtime_keys
 from angarium.runtime.journal import Journal
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.runtime import Runtime
 from angarium.transactions import keys as transactions_keys
 

@@ -19,11 +19,19 @@ from angarium.lake import keys as lake_keys
 from angarium.redis.blocking import BlockingRedis
 from angarium.redis.errors import RedisUnavailable
 from angarium.redis.options import RedisOptions
-from angarium.redis.scripts import Script
 from angarium.runtime import keys
 from angarium.runtime.keyspace import Keyspace
-from angarium.runtime.lease import ACQUIRE, RELEASE, RENEW, RENEWALS_PER_LEASE
-from angarium.runtime.scripts import status_of
+from angarium.runtime.lease import (
+    ACQUIRE,
+    RELEASE,
+    RENEW,
+    RENEWALS_PER_LEASE,
+    LeaseEnd,
+    LeaseRefused,
+    LeaseRenewal,
+    LeaseWish,
+)
+from angarium.runtime.transition import Transition
 
 LEASE_MS = 15_000
 
@@ -82,7 +90,7 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
             self._thread.join()
         if self.term is not None and not self.lost.is_set():
             with suppress(RedisUnavailable):  # then it ends by itself
-                self._run(self._redis, RELEASE, self._lock, self._name, self.term)
+                self._run(self._redis, RELEASE, self._lock, LeaseEnd(self._name, self.term))
         self._redis.close()
 
     def _keep(self) -> None:
@@ -96,22 +104,27 @@ class RunnerLease(AbstractContextManager["RunnerLease"]):
     def _renew(self, redis: BlockingRedis) -> bool:
         assert self.term is not None
         term = self.term
-        reply = self._run(redis, RENEW, self._lock, self._name, term, self._lease_ms)
+        renewal = LeaseRenewal(self._name, term, self._lease_ms)
+        if self._run(redis, RENEW, self._lock, renewal) == "renewed":
+            return True
         # It has expired; the next term is ours unless somebody had it.
-        return status_of(reply) == "renewed" or (self._take(redis) and self.term == term + 1)
+        return self._take(redis) and self.term == term + 1
 
     def _take(self, redis: BlockingRedis) -> bool:
         names = [*self._lock, self._term_key]
-        reply = self._run(redis, ACQUIRE, names, self._name, self._lease_ms)
-        if status_of(reply) == "refused":
-            self.holder = _text(reply[2])
+        reply = self._run(redis, ACQUIRE, names, LeaseWish(self._name, self._lease_ms))
+        if isinstance(reply, LeaseRefused):
+            self.holder = reply.holder
             return False
-        self.term, self.holder = int(reply[1]), self._name
+        self.term, self.holder = reply.term, self._name
         return True
 
-    def _run(self, redis: BlockingRedis, script: Script, names: list[str], *args: str | int) -> Any:
-        return redis.run(script, names, (*self._base, *args))
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    def _run(
+        self,
+        redis: BlockingRedis,
+        transition: Transition[Any],
+        names: list[str],
+        args: tuple[Any, ...],
+    ) -> Any:
+        values = (*self._base, *transition.arguments(args))
+        return transition.decode(redis.run(transition.script, names, values))

@@ -52,6 +52,7 @@ class LakeService(Service):
         self._settings = runtime.settings
         self._figures = process_report.ProcessReporter(runtime, "lake")
         self._child: Process | None = None
+        self._ending = False
         self.report: Report = {"state": "waiting"}
 
     async def on_start(self) -> None:
@@ -91,7 +92,7 @@ class LakeService(Service):
                 await child.wait()
             if child.stdin is not None:
                 child.stdin.close()
-        if code != 0:
+        if code != 0 and not self._ending:
             reason = self.report.get("reason", f"it ended with code {code}")
             raise LakeFailed(f"{reason}; its log is {self._settings.home / LOG}")
 
@@ -101,9 +102,12 @@ class LakeService(Service):
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "angarium.lake.runner",
                 stdin=PIPE, stdout=PIPE, stderr=log, limit=LINE_BYTES_MAX,
+                # A terminal's Ctrl-C is for this process, which then ends the child and Java.
+                start_new_session=True,
             )  # fmt: skip
 
     async def _end_child(self) -> None:
+        self._ending = True  # a child that is still loading ends by the signal, with its code
         child = self._child
         if child is None or child.returncode is not None:
             return

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from angarium.runtime.setting_group import Group, Port, Positive
-from angarium.runtime.setting_values import check
+from angarium.runtime.setting_group import Group, Port, Positive, check
 
 
 def _pairs_problem(text: str) -> str | None:
@@ -38,7 +37,7 @@ class LakeSettings(Group):
         500, description="Minimum of milliseconds between the starts of two batches."
     )
     batch_rows_max: Positive = Field(
-        200_000, description="Approximate number of events that one batch reads from the journal."
+        1_000_000, description="Approximate number of events that one batch reads from the journal."
     )
     archive: bool = Field(
         False,

@@ -151,8 +151,8 @@ def home_of_spark(home: Path) -> Path | None:
 
 
 @contextmanager
-def words_kept_in(file: Path) -> Iterator[None]:
-    """Java and its Python workers write to a file what they would say on stderr; we keep ours."""
+def stderr_in_file(file: Path) -> Iterator[None]:
+    """Java and its Python workers write their stderr into the file; this process does not."""
     ours, terminal = sys.stderr, os.dup(2)
     try:
         with fresh_log(file) as log:

@@ -77,7 +77,7 @@ class LakeTables:
         return self._tables.setdefault(table.name, table)
 
 
-class Step:
+class PipelineStep:
     """`tables` in the order in which they are committed; `source` is the table they follow."""
 
     name = ""
@@ -152,7 +152,7 @@ def last_batch(table: LakeTable, writer: str) -> int:
     return -1 if found is None else found
 
 
-class MessagesStep(Step):
+class MessagesStep(PipelineStep):
     """`messages_open` is its state and committed last; what has ended is added to `messages`.
 
     An event that belongs to a message that ended before comes through `pull_back`: the row goes
@@ -188,7 +188,12 @@ class MessagesStep(Step):
                 self.take(rows, low, high)
                 return
             files = self._written(self._apart(frame, rows, held, high))
-        marks = {f"sequence:{n[4:]}": last for n, last in found.items() if n[:4] == "last" and last}
+        # Never back: what ended took the greatest numbers with it, and later batches may be older.
+        marks = {
+            f"sequence:{number}": max(last, found[f"last{number}"] or -1)
+            for number, last in past.items()
+            if max(last, found[f"last{number}"] or -1) > 0
+        }
         batches = {self.writer: high}
         if files["messages"]:
             self.ended.commit_files(files["messages"], batches=batches, once=self.writer)
@@ -313,7 +318,7 @@ def _late(past: Mapping[int, int]) -> str:
     return f"not was_open and (begin_sequence is null or first_sequence <= {number})"
 
 
-class StatisticsStep(Step):
+class StatisticsStep(PipelineStep):
     """Each table is its own state: windows that may still grow lie in the partition without a day.
 
     A count that comes for a closed window is added to it, and the window's day is written anew.
@@ -366,7 +371,7 @@ class StatisticsStep(Step):
         return min(each[0] for each in known), max(each[1] for each in known)
 
 
-class SequencesStep(Step):
+class SequencesStep(PipelineStep):
     """The stretches of running numbers that the lake has; one row a partition, unless one lacks."""
 
     name = "sequences"
@@ -386,12 +391,12 @@ def _day(start_s: int) -> str:
     return datetime.datetime.fromtimestamp(start_s, datetime.UTC).date().isoformat()
 
 
-def steps_of(spark: SparkSession, tables: LakeTables) -> list[Step]:
+def steps_of(spark: SparkSession, tables: LakeTables) -> list[PipelineStep]:
     """Everything that follows the journal."""
     return [kind(spark, tables) for kind in (MessagesStep, StatisticsStep, SequencesStep)]
 
 
-def follow(step: Step, upto: Callable[[], int]) -> int:
+def follow(step: PipelineStep, upto: Callable[[], int]) -> int:
     """Run a step until it has all batches; how many times it took some."""
     times = 0
     while step.run_once(upto()):

@@ -18,10 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from angarium.dispatch.errors import InboxFull
+from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.transitions import ENQUEUE, EnqueueArgs, EnqueueItem
 from angarium.lake.schemas import TABLES
 from angarium.lake.sources.options import connect_to_redis
-from angarium.lake.steps import JOURNAL, LakeTables, Step, last_batch, rows_between
+from angarium.lake.steps import JOURNAL, LakeTables, PipelineStep, last_batch, rows_between
 from angarium.lake.tables import NAME, LakeTable
 from angarium.lake.views import table_of
 from angarium.redis.connection import Argument
@@ -67,7 +69,7 @@ def _check_source(job: Handler, tables: Any) -> None:
         raise SettingInvalid("ANGARIUM_APP", problem, f"use one of {', '.join(known)}")
 
 
-class JobStep(Step):
+class JobStep(PipelineStep):
     """What all jobs share: the table they follow, and the function."""
 
     def __init__(self, spark: SparkSession, tables: LakeTables, job: Handler) -> None:
@@ -161,13 +163,14 @@ def activate(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class Inbox:
+class InboxWriter:
     """Dispatch's durable inbox, by the transition of its module."""
 
     url: str
     keyspace: Keyspace
     partitions: int
     journal_bytes_max: int
+    messages_max: int
 
     def put(self, job: str, batch: int, payloads: Iterator[bytes]) -> int:
         """Each payload once, also when the same batch is put again."""
@@ -179,7 +182,10 @@ class Inbox:
             def flush(partition: int) -> None:
                 some = by_partition.pop(partition, [])
                 if some:
-                    redis.run(ENQUEUE.script, *self._call(partition, some))
+                    replies = redis.run(ENQUEUE.script, *self._call(partition, some))
+                    if "full" in ENQUEUE.decode_all(replies):
+                        # The batch is put again; its keys add nothing twice.
+                        raise InboxFull("dispatch.inbox_messages_max", self.messages_max)
 
             for payload in payloads:
                 digest = hashlib.sha1(payload, usedforsecurity=False).hexdigest()
@@ -202,11 +208,11 @@ class Inbox:
             name(key, partition) for key in (runtime_keys.JOURNAL, runtime_keys.JOURNAL_META)
         ]
         items = [
-            EnqueueItem(self._message_id(key, partition).encode(), payload, key, REMEMBERED_MS)
+            EnqueueItem(self._message_id(key, partition).encode(), payload, key, REMEMBERED_MS, "")
             for key, payload in some
         ]
         # Each message has a key of its own, so the number of the call is not needed.
-        args = EnqueueArgs("lake", 0)
+        args = EnqueueArgs("lake", 0, self.messages_max)
         names, values = BoundTransition(ENQUEUE, self.keyspace).call(partition, args, items)
         return [*journal, *names], ["", "lake", self.journal_bytes_max, *values]
 
@@ -219,7 +225,9 @@ class Inbox:
 
 
 class InboxJob(SendingJob):
-    def __init__(self, spark: SparkSession, tables: LakeTables, job: Handler, inbox: Inbox) -> None:
+    def __init__(
+        self, spark: SparkSession, tables: LakeTables, job: Handler, inbox: InboxWriter
+    ) -> None:
         super().__init__(spark, tables, job)
         self._inbox = inbox
 
@@ -240,11 +248,12 @@ class InboxJob(SendingJob):
 def steps_of_jobs(
     spark: SparkSession, tables: LakeTables, settings: CommonSettings, url: str, app: Angarium
 ) -> list[JobStep]:
-    inbox = Inbox(
+    inbox = InboxWriter(
         url,
         settings.runtime_options().keyspace,
         settings.partitions,
         settings.journal.bytes_max if settings.journal.enabled else 0,
+        settings.group(DispatchSettings).inbox_messages_max,
     )
     found: list[JobStep] = []
     for job in jobs_of(app):

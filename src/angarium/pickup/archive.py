@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from angarium.pickup.model import StoredMessage
-from angarium.runtime.database import Database, insert_once
-from angarium.runtime.database_identity import open_database
+from angarium.runtime.database.database import Database, insert_once
+from angarium.runtime.database.identity import open_database
 from angarium.runtime.errors import LeaseLost
 from angarium.runtime.runtime import Runtime
 

@@ -27,6 +27,7 @@ from angarium.pickup.client_messages import (
     read_delivery,
     read_page,
 )
+from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import PushToken
 from angarium.redis.backoff import Backoff
 from angarium.runtime import log
@@ -44,9 +45,6 @@ __all__ = [
 T = TypeVar("T")
 CALL_TIMEOUT_S = 30.0
 PING_S = 20.0
-# Beyond this number the client drops the oldest deliveries. Nobody has acknowledged their messages,
-# so the next session gets them again.
-UNREAD_DELIVERIES_MAX = 100_000
 
 
 class CallRefused(AngariumError):
@@ -94,8 +92,10 @@ class PickupClient:
         tls: ssl.SSLContext | None = None,
         on_messages: Callable[[Delivery], None] | None = None,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        limits: PickupLimits | None = None,
     ) -> None:
         self._url = url
+        self._limits = limits or PickupLimits()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._tls = tls
         self._on_messages = on_messages
@@ -103,7 +103,9 @@ class PickupClient:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._sessions: dict[str, str] = {}
-        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue(UNREAD_DELIVERIES_MAX)
+        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._unread_bytes = 0
+        self.dropped = 0  # deliveries that the program did not read in time
         self._connected = asyncio.Event()
         self._transport: WSTransport | None = None
         self._connection_task: asyncio.Task[None] | None = None
@@ -206,7 +208,9 @@ class PickupClient:
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """Deliveries of all live sessions; nothing if `on_messages` is set."""
         while True:
-            yield await self._deliveries.get()
+            delivery = await self._deliveries.get()
+            self._unread_bytes -= _bytes_of(delivery)
+            yield delivery
 
     async def call(self, method: str, params: Any) -> bytes:
         """Call any method; returns the result as JSON."""
@@ -327,9 +331,21 @@ class PickupClient:
             except Exception as error:
                 self._log.error("callback_failed", error=repr(error), exc_info=error)
             return
-        if self._deliveries.full():
-            self._deliveries.get_nowait()
         self._deliveries.put_nowait(delivery)
+        self._unread_bytes += _bytes_of(delivery)
+        while self._too_many_unread():
+            self._unread_bytes -= _bytes_of(self._deliveries.get_nowait())
+            self.dropped += 1
+
+    def _too_many_unread(self) -> bool:
+        count = self._deliveries.qsize()
+        return count > self._limits.pickup_unread_deliveries_max or (
+            count > 1 and self._unread_bytes > self._limits.pickup_unread_bytes_max
+        )
+
+
+def _bytes_of(delivery: Delivery) -> int:
+    return sum(len(each.raw) for each in delivery.messages)
 
 
 class _FrameListener(WSListener):

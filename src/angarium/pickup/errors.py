@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotDurable, Overloaded
+from angarium.runtime.errors import (
+    AngariumError,
+    Conflict,
+    InputInvalid,
+    JournalFull,
+    NotDurable,
+    Overloaded,
+)
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -66,6 +73,7 @@ CODES: Mapping[str, int] = MappingProxyType(
         "redis_unavailable": -32000,
         "database_unavailable": -32000,
         Overloaded.code: -32000,
+        JournalFull.code: -32000,
         GatewayQuiet.code: -32000,
         "outcome_unknown": -32001,
         NotDurable.code: -32001,

@@ -36,17 +36,17 @@ from angarium.pickup.queues import PickupQueues
 from angarium.pickup.rpc_handler import RpcHandler
 from angarium.pickup.settings import PickupSettings
 from angarium.pickup.store import PickupStore
-from angarium.pickup.sweeper import Sweeper
+from angarium.pickup.sweeper import DidSweeper, Sweeper
 from angarium.runtime.application import Angarium
-from angarium.runtime.common_settings import AccessMode
 from angarium.runtime.errors import OutcomeUnknown, RedisUnavailable
 from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.process_report import INTERVAL_S, ProcessReporter
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service
+from angarium.runtime.setting_group import AccessMode
 from angarium.runtime.settings import CommonSettings
 from angarium.runtime.sockets import listen
-from angarium.runtime.tokens_seen import TokensSeen
+from angarium.runtime.tokens import TokensSeen
 
 BACKLOG = 4096  # after a restart thousands of clients connect at once
 READ_BUFFER_BYTES = 4096  # per client; it grows with the first larger frame
@@ -149,6 +149,7 @@ class Gateway(Service):
             assert self._archive is not None
             expiry = Expiry(self.store, self._archive, settings.retention_s)
             self.loop("expire", expiry.run_once, EXPIRE_S)
+        self.loop("sweep-dids", DidSweeper(self.store).run_once, EXPIRE_S)
         self.loop("idle-clients", self._close_idle_clients, IDLE_S)
         self.loop("metrics", self._report, INTERVAL_S)
 
@@ -266,7 +267,7 @@ class Gateway(Service):
 
     async def _receive_hints(self) -> None:
         channel = self.store.hint_channel + self.store.gateway
-        async with self.runtime.redis.subscribe(channel) as subscription:
+        async with self.runtime.subscribe(channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 for message in batch.messages:
@@ -279,6 +280,9 @@ class Gateway(Service):
         for line in lines:
             if kind == "mail":
                 self.rpc.sessions.wake(line)
+            elif kind == "did":
+                queue, *dids = line.split(" ")
+                self.rpc.sessions.by_did.wake(queue, dids)
             elif kind == "replaced":
                 term, _, queue = line.partition(" ")
                 self.rpc.sessions.ended_elsewhere(queue, term)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import Key, Scope
 
 PICKUP_QUEUE = Key(
     "pickup:queue:{queue}",
     "hash",
     meaning="Counters of a queue (`sequence`, `stored`, `bytes`, `archived`, `held`, `moving`, "
     "`moves`, `cleared`, `grace`, `tokened`, `token_bytes`), its live session (`session`, "
-    "`gateway`, `socket`, `term`) and the term of a session that another process `ended`",
+    "`gateway`, `socket`, `term`), the term of a session that another process `ended`, and the "
+    "`dids` that its messages named",
     expiry="with its last message, unless a session is open",
 )
 PICKUP_MESSAGES = Key(
@@ -37,6 +38,19 @@ PICKUP_RECIPIENTS = Key(
     "zset",
     meaning="`did sequence id` of messages that wait, in that order; an index by recipient",
 )
+PICKUP_DIDS = Key(
+    "pickup:dids",
+    "zset",
+    meaning="`tenant:did queue`: the queues whose messages name a recipient; an index for callers "
+    "that know the recipient only",
+    expiry="a member some time after the end of its queue",
+)
+PICKUP_DID_SESSIONS = Key(
+    "pickup:did_sessions",
+    "hash",
+    meaning="`tenant:did` → the gateway with the live session of that recipient",
+    expiry="a field with its session, or some time after the end of its gateway",
+)
 PICKUP_BURIED = Key(
     "pickup:buried:{queue}",
     "set",
@@ -51,8 +65,8 @@ PICKUP_ONCE = Key(
 PICKUP_AGES = Key(
     "pickup:ages",
     "zset",
-    meaning="Queues that have or recently had messages in Redis, scored by the time of the oldest "
-    "message or earlier",
+    meaning="Queues that have messages in Redis, scored by the time of the oldest message or "
+    "earlier",
 )
 PICKUP_DUE = Key(
     "pickup:due",

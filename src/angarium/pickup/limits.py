@@ -105,6 +105,27 @@ class PickupLimits(Limits):
         int,
         Limit("bytes", "The same for all clients of a gateway together."),
     ] = 64 * MIB
+    pickup_unread_deliveries_max: Annotated[
+        int,
+        Limit(
+            "deliveries",
+            "Deliveries that a program with the Python client has not read. Beyond this many the "
+            "client drops the oldest. Nobody has acknowledged their messages, so the next session "
+            "gets them again.",
+        ),
+    ] = 100_000
+    pickup_unread_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes of their payloads. The newest delivery is always kept."),
+    ] = 64 * MIB
+    pickup_tenant_clients_max: Annotated[
+        int,
+        Limit(
+            "clients",
+            "Connections of one tenant to one gateway. Set it below pickup_clients_max if a tenant "
+            "must not use up the connections of the others. More are closed with code 1008.",
+        ),
+    ] = 50_000
     pickup_clients_max: Annotated[
         int,
         Limit("clients", "Connections to one gateway; each uses a file descriptor and about 6 KB."),

@@ -24,7 +24,7 @@ class PickupListing:
         self.partitions = runtime.settings.partitions
 
     async def queues_by_age(self, partition: int, first: int, count: int) -> list[QueueAge]:
-        """Queues that have, or had until lately, messages in Redis; the longest wait first."""
+        """Queues that have messages in Redis; the longest wait first."""
         name = self._name(keys.PICKUP_AGES, partition)
         found = await self._runtime.redis.call(
             "ZRANGE", name, first, first + count - 1, "WITHSCORES", key=name

@@ -14,6 +14,7 @@ class LiveSession:
     id: str
     client: ClientSocket
     term: str
+    by_did: bool = False  # the client named a recipient and no connection
     restoring: bool = False
     more_waiting: bool = False  # the queue may have more than the current fetch returns
     resend: bool = False  # a reply was lost, so all sent messages have to be sent again

@@ -16,6 +16,7 @@ from typing import Any
 
 from angarium.pickup.client_socket import ClientSocket
 from angarium.pickup.delivery_notifier import DeliveryNotifier
+from angarium.pickup.did_sessions import DidSessions
 from angarium.pickup.live_session import LiveSession
 from angarium.pickup.message_transitions import ArchivedFirst, PulledMessages, SentAtOnce
 from angarium.pickup.model import StoredMessage, messages_of
@@ -52,6 +53,7 @@ class LiveSessions:
         self._loop = asyncio.get_running_loop()
         self._log = log.logger("angarium.pickup")
         self._notifier = DeliveryNotifier(store.runtime.tracing)
+        self.by_did = DidSessions(store, queues, self._notifier, spawn)
 
     def __len__(self) -> int:
         return len(self._by_queue)
@@ -68,8 +70,11 @@ class LiveSessions:
 
     # Opening and closing
 
-    async def open(self, client: ClientSocket, queue: str, session_id: str) -> LiveSession | None:
-        """Make it the queue's live session; None if the client disconnected meanwhile."""
+    async def open(
+        self, client: ClientSocket, queue: str, session_id: str, *, by_did: bool = False
+    ) -> LiveSession | None:
+        """Make it the queue's live session; None if the client disconnected meanwhile. `by_did`:
+        it also gets messages of other queues that name the recipient."""
         self._opening[queue] += 1
         try:
             opened = await self._open(client, queue, session_id)
@@ -86,11 +91,13 @@ class LiveSessions:
         if before is not None and before.client is client and before.term == opened.term:
             return before
         self.forget(queue)
-        session = LiveSession(queue, session_id, client, opened.term)
+        session = LiveSession(queue, session_id, client, opened.term, by_did)
         # The reply to the first opening was lost, and possibly messages sent since.
         session.resend = isinstance(opened, SessionKept)
         self._by_queue[queue] = session
         client.sessions[queue] = session
+        if by_did:
+            self.by_did.opened(session)
         return session
 
     async def _open(
@@ -138,7 +145,8 @@ class LiveSessions:
 
     async def close_all(self) -> None:
         sessions = list(self)
-        self._by_queue.clear()
+        for each in sessions:
+            self.forget(each.queue)
         closing = [self._close_in_redis(each.queue, socket=each.client.id) for each in sessions]
         await asyncio.gather(*closing, return_exceptions=True)
 
@@ -167,6 +175,8 @@ class LiveSessions:
         if session is not None and term in (None, session.term):
             del self._by_queue[queue]
             session.client.sessions.pop(queue, None)
+            if session.by_did:
+                self.by_did.ended(session)
 
     def ended_elsewhere(self, queue: str, term: str) -> None:
         """Another session replaced it, or another gateway closed it. Closing it here too removes it
@@ -231,6 +241,7 @@ class LiveSessions:
 
     def acknowledged(self, queue: str, ids: Sequence[str] = ()) -> None:
         """Messages were removed: do not notify of them, and fetch if the window was full."""
+        self.by_did.acknowledged(queue, ids)
         session = self._by_queue.get(queue)
         if session is None:
             return
@@ -246,6 +257,7 @@ class LiveSessions:
         for session in list(client.sessions.values()):
             if session.more_waiting and not session.fetching:
                 self._request_fetch(session)
+        self.by_did.client_writable(client)
 
     def is_slow(self, queue: str) -> bool:
         """A slow client has much to read, so new messages should stay in Redis."""
@@ -371,6 +383,7 @@ class LiveSessions:
 
     async def check_all(self) -> None:
         """Find messages and replaced sessions that no hint reported."""
+        await self.by_did.check_all()
         queues = list(self._by_queue)
         for start in range(0, len(queues), SESSIONS_PER_CHECK):
             await self._check(queues[start : start + SESSIONS_PER_CHECK])

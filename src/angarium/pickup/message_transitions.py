@@ -80,7 +80,7 @@ class QueueToTake(NamedTuple):
     seen: str
 
 
-class ClaimArgs(NamedTuple):
+class QueueClaimArgs(NamedTuple):
     queue: str
     term: str
     sending_ms: int
@@ -96,7 +96,7 @@ class ArchivedRow(NamedTuple):
     size: int
 
 
-class ReturnArgs(NamedTuple):
+class QueueReturnArgs(NamedTuple):
     queue: str
     hint_channel: str
 
@@ -135,7 +135,7 @@ class QueueToCount(NamedTuple):
     did: str
 
 
-class ListArgs(NamedTuple):
+class QueueListArgs(NamedTuple):
     queue: str
     did: str
     ids_max: int
@@ -257,6 +257,8 @@ _ADD_KEYS = {
     "ages": keys.PICKUP_AGES,
     "charted": keys.PICKUP_CHARTED,
     "pushes_due": keys.PICKUP_PUSHES_DUE,
+    "dids": keys.PICKUP_DIDS,
+    "did_sessions": keys.PICKUP_DID_SESSIONS,
 }
 
 ADD = Transition(
@@ -269,6 +271,7 @@ ADD = Transition(
     replies={
         "sent": SentAtOnce, "here": None, "elsewhere": None, "offline": None, "queue_full": None
     },
+    admits=True,
 )  # fmt: skip
 ADD_DEDUPLICATED = Transition(
     PACKAGE,
@@ -281,6 +284,7 @@ ADD_DEDUPLICATED = Transition(
         "live": None, "offline": None, "queue_full": None, "duplicate": None, "removed": None,
         "not_in_redis": None,
     },
+    admits=True,
 )  # fmt: skip
 FIND = Transition(
     PACKAGE,
@@ -317,7 +321,7 @@ CLAIM = Transition(
     PACKAGE,
     "claim_archived",
     keys={"due": keys.PICKUP_DUE, **keys.QUEUE},
-    args=ClaimArgs,
+    args=QueueClaimArgs,
     item=ArchivedRow,
     replies={"claimed": ClaimedRows, "again": None, "lost": None},
     one_reply=True,
@@ -326,7 +330,7 @@ RETURN = Transition(
     PACKAGE,
     "return_messages",
     keys={"gateways": keys.PICKUP_GATEWAYS, **keys.QUEUE},
-    args=ReturnArgs,
+    args=QueueReturnArgs,
     item=TakenMessage,
     replies={"returned": ReturnedMessages},
     one_reply=True,
@@ -335,7 +339,8 @@ REMOVE = Transition(
     PACKAGE,
     "remove_messages",
     keys={
-        "moving": keys.PICKUP_MOVING, "burials": keys.PICKUP_BURIALS, "charted": keys.PICKUP_CHARTED
+        "moving": keys.PICKUP_MOVING, "burials": keys.PICKUP_BURIALS,
+        "charted": keys.PICKUP_CHARTED, "ages": keys.PICKUP_AGES,
     },
     args=RemoveArgs,
     item=MessagesToRemove,
@@ -363,7 +368,7 @@ LIST: Transition[Any] = Transition(
     PACKAGE,
     "list_messages",
     keys={"charted": keys.PICKUP_CHARTED, **keys.QUEUE},
-    args=ListArgs,
+    args=QueueListArgs,
     replies={"listed": ListedMessages, "not_counted": None},
 )
 LIST_DUE: Transition[Any] = Transition(

@@ -1,8 +1,9 @@
 """Parameters of each JSON-RPC method: reads raw JSON, returns a checked struct. Pure.
 
 Parameters by position follow the order of the protocol page. `recipient` is a DID that may replace
-`recipientDid`. If a call names no connection, the recipient is also the connection: some clients
-know only recipients. Unknown members are ignored, because shipped clients send some.
+`recipientDid`. If a call names no connection, the recipient is also the connection, and messages of
+other connections that name the recipient are meant too. Unknown members are ignored, because
+shipped clients send some.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class ConnectionParams(msgspec.Struct, rename="camel"):
     @property
     def connection(self) -> str:
         return self.connection_id or self.recipient or ""
+
+    @property
+    def by_did(self) -> bool:
+        """The caller named a recipient and no connection: all connections are meant."""
+        return not self.connection_id
 
 
 class RecipientParams(ConnectionParams, rename="camel"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from angarium.pickup import keys
 from angarium.pickup.limits import PickupLimits
-from angarium.runtime.module import Module, Rate, Role, life_cycle, other_events
+from angarium.runtime.module import Module, Rate, Role, life_cycle, other_events, reported_metrics
 
 PICKUP = Module(
     "pickup",
@@ -32,6 +32,28 @@ PICKUP = Module(
         Rate("accepted", "gateway", "added", "in"),
         Rate("sent", "gateway", "delivered", "live"),
         Rate("delivered", "gateway", "removed", "picked up"),
+    ),
+    metrics=(
+        *reported_metrics(
+            "gateway",
+            counters="""
+                added messages Added to queues.
+                delivered messages Sent to live sessions.
+                removed messages Acknowledged by their recipients.
+                refused calls Refused.
+                pushes_sent pushes Sent.
+                pushes_failed pushes That failed.
+            """,
+            gauges="""
+                clients connections Of clients.
+                sessions sessions Live at this gateway.
+                added_per_s messages/s Added per second.
+                delivered_per_s messages/s Sent to live sessions per second.
+                removed_per_s messages/s Acknowledged per second.
+                answer_bytes bytes Of answers that clients have not read.
+                request_bytes bytes Of calls without an answer.
+            """,
+        ),
     ),
     http="angarium.pickup.http",
     overview="angarium.pickup.overview:PickupSampler",

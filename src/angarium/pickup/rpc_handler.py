@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -71,8 +72,9 @@ class RpcHandler:
         self._tracing = store.runtime.tracing
         self._log = log.logger("angarium.pickup")
         self.sessions = LiveSessions(store, queues, spawn, fetch_bytes(self._limits))
-        self._takes = TakeHandler(queues, self._limits, spawn, self._count_removed)
+        self._takes = TakeHandler(queues, store.dids, self._limits, spawn, self._count_removed)
         self.clients: set[ClientSocket] = set()
+        self._tenant_clients: Counter[str] = Counter()
         self.frame_bytes_max = self._limits.frame_bytes_max
         self.buffer_bytes_max = self._limits.pickup_client_buffer_bytes_max
         # Answers alone never fill the buffer of a client, because a full buffer disconnects it.
@@ -115,10 +117,19 @@ class RpcHandler:
         if not client.tenant or self.quiet:
             return False
         self.clients.add(client)
-        return len(self.clients) <= self._limits.pickup_clients_max
+        self._tenant_clients[client.tenant] += 1
+        of_tenant = self._tenant_clients[client.tenant]
+        return (
+            len(self.clients) <= self._limits.pickup_clients_max
+            and of_tenant <= self._limits.pickup_tenant_clients_max
+        )
 
     def client_disconnected(self, client: ClientSocket) -> None:
-        self.clients.discard(client)
+        if client in self.clients:
+            self.clients.discard(client)
+            self._tenant_clients[client.tenant] -= 1
+            if not self._tenant_clients[client.tenant]:
+                del self._tenant_clients[client.tenant]
         self.sessions.client_disconnected(client)
 
     def close_idle(self, first_call_s: float, idle_s: float) -> None:
@@ -278,10 +289,15 @@ class RpcHandler:
             answer.result(TRUE)
             return
         future = self._store.remove(queue, DELIVERED, ids)
-        future.add_done_callback(partial(self._removed, answer, queue, ids))
+        future.add_done_callback(partial(self._removed, answer, queue, ids, remove.by_did))
 
     def _removed(
-        self, answer: RpcAnswer, queue: str, ids: Sequence[str], future: asyncio.Future[Any]
+        self,
+        answer: RpcAnswer,
+        queue: str,
+        ids: Sequence[str],
+        by_did: bool,
+        future: asyncio.Future[Any],
     ) -> None:
         if future.cancelled():
             answer.failure(OutcomeUnknown("the gateway stopped"))
@@ -291,16 +307,21 @@ class RpcHandler:
             self._fail(answer, error)
             return
         reply = future.result()
-        if isinstance(reply, RemovedMessages) and not reply.missing:
+        whole = isinstance(reply, RemovedMessages) and not reply.missing
+        if whole and (reply.removed == len(ids) or not by_did):
             self._answer_removal(answer, queue, reply.removed, ids)
         else:
-            self._spawn(self._finish_removal(answer, queue, ids, reply))
+            self._spawn(self._finish_removal(answer, queue, ids, by_did, reply))
 
     async def _finish_removal(
-        self, answer: RpcAnswer, queue: str, ids: Sequence[str], reply: Any
+        self, answer: RpcAnswer, queue: str, ids: Sequence[str], by_did: bool, reply: Any
     ) -> None:
         try:
             removed = await self._queues.finish_remove(queue, ids, DELIVERED, reply)
+            if by_did:
+                for other in await self._store.dids.queues_of(queue):
+                    removed += await self._queues.remove(other, ids, DELIVERED)
+                    self.sessions.acknowledged(other, ids)
         except Exception as error:
             self._fail(answer, error)
             return
@@ -327,12 +348,20 @@ class RpcHandler:
     async def _count(self, client: ClientSocket, params: bytes, answer: RpcAnswer) -> None:
         read = methods.read_recipient(params, self._limits, needs_did=False)
         queue = queue_name(client.tenant, read.connection)
-        answer.result(b"%d" % await self._queues.count(queue, read.did))
+        counts = [await self._queues.count(each, read.did) for each in await self._all(queue, read)]
+        answer.result(b"%d" % sum(counts))
 
     async def _remove_all(self, client: ClientSocket, params: bytes, answer: RpcAnswer) -> None:
         read = methods.read_recipient(params, self._limits, needs_did=True)
         queue = queue_name(client.tenant, read.connection)
-        self._answer_removal(answer, queue, await self._queues.remove_all(queue, read.did))
+        removed = 0
+        for each in await self._all(queue, read):
+            removed += await self._queues.remove_all(each, read.did)
+        self._answer_removal(answer, queue, removed)
+
+    async def _all(self, queue: str, read: methods.ConnectionParams) -> list[str]:
+        """The queue, and those of other connections if the caller named a recipient only."""
+        return [queue, *(await self._store.dids.queues_of(queue) if read.by_did else ())]
 
     # Sessions
 
@@ -346,7 +375,9 @@ class RpcHandler:
         queue = queue_name(client.tenant, read.connection)
         client.sessions_opening += 1
         try:
-            session = await self.sessions.open(client, queue, read.session_id or client.id)
+            session = await self.sessions.open(
+                client, queue, read.session_id or client.id, by_did=read.by_did
+            )
         finally:
             client.sessions_opening -= 1
         answer.result(TRUE)

@@ -16,7 +16,7 @@ from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import StoredMessage, check_id, is_tenant, queue_name
 from angarium.pickup.queues import PickupQueues
 from angarium.pickup.store import GatewayStatus, PickupStore, TakeLimits
-from angarium.runtime.database_identity import adopt_database
+from angarium.runtime.database.identity import adopt_database
 from angarium.runtime.errors import DatabaseUnavailable, InputInvalid, NotFound
 from angarium.runtime.runtime import Runtime
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from angarium.runtime.setting_group import Group, HttpUrl, Port, Positive
+from angarium.runtime.setting_group import Group, HttpUrl, Port, Positive, read_list
 from angarium.runtime.setting_sources import FormerName
-from angarium.runtime.setting_values import read_list
 
 
 class PickupSettings(Group):

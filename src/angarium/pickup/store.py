@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from angarium.pickup import keys
 from angarium.pickup import message_transitions as declared
+from angarium.pickup.did_store import DidStore
 from angarium.pickup.limits import PickupLimits
 from angarium.pickup.move_store import MoveStore
 from angarium.pickup.push_store import PushStore
@@ -83,6 +84,7 @@ class PickupStore:
         self.sessions = SessionStore(runtime, self.hint_channel)
         self.pushes = PushStore(runtime)
         self.moves = MoveStore(runtime)
+        self.dids = DidStore(runtime)
         settings = runtime.settings.group(PickupSettings)
         limits: PickupLimits = runtime.settings.limits_of(PickupLimits)
         self._threshold_ms = settings.threshold_timestamp
@@ -161,14 +163,14 @@ class PickupStore:
         cleared: str,
     ) -> Any:
         """Give archived messages (id, sequence, bytes) to a session, or to a taker if no term."""
-        args = declared.ClaimArgs(queue, term, self._sending_ms, *limits, cleared)
+        args = declared.QueueClaimArgs(queue, term, self._sending_ms, *limits, cleared)
         items = [declared.ArchivedRow(*each) for each in rows]
         return await self.runtime.call(declared.CLAIM, self.partition_of(queue), args, items)
 
     async def give_back(self, queue: str, due: Mapping[str, str]) -> int:
         """Make taken messages pending again; `due` is the time that the take named for each id."""
         args, items = (
-            declared.ReturnArgs(queue, self.hint_channel),
+            declared.QueueReturnArgs(queue, self.hint_channel),
             list(map(declared.TakenMessage._make, due.items())),
         )
         reply = await self.runtime.call(declared.RETURN, self.partition_of(queue), args, items)
@@ -196,7 +198,7 @@ class PickupStore:
         )
 
     async def list_ids(self, queue: str, did: str, ids_max: int) -> Any:
-        args = declared.ListArgs(queue, did, ids_max)
+        args = declared.QueueListArgs(queue, did, ids_max)
         return await self.runtime.call(declared.LIST, self.partition_of(queue), args)
 
     # Periodic work

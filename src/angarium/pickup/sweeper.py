@@ -48,3 +48,15 @@ class Sweeper:
             return 0
         closing = [sessions.close(each, gateway=gateway, dead=True) for each in queues]
         return (await asyncio.gather(*closing)).count("closed")
+
+
+class DidSweeper:
+    """Removes what ended queues and gateways left in the index by DID, a part in each pass."""
+
+    def __init__(self, store: PickupStore) -> None:
+        self._store = store
+        self._after = dict.fromkeys(store.partitions, "")
+
+    async def run_once(self) -> None:
+        for partition, after in self._after.items():
+            self._after[partition] = await self._store.dids.sweep(partition, after)

@@ -19,6 +19,7 @@ from angarium.pickup import methods
 from angarium.pickup.answers import RpcAnswer
 from angarium.pickup.budget import ByteBudget
 from angarium.pickup.client_socket import ClientSocket
+from angarium.pickup.did_store import DidStore
 from angarium.pickup.errors import AnswersExceeded
 from angarium.pickup.limits import PickupLimits
 from angarium.pickup.model import encode_message, queue_name
@@ -46,10 +47,10 @@ class _TakeProgress:
     bytes_max: int
     first_bytes_max: int
     reserved: int
-    encoded: list[bytes] = field(default_factory=list)
+    encoded: list[tuple[int, bytes]] = field(default_factory=list)  # by sequence
     size: int = 0
     payload_bytes: int = 0
-    due: dict[str, str] = field(default_factory=dict)
+    due: dict[str, dict[str, str]] = field(default_factory=dict)  # by queue, then by id
 
     def next_limits(self, fetch: int) -> TakeLimits:
         left = self.bytes_max - self.payload_bytes
@@ -68,11 +69,13 @@ class TakeHandler:
     def __init__(
         self,
         queues: PickupQueues,
+        dids: DidStore,
         limits: PickupLimits,
         spawn: Callable[[Coroutine[Any, Any, object]], None],
         removed: Callable[[Sequence[str], int], None],
     ) -> None:
         self._queues = queues
+        self._dids = dids
         self._limits = limits
         self._spawn = spawn
         self._removed = removed
@@ -91,20 +94,28 @@ class TakeHandler:
         await self._reserve(client.budget, answer)
         progress.reserved = self._fetch_bytes
         try:
-            # Concurrent takes of a queue run one after the other, so each gets a contiguous range.
-            async with self._lock_of(progress.queue):
-                give_up_s = self._loop.time() + GRACE_WAIT_S
-                while client.open and await self._fill(client.budget, progress, answer):
-                    if self._loop.time() > give_up_s:
-                        break
-                    await self._pause(client.budget, progress, answer)
-            written = partial(
-                self._written, progress.queue, progress.due, bool(take.delete_messages)
-            )
-            answer.result(b"[" + b",".join(progress.encoded) + b"]", written)
+            await self._take(client, progress, answer)
+            if take.by_did:
+                for queue in await self._dids.queues_of(progress.queue):
+                    if not progress.full:
+                        progress.queue = queue
+                        await self._take(client, progress, answer)
+                progress.encoded.sort()
+            written = partial(self._written, progress.due, bool(take.delete_messages))
+            encoded = b",".join(each for _, each in progress.encoded)
+            answer.result(b"[" + encoded + b"]", written)
         finally:
             client.budget.release(progress.reserved)
-        return list(progress.due)
+        return [each for some in progress.due.values() for each in some]
+
+    async def _take(self, client: ClientSocket, progress: _TakeProgress, answer: RpcAnswer) -> None:
+        # Concurrent takes of a queue run one after the other, so each gets a contiguous range.
+        async with self._lock_of(progress.queue):
+            give_up_s = self._loop.time() + GRACE_WAIT_S
+            while client.open and await self._fill(client.budget, progress, answer):
+                if self._loop.time() > give_up_s:
+                    break
+                await self._pause(client.budget, progress, answer)
 
     def _begin(self, client: ClientSocket, take: methods.TakeParams) -> _TakeProgress:
         messages_max = self._limits.pickup_take_messages_max
@@ -174,10 +185,10 @@ class TakeHandler:
                 return False
             if taken.in_grace:
                 return not progress.encoded
-            progress.due |= taken.due
+            progress.due.setdefault(progress.queue, {}).update(taken.due)
             for message in taken.messages:
                 encoded = encode_message(message)
-                progress.encoded.append(encoded)
+                progress.encoded.append((message.sequence, encoded))
                 progress.size += len(encoded) + 1
                 progress.payload_bytes += len(message.payload)
             if progress.size > progress.reserved:
@@ -194,10 +205,11 @@ class TakeHandler:
                 return False
             progress.reserved += missing
 
-    def _written(self, queue: str, due: Mapping[str, str], delete: bool, ok: bool) -> None:
-        if due and (delete or not ok):
-            settle = self._delete(queue, list(due)) if ok else self._give_back(queue, due)
-            self._spawn(settle)
+    def _written(self, due: Mapping[str, Mapping[str, str]], delete: bool, ok: bool) -> None:
+        for queue, some in due.items():
+            if some and (delete or not ok):
+                settle = self._delete(queue, list(some)) if ok else self._give_back(queue, some)
+                self._spawn(settle)
 
     async def _delete(self, queue: str, ids: list[str]) -> None:
         try:

@@ -226,7 +226,11 @@ class Redis:
             return reply
 
     def subscribe(
-        self, *channels: str, messages_max: int = 100_000, key: str | None = None
+        self,
+        *channels: str,
+        messages_max: int = 100_000,
+        bytes_max: int = 64 * 1024 * 1024,
+        key: str | None = None,
     ) -> Subscription:
         """Messages of some channels, resubscribed by itself after every loss.
 
@@ -237,7 +241,7 @@ class Redis:
         async def open_subscriber(on_push: Callable[[Any], None]) -> Connection:
             return await self._open_subscriber(on_push, key)
 
-        return Subscription(open_subscriber, channels, messages_max)
+        return Subscription(open_subscriber, channels, messages_max, bytes_max)
 
     async def call_each_node(self, *command: Argument) -> list[Any]:
         """One repeatable command on every primary."""
@@ -342,8 +346,7 @@ async def _send(
         commands = [part for command in commands for part in (("ASKING",), command)]
     if pool == "shared":
         connection = await node.connection()
-        if not connection.writable:
-            await connection.drained()
+        await connection.drained()
         replies = await connection.request(commands, timeout_s)
     else:
         connections = node.durable if pool == "durable" else node.blocking

@@ -160,8 +160,9 @@ class Connection(asyncio.Protocol):
         self._fence_place = slice(-len(value) - FENCE_DIGITS - 2, -2)
 
     @property
-    def writable(self) -> bool:
-        return self._writable.is_set()
+    def ready(self) -> bool:
+        """It can be written to at once."""
+        return self.usable and self._writable.is_set()
 
     async def drained(self) -> None:
         """Wait until the kernel takes more bytes: back-pressure for whoever sends much."""
@@ -231,15 +232,13 @@ class Connection(asyncio.Protocol):
 
     # Sending ------------------------------------------------------------------------------
 
-    def _write(self, packed: list[bytes]) -> None:
+    def _write(self, packed: bytes) -> None:
         outgoing = self._outgoing
-        if sum(map(len, packed)) >= FLUSH_BYTES:
-            outgoing += packed
-            self._write_out()
-            return
-        if not outgoing:
+        if not outgoing and len(packed) < FLUSH_BYTES:
             self._loop.call_soon(self._flush)
-        outgoing += packed
+        outgoing.append(packed)
+        if len(packed) >= FLUSH_BYTES:
+            self._write_out()
 
     def _flush(self) -> None:
         if self._outgoing:

@@ -91,9 +91,7 @@ class Node:
     def ready(self) -> Connection | None:
         """The shared connection, if it can be written to at once."""
         shared = self._shared
-        if shared is None or not shared.usable or not shared.writable:
-            return None
-        return shared
+        return shared if shared is not None and shared.ready else None
 
     async def connection(self) -> Connection:
         """The shared connection, opened on first use and after a loss; one attempt at a time."""

@@ -23,8 +23,8 @@ class Script:
     writes: bool
 
     def evalsha(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+        return ("EVALSHA", self.sha, str(len(keys)), *keys, *args)
 
     def eval(self, keys: Sequence[str], args: Sequence[Argument]) -> Command:
         """Loads and runs in one step, so that no flush can come between."""
-        return ("EVAL", self.source, len(keys), *keys, *args)
+        return ("EVAL", self.source, str(len(keys)), *keys, *args)

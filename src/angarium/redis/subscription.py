@@ -49,11 +49,14 @@ class Subscription:
         open_subscriber: Callable[[Callable[[Any], None]], Awaitable[Connection]],
         channels: Sequence[str],
         messages_max: int,
+        bytes_max: int,
     ) -> None:
         self._open = open_subscriber
         self._channels = tuple(channels)
         self._names = frozenset(channel.encode() for channel in channels)
         self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._bytes = 0  # of the waiting messages
         self._messages: list[ChannelMessage] = []
         self._gap = False
         self._before_gap = 0
@@ -68,6 +71,7 @@ class Subscription:
         await self._arrived.wait()
         self._arrived.clear()
         messages, self._messages = self._messages, []
+        self._bytes = 0
         gap, self._gap = self._gap, False
         if self._connection is not None:
             self._connection.resume_reading()
@@ -131,8 +135,10 @@ class Subscription:
             if channel not in self._names:
                 raise ValueError("a message of a channel that nobody subscribed to")
             self._messages.append(ChannelMessage(channel, payload))
+            self._bytes += len(payload)
             self._arrived.set()
-            if len(self._messages) >= self._messages_max and self._connection is not None:
+            full = len(self._messages) >= self._messages_max or self._bytes >= self._bytes_max
+            if full and self._connection is not None:
                 # Bounded here; Redis buffers up to its own limit and then cuts us off: a gap.
                 self._connection.pause_reading()
         elif kind == b"subscribe":

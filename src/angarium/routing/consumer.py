@@ -13,8 +13,9 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 
+from angarium.routing.finished_keys import FinishedKey
 from angarium.routing.handling import Handle, KeyBatch, MessageHandling
-from angarium.routing.store import FinishedKey, RoutingStore, hinted_partition
+from angarium.routing.store import RoutingStore, hinted_partition
 from angarium.routing.transitions import TriedMessage
 from angarium.runtime.clock import Clock
 from angarium.runtime.errors import OutcomeUnknown

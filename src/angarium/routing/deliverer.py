@@ -99,6 +99,7 @@ class Deliverer(Service):
         self._outbound = Outbound(
             allow_private=settings.allow_private_addresses,
             timeout_s=settings.group(RoutingSettings).delivery_timeout_ms / 1000,
+            limits=settings.limits,
         )
         self.ports |= await self._status_server.open(settings)
         self._taking = self.loop("take", self.take_once, POLL_S)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from angarium.routing.errors import ItemInvalid
+from angarium.routing.finished_keys import FailedAttempt, FinishedKey
 from angarium.routing.items import InboundMessage, decode_inbound, id_of, response_to
-from angarium.routing.store import FailedAttempt, FinishedKey, RoutingStore
+from angarium.routing.store import RoutingStore
 from angarium.routing.transitions import TriedMessage
 from angarium.runtime.application import HandlerExit
 from angarium.runtime.clock import Clock

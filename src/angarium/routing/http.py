@@ -8,15 +8,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from angarium.routing.dead_letters import (
-    PAGE_LETTERS_MAX,
-    DeadMessage,
-    DeadMessagePage,
-    RoutingDeadLetters,
-)
+from angarium.routing.dead_letters import DeadRoutedMessage
+from angarium.routing.instances import RoutingInstance
 from angarium.routing.service import Pruned, RoutingService
-from angarium.routing.store import KeyState, RoutingInstance
+from angarium.routing.store import KeyState
 from angarium.runtime.application import Angarium
+from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.errors import InputInvalid
 from angarium.runtime.http_api import (
     TRACE,
@@ -45,19 +42,6 @@ class PruneRequest(msgspec.Struct, frozen=True):
 
 class RebalanceResult(msgspec.Struct, frozen=True):
     moved: int
-
-
-class ReviveResult(msgspec.Struct, frozen=True):
-    revived: int
-
-
-class DropResult(msgspec.Struct, frozen=True):
-    dropped: int
-
-
-class RevivedDeadLetter(msgspec.Struct, frozen=True):
-    id: str
-    status: str
 
 
 class NewDelivery(msgspec.Struct, frozen=True):
@@ -107,54 +91,9 @@ class RoutingHttpApi:
         return reply(QueuedDelivery("queued"), 202)
 
 
-class DeadLettersHttpApi:
-    """The operations on the dead letters of one kind."""
-
-    def __init__(self, letters: RoutingDeadLetters) -> None:
-        self._letters = letters
-
-    async def list(self, request: Request) -> Response:
-        limit = _limit(request.query_params.get("limit", str(PAGE_LETTERS_MAX)))
-        return reply(await self._letters.page(limit, request.query_params.get("after")))
-
-    async def show(self, request: Request) -> Response:
-        return reply((await self._letters.find(request.path_params["id"])).dead)
-
-    async def retry(self, request: Request) -> Response:
-        id: str = request.path_params["id"]
-        return reply(RevivedDeadLetter(id, await self._letters.retry(id)))
-
-    async def retry_all(self, request: Request) -> Response:
-        statuses = await self._letters.retry_all(request.query_params.get("reason"))
-        return reply(ReviveResult(sum(statuses[each] for each in ("queued", "kept", "revived"))))
-
-    async def drop(self, request: Request) -> Response:
-        await self._letters.drop(request.path_params["id"])
-        return Response(status_code=204)
-
-    async def drop_all(self, request: Request) -> Response:
-        statuses = await self._letters.drop_all(request.query_params.get("reason"))
-        return reply(DropResult(statuses["dropped"]))
-
-
 def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     api = RoutingHttpApi(runtime)
-    outbound = DeadLettersHttpApi(api.service.dead_outbound)
-    inbound = DeadLettersHttpApi(api.service.dead_inbound)
-    return HttpApi(
-        "routing",
-        (
-            *_key_operations(api),
-            *_dead_operations(outbound, "/v1/routing/dead", "delivery", "deliveries"),
-            *_dead_operations(inbound, "/v1/routing/dead-inbound", "inbound", "inbound"),
-        ),
-    )
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= PAGE_LETTERS_MAX:
-        raise InputInvalid(f"`limit` must be a whole number from 1 to {PAGE_LETTERS_MAX}")
-    return int(text)
+    return HttpApi("routing", (*_key_operations(api), *_dead_operations(api.service)))
 
 
 def _key_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
@@ -223,44 +162,15 @@ def _key_operations(api: RoutingHttpApi) -> tuple[Operation, ...]:
     )
 
 
-def _dead_operations(
-    api: DeadLettersHttpApi, path: str, one: str, many: str
-) -> tuple[Operation, ...]:
-    id = Parameter("id", "path", {"type": "string", "minLength": 1}, "From the list.")
-    numbers = {"type": "integer", "minimum": 1, "maximum": PAGE_LETTERS_MAX}
-    paged = (
-        Parameter("limit", schema={**numbers, "default": PAGE_LETTERS_MAX}),
-        Parameter("after", description="`next` of the previous page."),
-    )
-    reason = Parameter("reason", description="Only letters whose reason begins so.")
-    what = "a message that no instance could handle" if one == "inbound" else "a dead delivery"
-    return (
-        Operation(
-            "GET", path, f"list_dead_{many}",
-            f"List what became {what}, oldest first, with the reasons; pages end at 1 MiB",
-            api.list, answers={200: DeadMessagePage}, parameters=paged,
-        ),
-        Operation(
-            "GET", path + "/{id}", f"show_dead_{one}", f"Show {what}",
-            api.show, answers={200: DeadMessage}, parameters=(id,),
-        ),
-        Operation(
-            "POST", path + "/{id}/revive", f"revive_dead_{one}", f"Queue {what} again",
-            api.retry, answers={200: RevivedDeadLetter}, parameters=(id,), scope="write",
-        ),
-        Operation(
-            "POST", path + "/revive",
-            "revive_all_dead_inbound" if one == "inbound" else "revive_dead_deliveries",
-            "Queue all of them again, or all of a reason, the oldest first",
-            api.retry_all, answers={200: ReviveResult}, parameters=(reason,), scope="write",
-        ),
-        Operation(
-            "DELETE", path + "/{id}", f"drop_dead_{one}", f"Remove {what} for good",
-            api.drop, answers={204: None}, parameters=(id,), scope="admin",
-        ),
-        Operation(
-            "DELETE", path, f"drop_dead_{many}" if one != many else "drop_all_dead_inbound",
-            "Remove all of them for good, or all of a reason",
-            api.drop_all, answers={200: DropResult}, parameters=(reason,), scope="admin",
-        ),
+def _dead_operations(service: RoutingService) -> tuple[Operation, ...]:
+    inbound = DeadLetterOperations(
+        "/v1/routing/dead", "dead_inbound_message", "dead_inbound_messages",
+        "messages that no instance could handle, the oldest first", DeadRoutedMessage,
+        lambda _: service.dead_inbound,
     )  # fmt: skip
+    outbound = DeadLetterOperations(
+        "/v1/routing/dead-deliveries", "dead_delivery", "dead_deliveries",
+        "deliveries that failed too often, the oldest first", DeadRoutedMessage,
+        lambda _: service.dead_outbound,
+    )  # fmt: skip
+    return (*inbound.operations(), *outbound.operations())

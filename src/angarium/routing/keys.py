@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import Key, Scope
 
 TOPIC_PREFIX = "acapy"
 

@@ -81,6 +81,7 @@ PUSH_OUTBOUND = Transition(
     args=PushArgs,
     item=PushItem,
     replies={"queued": None},
+    admits=True,
 )
 TAKE_OUTBOUND: Transition[Any] = Transition(
     _PACKAGE,
@@ -204,7 +205,7 @@ class OutboundStore:
         return found
 
     def hints(self) -> Subscription:
-        return self._runtime.redis.subscribe(self._runtime.keyspace.global_name(keys.OUTBOUND_WAKE))
+        return self._runtime.subscribe(self._runtime.keyspace.global_name(keys.OUTBOUND_WAKE))
 
 
 def url_for_display(url: str) -> str:

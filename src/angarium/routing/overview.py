@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
 
 from angarium.routing.service import RoutingService
-from angarium.runtime.overview import ModuleSample, Notice, count_of
+from angarium.runtime.overview import ModuleSample, Notice
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import count_of
 
 
 class RoutingSampler:
@@ -20,7 +21,8 @@ class RoutingSampler:
         facts = {
             **asdict(lengths),
             "instances": len(instances),
-            "silent": sum(not each.live for each in instances),
+            "silent": sum(not each.live and not each.retired for each in instances),
+            "retired": sum(each.retired for each in instances),
             "unowned": unowned,
         }
         waiting = lengths.keys_with_mail + lengths.outbound + lengths.retrying + lengths.in_hand

@@ -8,13 +8,14 @@ from angarium.routing import keys
 from angarium.routing.dead_letters import RoutingDeadLetters
 from angarium.routing.envelope import decode_base64url
 from angarium.routing.errors import InstanceUnknown
+from angarium.routing.instances import RoutingInstance
 from angarium.routing.limits import RoutingLimits
 from angarium.routing.outbound_store import OutboundStore
 from angarium.routing.role_settings import routing_store
 from angarium.routing.settings import RoutingSettings
-from angarium.routing.store import KeyState, RoutingInstance
+from angarium.routing.store import KeyState
 from angarium.runtime.errors import InputInvalid, LimitExceeded
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text

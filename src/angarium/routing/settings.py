@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 
 from angarium.routing import keys as routing_keys
-from angarium.runtime.setting_group import Group, Name, Port, Positive
+from angarium.runtime.setting_group import Group, Name, Port, Positive, read_inbound
 from angarium.runtime.setting_sources import FormerName
-from angarium.runtime.setting_values import read_inbound
 
 
 class Layout(StrEnum):

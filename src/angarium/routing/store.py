@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
-
 from angarium.redis.subscription import Subscription
 from angarium.routing import keys, transitions
 from angarium.routing.errors import (
@@ -22,6 +20,8 @@ from angarium.routing.errors import (
     InstanceSuperseded,
     RecipientUnknown,
 )
+from angarium.routing.finished_keys import FinishedKey, finish_item
+from angarium.routing.instances import InstanceSweep, RoutingInstance, heartbeat_age_ms, merged
 from angarium.routing.items import DirectResponse, encode_inbound, encode_response, id_of
 from angarium.routing.transitions import (
     BeginArgs,
@@ -30,10 +30,8 @@ from angarium.routing.transitions import (
     ClaimItem,
     DeadItem,
     FinishArgs,
-    FinishKeyItem,
     InboundListItem,
     KeyItem,
-    ListedUid,
     OwnerUid,
     ReassignItem,
     RemoveItem,
@@ -77,17 +75,6 @@ class RoutingRules:
 
 
 @dataclass(frozen=True)
-class RoutingInstance:
-    """One registered instance over all partitions; `silent_ms` is None without a heartbeat."""
-
-    uid: str
-    silent_ms: int | None
-    keys: int
-    has_mail: bool
-    live: bool
-
-
-@dataclass(frozen=True)
 class KeyState:
     recip_key: str
     uid: str | None
@@ -98,59 +85,12 @@ class KeyState:
 
 
 @dataclass(frozen=True)
-class InstanceSweep:
-    """`again`: one call may not do all the work that was found. `aging`: a round over all keys is
-    under way."""
-
-    assigned: int
-    moved: int
-    again: bool
-    instances: int = 0
-    removed: int = 0
-    forgotten: int = 0
-    aging: bool = False
-
-
-@dataclass(frozen=True)
 class StoredDeadLetter:
     """A message that no instance could handle; `raw` is the dead letter as stored in Redis."""
 
     id: str
     recip_key: str
     raw: bytes
-
-
-class FailedAttempt(msgspec.Struct, frozen=True):
-    """A message whose handler failed, to be tried again after the delay."""
-
-    id: str
-    attempts: int
-    delay_ms: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class FinishedKey:
-    """A key that an instance releases.
-
-    Each ending is the id of a message and the reason if it is a dead letter, otherwise ''. The
-    message that had a record of `attempts` is the first ending. `failed` follows the endings. With
-    `keep` the instance goes on with the key.
-    """
-
-    recip_key: str
-    endings: Sequence[tuple[str, str]]
-    attempts: int = 0
-    failed: FailedAttempt | None = None
-    keep: bool = False
-
-
-class FinishMore(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What most finished keys do not have, so that those cost Redis nothing."""
-
-    attempts: int = 0
-    failed: FailedAttempt | None = None
-    keep: bool = False
 
 
 class RoutingStore:
@@ -319,7 +259,7 @@ class RoutingStore:
             listed = await self._call(transitions.LIST_UIDS, partition)
             unowned += listed.unowned
             for row in listed.rows:
-                found[row.uid] = _merged(found.get(row.uid), row)
+                found[row.uid] = merged(found.get(row.uid), row)
         return list(found.values()), unowned
 
     async def show(self, recip_key: str) -> KeyState:
@@ -330,7 +270,7 @@ class RoutingStore:
             raise RecipientUnknown(
                 f"no message for {recip_key!r} waits, and no instance owns the key"
             )
-        silent_ms = None if shown.silent_ms < 0 else shown.silent_ms
+        silent_ms = heartbeat_age_ms(shown.silent_ms)
         uid = shown.uid or None
         return KeyState(recip_key, uid, shown.pending, shown.waiting, silent_ms, partition)
 
@@ -372,7 +312,7 @@ class RoutingStore:
         self, uid: str, partition: int, done: Sequence[FinishedKey], session: str = ""
     ) -> list[str]:
         """For each key `finished`, `more` or `not_owner`. Its other messages can be claimed."""
-        items = [_finish_item(each) for each in done]
+        items = [finish_item(each) for each in done]
         args = FinishArgs(self._rules.layout, uid, session)
         found: list[str]
         found = await self._runtime.call(transitions.FINISH_MESSAGES, partition, args, items)
@@ -380,7 +320,7 @@ class RoutingStore:
 
     def message_hints(self, uid: str) -> Subscription:
         """Partitions in which this instance has messages; `hinted_partition` reads one."""
-        return self._runtime.redis.subscribe(self._wake + uid)
+        return self._runtime.subscribe(self._wake + uid)
 
     # Direct responses --------------------------------------------------------------------------
 
@@ -398,7 +338,7 @@ class RoutingStore:
 
     def response_hints(self, relay: str) -> Subscription:
         channel = self._runtime.keyspace.global_name(keys.RELAY_WAKE, relay)
-        return self._runtime.redis.subscribe(channel)
+        return self._runtime.subscribe(channel)
 
     async def _call(
         self, transition: Transition[Item], partition: int, items: Sequence[Item] = ()
@@ -417,29 +357,3 @@ def hinted_partition(hint: bytes, partitions: int) -> int | None:
     """The partition that a hint names; None for any other text: any client may publish."""
     number = int(hint) if hint.isdigit() else partitions
     return number if number < partitions else None
-
-
-def _finish_item(done: FinishedKey) -> FinishKeyItem:
-    ids = ",".join([message_id for message_id, _ in done.endings])
-    dead = {message_id: reason for message_id, reason in done.endings if reason}
-    reasons = msgspec.json.encode(dead) if dead else ""
-    more: str | bytes = ""
-    if done.attempts or done.failed is not None or done.keep:
-        more = msgspec.json.encode(FinishMore(done.attempts, done.failed, done.keep))
-    return FinishKeyItem(done.recip_key, len(done.endings), ids, reasons, more)
-
-
-def _merged(one: RoutingInstance | None, row: ListedUid) -> RoutingInstance:
-    """One instance in two partitions: the sum of its keys, and its latest heartbeat."""
-    silent_ms = None if row.silent_ms < 0 else row.silent_ms
-    other = RoutingInstance(row.uid, silent_ms, row.keys, row.has_mail, row.live)
-    if one is None:
-        return other
-    known = [each for each in (one.silent_ms, other.silent_ms) if each is not None]
-    return RoutingInstance(
-        one.uid,
-        min(known) if known else None,
-        one.keys + other.keys,
-        one.has_mail or other.has_mail,
-        one.live or other.live,
-    )

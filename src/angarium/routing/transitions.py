@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from angarium.routing import keys
+from angarium.runtime.keyspace import Key
 from angarium.runtime.transition import Transition
 
+Item = TypeVar("Item", bound=tuple[Any, ...])
 _PACKAGE = "angarium.routing"
 _MAPS = {
     "counts": keys.PENDING_COUNTS,
@@ -220,72 +223,56 @@ class TakenResponses(NamedTuple):
     responses: list[bytes]
 
 
-_QUEUED: dict[str, None] = {"queued": None, "kept": None}
-# These two run for each batch, so each layout has a script without the other's code.
-PROCESS_PAYLOAD_RECIP_KEY, PROCESS_PAYLOAD_RECIP_KEY_ACAPY = (
-    Transition(
+def _by_rule(
+    name: str,
+    item: type[Item],
+    replies: Mapping[str, type[tuple[Any, ...]] | None],
+    item_keys: Mapping[str, Key] = {},
+    *,
+    admits: bool = False,
+) -> Transition[Item]:
+    """A script that knows keys and instances, and the rules by which keys are assigned."""
+    return Transition(
         _PACKAGE,
         name,
         keys=_MAPS,
         args=RuleArgs,
-        item=InboundListItem,
-        item_keys=_LIST,
-        replies=_QUEUED,
+        item=item,
+        item_keys=item_keys,
+        replies=replies,
+        admits=admits,
     )
+
+
+_QUEUED: dict[str, None] = {"queued": None, "kept": None}
+# These two run for each batch, so each layout has a script without the other's code.
+PROCESS_PAYLOAD_RECIP_KEY, PROCESS_PAYLOAD_RECIP_KEY_ACAPY = (
+    _by_rule(name, InboundListItem, _QUEUED, item_keys=_LIST, admits=True)
     for name in ("process_payload_recip_key", "process_payload_recip_key_acapy")
 )
 _CLAIMED = {"claimed": ClaimedKeys, "unknown": None}
 CLAIM_KEYS, CLAIM_KEYS_ACAPY = (
-    Transition(_PACKAGE, name, keys=_MAPS, args=RuleArgs, item=ClaimItem, replies=_CLAIMED)
-    for name in ("claim_keys", "claim_keys_acapy")
+    _by_rule(name, ClaimItem, _CLAIMED) for name in ("claim_keys", "claim_keys_acapy")
 )
-GET_NEW_VALID_UID = Transition(
-    _PACKAGE,
-    "get_new_valid_uid",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=TurnsItem,
-    replies={"turns": UidTurns},
-)
-ASSIGN_RECIP_KEY_TO_NEW_UID = Transition(
-    _PACKAGE,
+GET_NEW_VALID_UID = _by_rule("get_new_valid_uid", TurnsItem, {"turns": UidTurns})
+ASSIGN_RECIP_KEY_TO_NEW_UID = _by_rule(
     "assign_recip_key_to_new_uid",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=KeyItem,
-    replies={"assigned": OwnerUid, "owned": OwnerUid, "nobody": None},
+    KeyItem,
+    {"assigned": OwnerUid, "owned": OwnerUid, "nobody": None},
 )
-REASSIGN_RECIP_KEY_TO_UID = Transition(
-    _PACKAGE,
+REASSIGN_RECIP_KEY_TO_UID = _by_rule(
     "reassign_recip_key_to_uid",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=ReassignItem,
-    replies={"reassigned": OwnerUid, "not_owner": None, "nobody": None},
+    ReassignItem,
+    {"reassigned": OwnerUid, "not_owner": None, "nobody": None},
 )
-TOUCH_UID = Transition(
-    _PACKAGE,
-    "touch_uid",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=TouchItem,
-    replies={"touched": None, "registered": None, "full": None, "superseded": None},
+TOUCH_UID = _by_rule(
+    "touch_uid", TouchItem, {"touched": None, "registered": None, "full": None, "superseded": None}
 )
-RETIRE_UID = Transition(
-    _PACKAGE,
-    "retire_uid",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=RetireUidItem,
-    replies={"retired": None, "removed": None, "unknown": None},
+RETIRE_UID = _by_rule(
+    "retire_uid", RetireUidItem, {"retired": None, "removed": None, "unknown": None}
 )
-REMOVE_UID = Transition(
-    _PACKAGE,
-    "remove_uid",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=RemoveItem,
-    replies={"removed": None, "more": None, "live": None, "unknown": None},
+REMOVE_UID = _by_rule(
+    "remove_uid", RemoveItem, {"removed": None, "more": None, "live": None, "unknown": None}
 )
 SWEEP_UIDS: Transition[Any] = Transition(
     _PACKAGE,
@@ -300,15 +287,7 @@ REBALANCE_KEYS: Transition[Any] = Transition(
 LIST_UIDS: Transition[Any] = Transition(
     _PACKAGE, "list_uids", keys=_MAPS, args=RuleArgs, replies={"listed": ListedUids}
 )
-SHOW_KEYS = Transition(
-    _PACKAGE,
-    "show_keys",
-    keys=_MAPS,
-    args=RuleArgs,
-    item=KeyItem,
-    item_keys=_LIST,
-    replies={"shown": ShownKey},
-)
+SHOW_KEYS = _by_rule("show_keys", KeyItem, {"shown": ShownKey}, item_keys=_LIST)
 TAKE_MESSAGES = Transition(
     _PACKAGE,
     "take_messages",

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,6 +57,8 @@ class Angarium:
     @overload
     def worker(
         self,
+        queue: str = "",
+        /,
         *,
         concurrency: int | None = None,
         window: int | None = None,
@@ -68,7 +70,8 @@ class Angarium:
 
     def worker(
         self,
-        function: Any = None,
+        queue: Any = "",
+        /,
         *,
         concurrency: int | None = None,
         window: int | None = None,
@@ -77,11 +80,13 @@ class Angarium:
         retry_on: ErrorTypes = Exception,
         timeout_s: float | None = None,
     ) -> Any:
-        """Process messages of the dispatch module. The function returns a dict or None."""
+        """Process messages of a queue of the dispatch module; without a name, of the unnamed one.
+        The function returns a dict or None."""
         policy = RetryPolicy(retries, backoff, retry_on=retry_on, timeout_s=timeout_s)
         options = {"concurrency": concurrency, "window": window}
-        add = self._adder("worker", "worker", policy, **options)
-        return add if function is None else add(function)
+        if callable(queue):
+            return self._adder("worker", "", policy, **options)(queue)
+        return self._adder("worker", queue, policy, **options)
 
     def step(
         self,
@@ -220,9 +225,12 @@ class Caller:
     def __init__(self, threads_max: int) -> None:
         self._threads = ThreadPoolExecutor(threads_max, "angarium-handler")
 
-    async def call(self, handler: Handler, *args: Any) -> Any:
+    def call(self, handler: Handler, *args: Any) -> Coroutine[Any, Any, Any]:
         if handler.is_async:
-            return await _awaited(handler.function, args)
+            return _awaited(handler.function, args)
+        return self._in_thread(handler, args)
+
+    async def _in_thread(self, handler: Handler, args: tuple[Any, ...]) -> Any:
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()  # logs of the function contain its trace id
         result = await loop.run_in_executor(

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, Self, TypeVar
 
-from angarium.redis.connection import Argument
 from angarium.runtime.errors import CommandInvalid, Overloaded, RedisUnavailable, ScriptFailed
 from angarium.runtime.limits import Limits
 
@@ -27,24 +26,10 @@ IN_FLIGHT_MAX = 2
 # split into two calls.
 SPLIT_ITEMS_MIN = 32
 
-_Waiting = tuple[Item, Hashable, int, int, asyncio.Future[Result]]
-"""Item, order, bytes, bytes with the answer, the caller's future. A plain tuple, because there are
-many."""
 
-
-BatchItem = tuple[tuple[str, ...], tuple[Argument, ...]]
-"""The KEYS and the ARGV of one item in a script's batch."""
-
-
-def joined(
-    shared_keys: Sequence[str], shared_args: Sequence[Argument], items: Sequence[BatchItem]
-) -> tuple[list[str], list[Argument]]:
-    """KEYS and ARGV of a batch: the shared ones, the number of items, then each item's own."""
-    names, values = [*shared_keys], [*shared_args, len(items)]
-    for item_keys, item_args in items:
-        names += item_keys
-        values += item_args
-    return names, values
+_Waiting = tuple[Item, Hashable, int, int, "asyncio.Future[Result] | None"]
+"""Item, order, bytes, bytes with the answer, who awaits the result. A plain tuple, because there
+are many."""
 
 
 class BytesUnanswered:
@@ -60,18 +45,16 @@ class BytesUnanswered:
 class _PartitionQueue(Generic[Item, Result]):
     """The waiting items of one partition, and the orders in flight: one set for each batch.
 
-    `bytes` and `ordered` are sums over the waiting items: their bytes with the answers, and how
-    many of them have an order.
+    `ordered` is how many of the waiting items have an order.
     """
 
-    __slots__ = ("bytes", "in_flight", "number", "ordered", "scheduled", "waiting")
+    __slots__ = ("in_flight", "number", "ordered", "scheduled", "waiting")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.waiting: deque[_Waiting[Item, Result]] = deque()
         self.in_flight: list[set[Hashable]] = []
         self.scheduled = False
-        self.bytes = 0
         self.ordered = 0
 
 
@@ -87,6 +70,9 @@ class Batcher(Generic[Item, Result]):
     A result that is an exception is raised to the caller of that item only. If `run` itself raises,
     every caller of that batch gets the error and the next batch is sent. A CommandInvalid is
     raised only to the caller whose item can't be encoded.
+
+    Items of `send` have no caller that waits: `receive` gets them and their results, one batch at a
+    time, which costs less than a future for each. It must not raise.
     """
 
     def __init__(
@@ -94,8 +80,10 @@ class Batcher(Generic[Item, Result]):
         run: Callable[[int, list[Item]], Awaitable[Sequence[Result | Exception]]],
         limits: Limits,
         unanswered: BytesUnanswered | None = None,
+        receive: Callable[[Sequence[Item], Sequence[Result | Exception]], None] | None = None,
     ) -> None:
         self._run = run
+        self._receive = receive
         self._unanswered = unanswered or BytesUnanswered(limits)
         self._items_max = limits.batch_items_max
         self._bytes_max = limits.batch_bytes_max
@@ -122,10 +110,19 @@ class Batcher(Generic[Item, Result]):
         Items of one `order` (a conversation, a connection) take effect as they were submitted.
         With None there is no order; use it if the caller awaits each result before the next call.
         """
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._add(partition, (item, order, size_bytes, size_bytes + answer_bytes, future))
+        return future
 
-        if self._closed:
-            raise RedisUnavailable("this process is shutting down and takes no more calls")
+    def send(self, partition: int, item: Item, size_bytes: int = 0) -> None:
+        """As `submit`, for `receive`."""
+        self._add(partition, (item, None, size_bytes, size_bytes, None))
+
+    def _add(self, partition: int, entry: _Waiting[Item, Result]) -> None:
+        size_bytes = entry[2]
         if self._waiting >= self._waiting_max:
+            if self._closed:
+                raise RedisUnavailable("this process is shutting down and takes no more calls")
             raise Overloaded("batch_waiting_items_max", self._waiting_max)
         if size_bytes:
             # An item larger than the limit is accepted when nothing else is unanswered. An item
@@ -134,23 +131,20 @@ class Batcher(Generic[Item, Result]):
             if unanswered.count and unanswered.count + size_bytes > unanswered.bytes_max:
                 raise Overloaded("batch_waiting_bytes_max", unanswered.bytes_max)
             unanswered.count += size_bytes
-        future: asyncio.Future[Result] = self._loop.create_future()
         queue = self._queues[partition]
-        batch_bytes = size_bytes + answer_bytes
-        queue.waiting.append((item, order, size_bytes, batch_bytes, future))
-        queue.bytes += batch_bytes
-        if order is not None:
+        queue.waiting.append(entry)
+        if entry[1] is not None:
             queue.ordered += 1
         self._waiting += 1
         if not queue.scheduled and len(queue.in_flight) < IN_FLIGHT_MAX:
             # In the next turn of the loop, so that all calls of this turn share a batch.
             queue.scheduled = True
             self._loop.call_soon(self._begin, queue)
-        return future
 
     async def close(self) -> None:
         """Refuse new items and wait for the results of all that were submitted."""
         self._closed = True
+        self._waiting_max = 0
         while self._waiting or self._batches:
             await asyncio.sleep(0)
             await asyncio.gather(*self._batches, return_exceptions=True)
@@ -188,8 +182,14 @@ class Batcher(Generic[Item, Result]):
         waiting, items_max = queue.waiting, self._items_max
         if not queue.in_flight and len(waiting) >= SPLIT_ITEMS_MIN:
             items_max = min(items_max, (len(waiting) + 1) // 2)
-        if not queue.ordered and queue.bytes <= self._bytes_max:
-            return self._first_items(queue, items_max), set()
+        if not queue.ordered:
+            # The common case: the next items are the batch, without a look at each.
+            taken = [waiting.popleft() for _ in range(min(items_max, len(waiting)))]
+            cancelled = [True for *_, future in taken if future is not None and future.done()]
+            if not cancelled and sum([entry[3] for entry in taken]) <= self._bytes_max:
+                self._waiting -= len(taken)
+                return taken, set()
+            waiting.extendleft(reversed(taken))
         orders_in_flight = queue.in_flight[0] if queue.in_flight else ()
         batch: list[_Waiting[Item, Result]] = []
         deferred: list[_Waiting[Item, Result]] = []
@@ -202,14 +202,14 @@ class Batcher(Generic[Item, Result]):
             if batch and size_bytes + item_bytes > self._bytes_max:
                 break
             waiting.popleft()
-            if order is not None and order in orders_in_flight and not future.done():
+            done = future is not None and future.done()
+            if order is not None and order in orders_in_flight and not done:
                 deferred.append(entry)
                 continue
             self._waiting -= 1
-            queue.bytes -= item_bytes
             if order is not None:
                 queue.ordered -= 1
-            if future.done():
+            if done:
                 self._unanswered.count -= unanswered_bytes
                 continue
             batch.append(entry)
@@ -218,19 +218,6 @@ class Batcher(Generic[Item, Result]):
                 orders.add(order)
         waiting.extendleft(reversed(deferred))
         return batch, orders
-
-    def _first_items(
-        self, queue: _PartitionQueue[Item, Result], items_max: int
-    ) -> list[_Waiting[Item, Result]]:
-        """The common case: no item has an order, and all of them fit into one batch's bytes."""
-        waiting = queue.waiting
-        taken = [waiting.popleft() for _ in range(min(items_max, len(waiting)))]
-        self._waiting -= len(taken)
-        queue.bytes -= sum([entry[3] for entry in taken])
-        batch = [entry for entry in taken if not entry[4].done()]
-        if len(batch) < len(taken):
-            self._unanswered.count -= sum(entry[2] for entry in taken if entry[4].done())
-        return batch
 
     async def _results(self, partition: int, items: list[Item]) -> Sequence[Result | Exception]:
         """One result per item, in order. An error of the call is the result of every item."""
@@ -256,24 +243,33 @@ class Batcher(Generic[Item, Result]):
         batch: list[_Waiting[Item, Result]],
         orders: set[Hashable],
     ) -> None:
+        items = [entry[0] for entry in batch]
         try:
-            results = await self._results(queue.number, [entry[0] for entry in batch])
-            for (_, _, _, _, future), result in zip(batch, results, strict=True):
-                try:
-                    if isinstance(result, Exception):
-                        future.set_exception(result)
-                    else:
-                        future.set_result(result)
-                except asyncio.InvalidStateError:
-                    continue  # the caller was cancelled meanwhile
+            results = await self._results(queue.number, items)
+            if self._receive is not None:
+                self._receive(items, results)
+            else:
+                _resolve(batch, results)
         except BaseException:
-            for entry in batch:
-                entry[4].cancel()
+            for *_, future in batch:
+                if future is not None:
+                    future.cancel()
             raise
         finally:
             queue.in_flight.remove(orders)
             self._unanswered.count -= sum([entry[2] for entry in batch])
             # The callers that just got their results run first. They often call again at once, and
             # those calls then join the same batch.
-
             self._schedule(queue)
+
+
+def _resolve(
+    batch: Sequence[_Waiting[Item, Result]], results: Sequence[Result | Exception]
+) -> None:
+    for (*_, future), result in zip(batch, results, strict=True):
+        if future is None or future.done():
+            continue  # the caller was cancelled meanwhile
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

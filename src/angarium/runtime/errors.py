@@ -11,6 +11,7 @@
     ├── ScriptFailed              a script or command was refused by Redis
     ├── NotDurable                written, but not confirmed at the durability asked for
     ├── Overloaded                a named limit is full
+    │   └── JournalFull           its readers are too far behind: new work is refused
     ├── LimitExceeded             one input is larger than its limit
     ├── LeaseLost                 a newer term exists: the old holder may write nothing
     ├── InputInvalid              an input can't be decoded or breaks a rule: nothing was changed
@@ -50,6 +51,7 @@ __all__ = [
     "DatabaseUnavailable",
     "Forbidden",
     "InputInvalid",
+    "JournalFull",
     "LayoutMismatch",
     "LeaseLost",
     "LimitExceeded",
@@ -68,6 +70,19 @@ __all__ = [
 
 class LayoutMismatch(SettingInvalid):
     code = "layout_mismatch"
+
+
+# How the answer of a script that refuses new work begins.
+JOURNAL_FULL = "JOURNALFULL"
+
+
+class JournalFull(Overloaded):
+    """Nothing was changed. Work that was accepted before goes on."""
+
+    code = "journal_full"
+
+    def __init__(self) -> None:
+        super().__init__("journal.bytes_max")
 
 
 class DatabaseUnavailable(AngariumError):

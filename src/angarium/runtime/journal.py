@@ -12,25 +12,56 @@ size limit. The lake and the modules share nothing but this schema.
 | `n`, `seq` | number of events in this entry; sequence number of its last event |
 | `end` | bytes written to the journal up to the end of this entry |
 | `rows` | the events, one JSON object per line, fields as in `Event` |
+
+At the size limit the oldest entries are dropped, also those that a reader has not read. Each loss
+is logged once, with the number of events and what to do about it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from prometheus_client import Gauge
 
-from angarium.runtime import keys
+from angarium.runtime import keys, log
 from angarium.runtime.errors import AngariumError
-from angarium.runtime.key import Key
+from angarium.runtime.keyspace import Key
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script
+from angarium.runtime.transition import Transition
 
 SCHEMA_VERSION = 1
-COMMIT_READER = load_script("angarium.runtime", "commit_reader")
-FORGET_READER = load_script("angarium.runtime", "forget_reader")
+
+
+class ReaderPosition(NamedTuple):
+    reader: str
+    entry_id: str
+
+
+class ReaderName(NamedTuple):
+    reader: str
+
+
+class Committed(NamedTuple):
+    position: str
+
+
+COMMIT_READER: Transition[Any] = Transition(
+    "angarium.runtime",
+    "commit_reader",
+    keys={"readers": keys.JOURNAL_READERS},
+    args=ReaderPosition,
+    replies={"committed": Committed},
+)
+FORGET_READER: Transition[Any] = Transition(
+    "angarium.runtime",
+    "forget_reader",
+    keys={"readers": keys.JOURNAL_READERS},
+    args=ReaderName,
+    replies={"forgotten": None, "unknown": None},
+)
 
 
 class EntryUnreadable(AngariumError):
@@ -66,7 +97,10 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class JournalStatus:
-    """Counters of one partition's journal; `dropped` entries were removed at the size limit."""
+    """Counters of one partition's journal; `dropped` entries were removed at the size limit.
+
+    `full`: its readers leave less than an eighth of the limit free.
+    """
 
     entries: int
     events: int
@@ -75,6 +109,7 @@ class JournalStatus:
     dropped_events: int
     last_id: str
     readers: Mapping[str, str]
+    full: bool
 
 
 _decode_event = msgspec.json.Decoder(Event).decode
@@ -114,16 +149,13 @@ class Journal:
 
     async def commit(self, reader: str, partition: int, entry_id: str) -> str:
         """Record that the reader has stored everything up to `entry_id`; returns its position."""
-        reply = await self._runtime.run(
-            COMMIT_READER, partition, [self._name(keys.JOURNAL_READERS, partition)],
-            [reader, entry_id],
-        )  # fmt: skip
-        return str(reply[1].decode())
+        position = ReaderPosition(reader, entry_id)
+        committed: Committed = await self._runtime.call(COMMIT_READER, partition, position)
+        return committed.position
 
     async def forget(self, reader: str) -> None:
         for partition in range(self._runtime.settings.partitions):
-            name = self._name(keys.JOURNAL_READERS, partition)
-            await self._runtime.run(FORGET_READER, partition, [name], [reader])
+            await self._runtime.call(FORGET_READER, partition, ReaderName(reader))
 
     async def read(self, partition: int, after: str = "0-0", entries_max: int = 100) -> list[Any]:
         """Raw entries `(id, fields)` after a position, for `decode_entry`."""
@@ -158,7 +190,79 @@ class Journal:
             dropped_events=int(counters.get(b"dropped_events", 0)),
             last_id=last[0][0].decode() if last else "0-0",
             readers=dict(zip(names[::2], names[1::2], strict=True)),
+            full=b"full" in counters,
         )
 
     def _name(self, key: Key, partition: int) -> str:
         return self._runtime.keyspace.name(key, partition)
+
+
+ENTRIES = Gauge("angarium_journal_entries", "Entries in the journal.", ["partition"])
+EVENTS = Gauge("angarium_journal_events", "Events ever written to the journal.", ["partition"])
+DROPPED = Gauge(
+    "angarium_journal_dropped_events",
+    "Events given up at the size limit before a reader had them.",
+    ["partition"],
+)
+FULL = Gauge(
+    "angarium_journal_full",
+    "1 while readers leave less than an eighth of the journal's size limit free.",
+    ["partition"],
+)
+BEHIND = Gauge(
+    "angarium_journal_reader_behind_ms",
+    "Milliseconds between a reader's last committed entry and the newest one.",
+    ["partition", "reader"],
+)
+
+
+@dataclass(frozen=True)
+class JournalLosses:
+    """Events that were dropped since the last pass, by partition."""
+
+    lost: Mapping[int, int]
+
+
+class JournalMetrics:
+    def __init__(self, runtime: Runtime) -> None:
+        self._journal = Journal(runtime)
+        self._partitions = runtime.settings.partitions
+        self._bytes_max = runtime.settings.journal.bytes_max
+        self._dropped: dict[int, int] = {}
+        self._log = log.logger("angarium.journal")
+
+    async def run_once(self) -> JournalLosses:
+        lost = {}
+        for partition in range(self._partitions):
+            status = await self._journal.status(partition)
+            _set_gauges(str(partition), status)
+            # Losses from before this process started are logged too: perhaps nobody logged them.
+
+            new_losses = status.dropped_events - self._dropped.get(partition, 0)
+            self._dropped[partition] = status.dropped_events
+            if new_losses > 0:
+                lost[partition] = new_losses
+                self._warn(partition, new_losses, status)
+        return JournalLosses(lost)
+
+    def _warn(self, partition: int, new_losses: int, status: JournalStatus) -> None:
+        self._log.warning(
+            "journal_events_lost",
+            partition=partition,
+            events=new_losses,
+            in_all=status.dropped_events,
+            bytes_max=self._bytes_max,
+            readers=sorted(status.readers),
+            fix="run the lake, forget readers that are gone, or raise ANGARIUM_JOURNAL__BYTES_MAX",
+        )
+
+
+def _set_gauges(partition: str, status: JournalStatus) -> None:
+    ENTRIES.labels(partition).set(status.entries)
+    EVENTS.labels(partition).set(status.events)
+    DROPPED.labels(partition).set(status.dropped_events)
+    FULL.labels(partition).set(status.full)
+    newest_ms = int(status.last_id.partition("-")[0])
+    for reader, position in status.readers.items():
+        behind_ms = max(0, newest_ms - int(position.partition("-")[0]))
+        BEHIND.labels(partition, reader).set(behind_ms)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import Key, Scope
 
 LAYOUT = Key(
     "angarium:layout",
     "hash",
     meaning="Layout of this keyspace (`layout_version`, `partitions`, `prefix`) and settings of "
-    "the roles (`durability`, `journal_bytes_max`); id and place of the `database`",
+    "the roles (`durability`, `journal_bytes_max`, `journal_full`); id and place of the `database`",
     scope=Scope.KEYSPACE,
 )
 KEYSPACES = Key(
@@ -26,7 +26,8 @@ JOURNAL = Key(
 JOURNAL_META = Key(
     "journal:meta",
     "hash",
-    meaning="Counters of the journal: `events`, `bytes`, `dropped_events`, `dropped_entries`",
+    meaning="Counters of the journal: `events`, `bytes`, `dropped_events`, `dropped_entries`; "
+    "how many `readers` it has; while it is `full`, the limit that was found so",
 )
 JOURNAL_READERS = Key(
     "journal:readers",

@@ -1,4 +1,4 @@
-"""The names of keys in Redis, under the settings of this process.
+"""The declaration of a key, and the names of keys in Redis under the settings of this process.
 
 Each module declares its keys in its `keys.py`. With one partition a name is exactly the declared
 one behind the prefix; with more, it begins with the hash tag of its partition, so that all keys of
@@ -8,11 +8,61 @@ never talks to Redis.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple
 
-from angarium.runtime.key import Key, Scope, Shape
+KeyType = Literal["string", "hash", "list", "set", "zset", "stream", "channel"]
+
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+
+
+def placeholder_of(name: str) -> str | None:
+    """For `state:{transaction_id}` this is `transaction_id`."""
+    found = _PLACEHOLDER.search(name)
+    return found.group()[1:-1] if found else None
+
+
+class Scope(StrEnum):
+    PARTITION = "partition"  # one in each partition, with its hash tag
+    KEYSPACE = "keyspace"  # one in the keyspace, with the prefix only
+    SERVER = "server"  # shared by all keyspaces on the server: no prefix
+
+
+class Shape(NamedTuple):
+    """A parsed name, so that inserting an id costs one concatenation."""
+
+    head: str
+    tail: str
+    parts: int
+
+    @classmethod
+    def of(cls, template: str) -> Shape:
+        head, *rest = _PLACEHOLDER.split(template)
+        if len(rest) > 1:
+            raise ValueError(f"{template!r} has more than one placeholder")
+        return cls(head, rest[0] if rest else "", len(rest))
+
+
+# Compared by identity: keys are constants, and a dictionary look-up must be cheap.
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """One kind of key. `name` holds at most one placeholder, such as `{transaction_id}`."""
+
+    name: str
+    type: KeyType
+    meaning: str
+    expiry: str = "none"
+    scope: Scope = Scope.PARTITION
+
+    def __post_init__(self) -> None:
+        Shape.of(self.name)
+
 
 # Increased when keys change their meaning. `LAYOUT` records it, and a process with another version
 # refuses to start.

@@ -16,16 +16,59 @@ import random
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from angarium.redis.scripts import Script
 from angarium.runtime.errors import LeaseLost
 from angarium.runtime.runtime import Runtime
-from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.transition import Transition
 
-ACQUIRE = load_script("angarium.runtime", "acquire_lease")
-RENEW = load_script("angarium.runtime", "renew_lease")
-RELEASE = load_script("angarium.runtime", "release_lease")
+
+class LeaseWish(NamedTuple):
+    holder: str
+    lease_ms: int
+
+
+class LeaseRenewal(NamedTuple):
+    holder: str
+    term: int
+    lease_ms: int
+
+
+class LeaseEnd(NamedTuple):
+    holder: str
+    term: int
+
+
+class LeaseTerm(NamedTuple):
+    term: int
+
+
+class LeaseRefused(NamedTuple):
+    holder: str
+    left_ms: int
+
+
+ACQUIRE: Transition[Any] = Transition(
+    "angarium.runtime",
+    "acquire_lease",
+    keys={"lock": None, "term": None},
+    args=LeaseWish,
+    replies={"acquired": LeaseTerm, "held": LeaseTerm, "refused": LeaseRefused},
+)
+RENEW: Transition[Any] = Transition(
+    "angarium.runtime",
+    "renew_lease",
+    keys={"lock": None},
+    args=LeaseRenewal,
+    replies={"renewed": None, "lost": None},
+)
+RELEASE: Transition[Any] = Transition(
+    "angarium.runtime",
+    "release_lease",
+    keys={"lock": None},
+    args=LeaseEnd,
+    replies={"released": None, "lost": None},
+)
 
 # Two monotonic clocks drift by far less than this part of a lease. It also covers the time between
 # reading `trusted` and sending the write.
@@ -78,14 +121,13 @@ class Lease:
     async def acquire(self) -> bool:
         """Take the lease if it is free, or extend it if this process has it."""
         began = self._runtime.clock.monotonic()
-        reply = await self._run(
-            ACQUIRE, [self._keys.lock, self._keys.term], [self._holder, self._lease_ms]
-        )
-        if status_of(reply) == "refused":
+        names, wish = [self._keys.lock, self._keys.term], LeaseWish(self._holder, self._lease_ms)
+        reply = await self._run(ACQUIRE, names, wish)
+        if isinstance(reply, LeaseRefused):
             self._forget()
-            self._retry_ms = max(0.0, float(reply[3]))
+            self._retry_ms = max(0.0, float(reply.left_ms))
             return False
-        self._term = int(reply[1])
+        self._term = reply.term
         self._trust_from(began)
         return True
 
@@ -94,10 +136,8 @@ class Lease:
         if self._term is None:
             return False
         began = self._runtime.clock.monotonic()
-        reply = await self._run(
-            RENEW, [self._keys.lock], [self._holder, self._term, self._lease_ms]
-        )
-        if status_of(reply) == "lost":
+        renewal = LeaseRenewal(self._holder, self._term, self._lease_ms)
+        if await self._run(RENEW, [self._keys.lock], renewal) == "lost":
             self._forget()
             return False
         self._trust_from(began)
@@ -109,7 +149,7 @@ class Lease:
             return
         term = self._term
         self._forget()
-        await self._run(RELEASE, [self._keys.lock], [self._holder, term])
+        await self._run(RELEASE, [self._keys.lock], LeaseEnd(self._holder, term))
 
     async def run_once(self) -> LeaseOutcome:
         """Renew the lease if this process has it, else try to acquire it."""
@@ -125,10 +165,13 @@ class Lease:
             return (self._retry_ms + random.uniform(1.0, 10.0)) / 1000
         return interval_ms * random.uniform(0.8, 1.0) / 1000
 
-    async def _run(self, script: Script, keys: list[str], args: list[str | int]) -> Any:
+    async def _run(
+        self, transition: Transition[Any], names: list[str], args: tuple[Any, ...]
+    ) -> Any:
         # Not durable: a lease lasts seconds, and waiting for the disk would shorten it. Terms are
         # stored with the rest of the data.
-        return await self._runtime.run(script, self._keys.partition, keys, args, durable=False)
+        partition = self._keys.partition
+        return await self._runtime.call(transition, partition, args, names=names, durable=False)
 
     def _trust_from(self, began: float) -> None:
         self._trusted_until = began + self._lease_ms / 1000 * (1 - MARGIN_PART)

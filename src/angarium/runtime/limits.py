@@ -99,6 +99,46 @@ class Limits:
             "the older events.",
         ),
     ] = 20_000
+    search_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes: an entry of the journal may hold a large batch."),
+    ] = 64 * MIB
+    search_events_max: Annotated[
+        int,
+        Limit(
+            "events",
+            "The oldest events of a history are shown; a busy recipient may have millions.",
+        ),
+    ] = 2_000
+    search_related_ids_max: Annotated[
+        int,
+        Limit("ids", "A search follows related ids; a conversation may have thousands of them."),
+    ] = 200
+    subscription_messages_max: Annotated[
+        int,
+        Limit(
+            "messages",
+            "Notices of a channel that this process has read and not handled. Beyond this many it "
+            "stops reading. Redis buffers up to its own limit, then disconnects the reader, which "
+            "subscribes again and reads the state anew.",
+        ),
+    ] = 100_000
+    subscription_bytes_max: Annotated[
+        int,
+        Limit("bytes", "The same in bytes."),
+    ] = 64 * MIB
+    outbound_connections_max: Annotated[
+        int,
+        Limit(
+            "connections",
+            "Requests to webhooks, recipients and push services that run at the same time in one "
+            "role. Further ones wait, up to their time-out.",
+        ),
+    ] = 512
+    outbound_host_connections_max: Annotated[
+        int,
+        Limit("connections", "The same for one host, so that a slow one can't take all of them."),
+    ] = 64
     http_connections_max: Annotated[
         int,
         Limit(
@@ -107,6 +147,22 @@ class Limits:
             "live views fit beside ordinary calls.",
         ),
     ] = 25_000
+    live_clients_max: Annotated[
+        int,
+        Limit(
+            "clients",
+            "Each page that follows the overview uses a connection and gets an event every second. "
+            "More are refused with the code overloaded.",
+        ),
+    ] = 1_000
+    tokens_max: Annotated[
+        int,
+        Limit(
+            "tokens",
+            "Every API process holds all tokens in memory. More are refused with the code "
+            "overloaded.",
+        ),
+    ] = 10_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

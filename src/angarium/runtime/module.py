@@ -1,9 +1,11 @@
 """The manifest of a module: everything that other code needs to know about it.
 
-A module declares in its `module.py` which keys, settings, limits, events, roles, rates and HTTP
-operations it has. Server, access, dashboard, `top`, the lake's catalogue and the generated pages
-read the manifests; there is no other list. Settings, services and HTTP are slow to import, so a
-manifest contains their paths and they are imported when they are used.
+A module declares in its `module.py` which keys, settings, limits, events, roles, metrics, rates and
+HTTP operations it has. Server, access, dashboard, `top`, the lake's catalogue and the generated
+pages read the manifests; there is no other list. Settings, services and HTTP are slow to import, so
+a manifest contains their paths and they are imported when they are used.
+
+`RUNTIME` is the runtime's own manifest: what every installation has, whatever its modules.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from angarium.runtime.key import Key
+from angarium.runtime import keys
+from angarium.runtime.keyspace import Key
 from angarium.runtime.limits import Limits
 
 Functions = Literal["worker", "step", "inbox"]
@@ -112,6 +115,33 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class ReportedMetric:
+    """A number that a role reports. Prometheus gets it as `angarium_<role>_<name>`, a counter with
+    the ending `_total`."""
+
+    role: str
+    name: str
+    """A name with a star at its end means all that begin with it."""
+    kind: Literal["counter", "gauge"]
+    unit: str
+    help: str
+
+
+def reported_metrics(
+    role: str, *, counters: str = "", gauges: str = ""
+) -> Iterator[ReportedMetric]:
+    """The metrics of one role. Each line has a name, a unit and a sentence for its readers."""
+    kinds: tuple[tuple[Literal["counter", "gauge"], str], ...] = (
+        ("counter", counters),
+        ("gauge", gauges),
+    )
+    for kind, lines in kinds:
+        for line in lines.strip().splitlines():
+            name, unit, text = line.split(maxsplit=2)
+            yield ReportedMetric(role, name, kind, unit, text)
+
+
+@dataclass(frozen=True)
 class KeyName:
     """A key whose name follows a setting of the module."""
 
@@ -134,7 +164,17 @@ class Module:
     """Accounts whose ids are accepted only once; in other accounts an id may be accepted again."""
     roles: tuple[Role, ...] = ()
     rates: tuple[Rate, ...] = ()
+    metrics: tuple[ReportedMetric, ...] = ()
     http: str = ""
     """Path of the file with the function `http_api(runtime, app)`."""
     overview: str = ""
     """Path of the class that samples the module for the dashboard and `top`."""
+
+
+RUNTIME = Module(
+    "runtime",
+    keys=keys.KEYS,
+    events=tuple(other_events("token_stored token_revoked")),
+)
+# Leases write their own events, whichever module holds them.
+LEASE = Module("lease", events=tuple(other_events("acquired released")))

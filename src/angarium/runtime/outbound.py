@@ -22,6 +22,7 @@ from yarl import URL
 
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.headers import HeaderRefused, check_headers
+from angarium.runtime.limits import Limits
 from angarium.runtime.urls import redacted
 
 # Addresses in 64:ff9b::/96 and 2002::/16 contain an IPv4 address, which decides.
@@ -31,8 +32,6 @@ GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 # A response is a status and perhaps a reason. A receiver that never stops sending must not fill
 # this process's memory.
 RESPONSE_BYTES_MAX = 64 * 1024
-CONNECTIONS_MAX = 512
-CONNECTIONS_PER_HOST_MAX = 64
 # Characters of a URL or of another library's error that are quoted in an error.
 TEXT_CHARS_MAX = 200
 # The exceptions that aiohttp raises. uvloop raises RuntimeError where asyncio raises OSError.
@@ -108,13 +107,16 @@ def _shown(url: str) -> str:
 class Outbound:
     """Use as an async context manager, or call `close`."""
 
-    def __init__(self, *, allow_private: bool, timeout_s: float) -> None:
+    def __init__(
+        self, *, allow_private: bool, timeout_s: float, limits: Limits | None = None
+    ) -> None:
+        limits = limits or Limits()
         self._allow_private = allow_private
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._connector = _SilentConnections(
             socket_factory=None if allow_private else _public_socket,
-            limit=CONNECTIONS_MAX,
-            limit_per_host=CONNECTIONS_PER_HOST_MAX,
+            limit=limits.outbound_connections_max,
+            limit_per_host=limits.outbound_host_connections_max,
             ttl_dns_cache=30,
         )
         tracing = aiohttp.TraceConfig()

@@ -15,12 +15,14 @@ from angarium.runtime.runtime import Runtime
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """`hint` is the next action for the operator."""
+    """`hint` is the next action for the operator, `page` where the dashboard offers it; without
+    one it is the module's page."""
 
     module: str
     level: Literal["warning", "trouble"]
     text: str
     hint: str
+    page: str = ""
 
 
 class ModuleSample(msgspec.Struct, frozen=True):
@@ -39,11 +41,3 @@ class ModuleSampler(Protocol):
     async def sample(self, roles: Set[str], now_ms: int) -> ModuleSample:
         """Changes nothing. `roles` are those for which a process runs."""
         ...
-
-
-def count_of(number: int, noun: str) -> str:
-    """`1 reply`, `2,000 replies`."""
-    if number == 1:
-        return f"1 {noun}"
-    plural = f"{noun[:-1]}ies" if noun.endswith(("ry", "ly")) else f"{noun}s"
-    return f"{number:,} {plural}"

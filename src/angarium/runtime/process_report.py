@@ -3,16 +3,22 @@
 A role reports a flat table of numbers and texts. A report expires after about three intervals, so
 the list drops a dead process by itself. The API role reads all reports for Prometheus, the
 dashboard and `top`. Reports are for people; no code makes decisions from them.
+
+A report has the memory that the process uses, as its two allocators report it. Resident memory also
+contains free memory that the allocators keep, so it can rise for hours without a leak. The memory
+in use does not; use it to decide whether a process leaks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import math
 import os
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,10 +26,54 @@ import msgspec
 from prometheus_client import Gauge
 
 from angarium.runtime import keys
-from angarium.runtime.key import Key
-from angarium.runtime.process_memory import heap_bytes, python_blocks
+from angarium.runtime.keyspace import Key
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.transition import Transition
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+def _find_mallinfo() -> Callable[[], _Mallinfo2] | None:
+    """Only glibc 2.33 and later has mallinfo2."""
+    try:
+        found = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.restype = _Mallinfo2
+    found.argtypes = ()
+    asked: Callable[[], _Mallinfo2] = found
+    return asked
+
+
+_mallinfo = _find_mallinfo()
+
+
+def heap_bytes() -> int:
+    """Bytes of libc's heap in use by large objects and extensions; 0 where unknown."""
+    if _mallinfo is None:
+        return 0
+    found = _mallinfo()
+    return int(found.uordblks) + int(found.hblkhd)
+
+
+def python_blocks() -> int:
+    """Number of blocks of up to 512 bytes that Python has allocated."""
+
+    return sys.getallocatedblocks()
+
+
+Gauge("angarium_heap_bytes", "Bytes of libc's heap in use.").set_function(heap_bytes)
+Gauge("angarium_python_blocks", "Small blocks of memory in use by Python.").set_function(
+    python_blocks
+)
 
 
 class Report(NamedTuple):

@@ -14,19 +14,26 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from angarium.redis.client import Redis
 from angarium.redis.connection import Argument, Command, ReplyError
 from angarium.redis.options import Durability, RedisOptions
 from angarium.redis.scripts import Script
+from angarium.redis.subscription import Subscription
 from angarium.runtime import keys
-from angarium.runtime.batching import Batcher, BatchItem, BytesUnanswered, joined
+from angarium.runtime.batching import Batcher, BytesUnanswered
 from angarium.runtime.clock import Clock, SystemClock
-from angarium.runtime.errors import LayoutMismatch, NotDurable, SettingInvalid
+from angarium.runtime.errors import (
+    JOURNAL_FULL,
+    JournalFull,
+    LayoutMismatch,
+    NotDurable,
+    ScriptFailed,
+    SettingInvalid,
+)
 from angarium.runtime.keyspace import LAYOUT_VERSION, Keyspace
 from angarium.runtime.limits import Limits
-from angarium.runtime.scripts import load_script, status_of
 from angarium.runtime.tracing import Tracing, open_tracing
 from angarium.runtime.transition import BoundTransition, Item, Transition
 
@@ -34,7 +41,27 @@ if TYPE_CHECKING:
     from angarium.runtime.settings import CommonSettings
 
 Store = TypeVar("Store")
-CLAIM_LAYOUT = load_script("angarium.runtime", "claim_layout")
+
+
+class LayoutClaim(NamedTuple):
+    layout_version: int
+    partitions: int
+    prefix: str
+
+
+class OtherLayout(NamedTuple):
+    layout_version: int
+    partitions: int
+
+
+CLAIM_LAYOUT: Transition[Any] = Transition(
+    "angarium.runtime",
+    "claim_layout",
+    keys={"layout": None},
+    args=LayoutClaim,
+    replies={"created": None, "agreed": None, "differs": OtherLayout},
+    journalled=False,
+)
 # The server reports the state of the write when this time is over. The connection's own time-out
 # must be longer, or the report would be lost.
 DURABILITY_TIMEOUT_MS = 5_000
@@ -49,6 +76,8 @@ class RuntimeOptions:
     journal_bytes_max: int
     """0 writes no journal."""
     limits: Limits
+    journal_refuses: bool = False
+    """Whether new work is refused while the journal is full."""
 
 
 async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
@@ -58,8 +87,8 @@ async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
     """
     name = options.keyspace.global_name(keys.LAYOUT)
     async with Redis(options.redis) as redis:
-        question = ("HMGET", name, "durability", "journal_bytes_max")
-        durability, journal_bytes_max = await redis.call(*question, key=name)
+        question = ("HMGET", name, "durability", "journal_bytes_max", "journal_full")
+        durability, journal_bytes_max, full = await redis.call(*question, key=name)
     if durability:
         name, level = options.redis.names.durability, durability.decode()
         if level not in list(Durability):
@@ -68,7 +97,7 @@ async def recorded_options(options: RuntimeOptions) -> RuntimeOptions:
         options = replace(options, redis=replace(options.redis, durability=Durability(level)))
     if journal_bytes_max:
         options = replace(options, journal_bytes_max=int(journal_bytes_max))
-    return options
+    return replace(options, journal_refuses=full == b"refuse") if full else options
 
 
 class Runtime:
@@ -91,6 +120,9 @@ class Runtime:
         self.tracing = tracing
         """None without a collector; callers check this before they prepare a span."""
         self.keyspace = options.keyspace
+        # Below 0: transitions that let new work in are refused while the journal is full.
+        sign = -1 if options.journal_refuses else 1
+        self._journal_bytes_max = str(sign * options.journal_bytes_max)
         self._journal_keys = [
             (self.keyspace.name(keys.JOURNAL, p), self.keyspace.name(keys.JOURNAL_META, p))
             for p in range(self.keyspace.partitions)
@@ -140,7 +172,8 @@ class Runtime:
         """
         name = self.keyspace.global_name(keys.LAYOUT)
         durability, journal = self.options.redis.durability, self.options.journal_bytes_max
-        pairs = ("durability", durability, "journal_bytes_max", journal)
+        full = "refuse" if self.options.journal_refuses else "drop"
+        pairs = ("durability", durability, "journal_bytes_max", journal, "journal_full", full)
         await self.redis.call("HSET", name, *pairs, key=name)
 
     def store(self, kind: Callable[[Runtime], Store]) -> Store:
@@ -161,34 +194,19 @@ class Runtime:
     ) -> Any:
         """One call of one transition. Returns when the write has the configured durability."""
         now_ms = self.clock.now_ms()
-        return await self._call(
-            script,
-            partition,
-            (*self._journal_keys[partition], *keys),
-            ("" if now_ms is None else now_ms, self.actor, self.options.journal_bytes_max, *args),
-            durable=durable and script.writes,
-        )
-
-    def batched(
-        self,
-        script: Script,
-        shared_keys: Callable[[int], Sequence[str]],
-        shared_args: Sequence[Argument] = (),
-    ) -> Batcher[BatchItem, Any]:
-        """A batcher over `script`, whose reply is one element per item.
-
-        KEYS are the journal's, `shared_keys(partition)`, then each item's own; ARGV likewise,
-        with the number of items between the shared ones and the items.
-        """
-
-        async def run(partition: int, items: list[BatchItem]) -> Sequence[Any]:
-            names, values = joined(shared_keys(partition), shared_args, items)
-            replies: Sequence[Any] = await self.run(script, partition, names, values)
-            return replies
-
-        batcher: Batcher[BatchItem, Any] = Batcher(run, self.options.limits, self._unanswered)
-        self._batchers.append(batcher)
-        return batcher
+        names = (*self._journal_keys[partition], *keys)
+        values = ("" if now_ms is None else str(now_ms), self.actor, self._journal_bytes_max, *args)
+        after = self._durability_commands(partition) if durable and script.writes else ()
+        timeout_s = 2 * DURABILITY_TIMEOUT_MS / 1000 if after else None
+        try:
+            replies = await self.redis.run(script, names, values, after=after, timeout_s=timeout_s)
+        except ScriptFailed as error:
+            if str(error).startswith(JOURNAL_FULL):
+                raise JournalFull from None
+            raise
+        if after:
+            self._check_durable(replies[-1])
+        return replies[0]
 
     async def call(
         self,
@@ -197,24 +215,37 @@ class Runtime:
         args: tuple[Any, ...] | None = None,
         items: Sequence[Item] = (),
         *,
+        names: Sequence[str] = (),
         durable: bool = True,
     ) -> Any:
-        """One call of a declared transition: its reply, or one for each item."""
+        """One call of a declared transition: its reply, or one for each item. `names` are the keys
+        that the declaration leaves to the caller."""
         bound = self._bound(transition)
-        names, values = bound.call(partition, args, items)
+        declared, values = bound.call(partition, args, items)
+        names = names or declared
         reply = await self.run(bound.script, partition, names, values, durable=durable)
         if transition.item is None or transition.one_reply:
             return transition.decode(reply)
         return [transition.decode(each) for each in reply]
 
+    def subscribe(self, *channels: str) -> Subscription:
+        """Notices of some channels, with the limits of this process."""
+        limits = self.settings.limits
+        return self.redis.subscribe(
+            *channels,
+            messages_max=limits.subscription_messages_max,
+            bytes_max=limits.subscription_bytes_max,
+        )
+
     def batch(
         self,
         transition: Transition[Item],
         args: tuple[Any, ...] | Callable[[int], tuple[Any, ...]] | None = None,
+        receive: Callable[[Sequence[Item], Sequence[Any]], None] | None = None,
     ) -> Batcher[Item, Any]:
         """Single calls of a declared transition that share script calls. `args` are the same for
         all of them, or a function that gives those of the next script call of a partition. A reply
-        is a variant, as `Transition.decode` gives it."""
+        is a variant, as `Transition.decode` gives it. `receive`: see `Batcher`."""
         bound = self._bound(transition)
 
         async def run(partition: int, items: list[Item]) -> Sequence[Any]:
@@ -222,7 +253,7 @@ class Runtime:
             names, values = bound.call(partition, given, items)
             return transition.decode_all(await self.run(bound.script, partition, names, values))
 
-        batcher: Batcher[Item, Any] = Batcher(run, self.options.limits, self._unanswered)
+        batcher: Batcher[Item, Any] = Batcher(run, self.options.limits, self._unanswered, receive)
         self._batchers.append(batcher)
         return batcher
 
@@ -231,22 +262,6 @@ class Runtime:
         if found is None:
             found = self._transitions[transition] = BoundTransition(transition, self.keyspace)
         return found
-
-    async def _call(
-        self,
-        script: Script,
-        partition: int,
-        names: Sequence[str],
-        args: Sequence[Argument],
-        *,
-        durable: bool,
-    ) -> Any:
-        after = self._durability_commands(partition) if durable else []
-        timeout_s = 2 * DURABILITY_TIMEOUT_MS / 1000 if after else None
-        replies = await self.redis.run(script, names, args, after=after, timeout_s=timeout_s)
-        if after:
-            self._check_durable(replies[-1])
-        return replies[0]
 
     def _durability_commands(self, partition: int) -> list[Command]:
         if self.options.redis.durability is Durability.MEMORY:
@@ -274,10 +289,11 @@ class Runtime:
     async def _claim_layout(self) -> None:
         ours = self.keyspace
         name = ours.global_name(keys.LAYOUT)
-        args = (LAYOUT_VERSION, ours.partitions, ours.prefix)
-        reply = await self.redis.call(*CLAIM_LAYOUT.eval([name], args), key=name)
-        if status_of(reply) == "differs":
-            version, partitions = int(reply[1]), int(reply[2])
+        args = LayoutClaim(LAYOUT_VERSION, ours.partitions, ours.prefix)
+        call = CLAIM_LAYOUT.script.eval([name], CLAIM_LAYOUT.arguments(args))
+        reply = CLAIM_LAYOUT.decode(await self.redis.call(*call, key=name))
+        if isinstance(reply, OtherLayout):
+            version, partitions = reply
             if version != LAYOUT_VERSION:
                 raise LayoutMismatch(
                     "ANGARIUM_REDIS_URL",
@@ -289,7 +305,7 @@ class Runtime:
                 f"Redis holds data in {partitions} partitions, the setting says {ours.partitions}",
                 f"set it to {partitions}, or use another ANGARIUM_PREFIX",
             )
-        if status_of(reply) == "created":
+        if reply == "created":
             known = self.keyspace.global_name(keys.KEYSPACES)
             await self.redis.call("SADD", known, ours.prefix, key=known)
 

@@ -28,16 +28,20 @@ from pydantic_settings import (
 from angarium.redis import url as redis_url
 from angarium.redis.options import Durability, OptionNames, RedisOptions
 from angarium.runtime import urls
-from angarium.runtime.common_settings import (
+from angarium.runtime.limits import Limits
+from angarium.runtime.setting_group import (
     AccessMode,
+    Group,
     HttpSettings,
     JournalSettings,
+    Redacting,
     RedisSettings,
+    check,
+    key_text,
+    read_home,
+    refusal,
 )
-from angarium.runtime.limits import Limits
-from angarium.runtime.setting_group import Group, Redacting
 from angarium.runtime.setting_sources import FormerName, Sources
-from angarium.runtime.setting_values import check, key_text, read_home, refusal
 
 if TYPE_CHECKING:
     from angarium.runtime.runtime import RuntimeOptions

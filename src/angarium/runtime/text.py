@@ -5,6 +5,8 @@ UTF-8, and exception texts repeat those names. Such a string has no UTF-8 form, 
 nor JSON takes it. Everything that a person reads later (an error text, a note, a log field) goes
 through `valid_text` at the place where it enters. A value that identifies something (an id, a
 name, a header) must not be changed silently: it goes through `check_text`.
+
+`count_of` writes a number of things for people.
 """
 
 from __future__ import annotations
@@ -30,3 +32,11 @@ def check_text(text: str, name: str) -> str:
     except UnicodeEncodeError as error:
         raise InputInvalid(f"{name} is not valid Unicode: {error.reason}") from error
     return text
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 reply`, `2,000 replies`."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith(("ry", "ly")) else f"{noun}s"
+    return f"{number:,} {plural}"

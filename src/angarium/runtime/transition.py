@@ -29,6 +29,12 @@ their keys, and `item_column(number)` one field of all. A script that reads ids 
 of their keys (`states_stem`). A script without items answers once; one with items answers once for
 each, or, with `one_reply`, once for the call.
 
+A key of None is one that the caller names (`Runtime.call(…, names=…)`): leases and streams of users
+have no name in a manifest. A script that writes no events, `journalled=False`, gets neither the
+journal's keys nor the time; it can be used on keys outside our partitions. One that lets new work
+in, `admits=True`, is refused before its first line while the journal is full and the setting
+`journal.full` says so; another can ask `journal_is_full()`.
+
 The last field of an item may be a list (`fields: Sequence[Argument]`). The function then gets two
 positions, `fields_first` and `fields_last`, and `argument_values(fields_first, fields_last)` gives
 the values.
@@ -40,20 +46,29 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from angarium.redis.connection import Argument
 from angarium.redis.errors import ScriptFailed
 from angarium.redis.scripts import Script
-from angarium.runtime.key import Key, placeholder_of
-from angarium.runtime.keyspace import Keyspace
+from angarium.runtime.errors import JOURNAL_FULL
+from angarium.runtime.keyspace import Key, Keyspace, placeholder_of
 from angarium.runtime.scripts import load_script
 
 Item = TypeVar("Item", bound=tuple[Any, ...])
 
 # KEYS and ARGV that every transition has: the journal; the time, the actor, the journal's limit.
 FIRST_KEY, FIRST_ARGUMENT = 3, 4
+# A limit below 0 says that new work is refused while the journal is full (journal_append).
+_IS_FULL = (
+    "local function journal_is_full() local limit = tonumber(ARGV[3]) return limit < 0 "
+    "and (tonumber(redis.call('HGET', KEYS[2], 'full')) or 0) >= -limit end"
+)
+_ADMIT = f"if journal_is_full() then return redis.error_reply('{JOURNAL_FULL} wait') end"
 _NUMBERS = (int, float, bool)
+NUMBER_MAX = 1 << 63
+_COUNTS = [str(count) for count in range(64)]
 _EACH_ITEM = re.compile(r"\beach_item\(function\(([^)]*)\)")
 
 
@@ -66,28 +81,34 @@ class Transition(Generic[Item]):
     package: str
     name: str
     _: KW_ONLY
-    keys: Mapping[str, Key] = field(default_factory=dict)
+    keys: Mapping[str, Key | None] = field(default_factory=dict)
     channels: Mapping[str, Key] = field(default_factory=dict)
     args: type[tuple[Any, ...]] | None = None
     item: type[Item] | None = None
-    item_keys: Mapping[str, Key] = field(default_factory=dict)
+    item_keys: Mapping[str, Key | None] = field(default_factory=dict)
     replies: Mapping[str, type[tuple[Any, ...]] | None] = field(default_factory=dict)
     one_reply: bool = False
+    journalled: bool = True
+    admits: bool = False
+    """Whether it lets new work in, which is refused while the journal is full, if set so."""
     stems: Mapping[str, Key] = field(default_factory=dict)
     """Keys without their id, of the same partition: the script appends ids that it reads."""
 
     @cached_property
     def script(self) -> Script:
-        script = load_script(self.package, self.name, self.prelude())
+        words = [word for word, fields in self.replies.items() if fields is None]
+        script = load_script(self.package, self.name, self.prelude(), words)
         if self.item is not None:
             self._check_parameters(script.source)
         return script
 
-    def prelude(self) -> str:
+    def prelude(self) -> list[str]:
         """The lines of Lua that give names to KEYS and ARGV."""
-        at = FIRST_ARGUMENT
+        first_key, at = (FIRST_KEY, FIRST_ARGUMENT) if self.journalled else (1, 1)
         names = [*(f"{key}_key" for key in self.keys), *(f"{stem}_stem" for stem in self.stems)]
-        lines = [f"local {name} = KEYS[{FIRST_KEY + n}]" for n, name in enumerate(names)]
+        lines = [_IS_FULL] if self.journalled else []
+        lines += [_ADMIT] if self.admits else []
+        lines += [f"local {name} = KEYS[{first_key + n}]" for n, name in enumerate(names)]
         for name in self.channels:
             lines.append(f"local {name}_channel = ARGV[{at}]")
             at += 1
@@ -95,24 +116,24 @@ class Transition(Generic[Item]):
             lines.append(f"local {name} = {_read(kind, f'ARGV[{at}]')}")
             at += 1
         if self.item is not None:
-            lines += self._item_lines(at)
+            lines += self._item_lines(at, first_key)
         variants = (f"{word} = {_variant(word, fields)}" for word, fields in self.replies.items())
         lines.append(f"local reply = {{ {', '.join(variants)} }}")
-        return " ".join(lines)
+        return lines
 
-    def _item_lines(self, at: int) -> list[str]:
+    def _item_lines(self, at: int, first_key: int) -> list[str]:
         fields, keys = _fields(self.item), len(self.item_keys)
         if _ends_in_list(self.item):
             return _list_lines(at, fields)
         values = [_read(kind, f"ARGV[at + {n + 1}]") for n, (_, kind) in enumerate(fields)]
         values += [f"KEYS[key + {n + 1}]" for n in range(keys)]
-        key = FIRST_KEY + len(self.keys) + len(self.stems) - 1
+        key = first_key + len(self.keys) + len(self.stems) - 1
         width = len(fields)
         lines = [
             f"local item_count = tonumber(ARGV[{at}])",
-            "local function each_item(run) local found = {} for item = 1, item_count do "
-            f"local at, key = {at} + {width} * (item - 1), {key} + {keys} * (item - 1) "
-            f"found[item] = run({', '.join(values)}) end return found end",
+            f"local function each_item(run) local found, at, key = {{}}, {at}, {key} "
+            f"for item = 1, item_count do found[item] = run({', '.join(values)}) "
+            f"at, key = at + {width}, key + {keys} end return found end",
             "local function item_values(first, last) "
             f"return unpack(ARGV, {at + 1} + {width} * (first - 1), {at} + {width} * last) end",
             "local function item_column(number) local found = {} for item = 1, item_count do "
@@ -133,6 +154,33 @@ class Transition(Generic[Item]):
             if [each.strip() for each in found.split(",")] != wanted:
                 problem = f"each_item takes ({found}), and the declaration says {wanted}"
                 raise ScriptFailed(f"{self.package}.{self.name}: {problem}")
+
+    def arguments(
+        self, args: tuple[Any, ...] | None, items: Sequence[Item] = (), channels: Sequence[str] = ()
+    ) -> list[Argument]:
+        """ARGV after those of the journal: the shared ones, the number of items, each item's."""
+        values: list[Argument] = [*channels]
+        if args is not None:
+            values += _as_text(args)
+        if self.item is None:
+            return values
+        values.append(str(len(items)))
+        if self._items_end_in_list:
+            for *plain, rest in items:
+                values += plain
+                values.append(_COUNTS[len(rest)] if len(rest) < len(_COUNTS) else len(rest))
+                values += rest
+            return values
+        values += chain.from_iterable(items)
+        return _as_text(values) if self._items_have_bools else values
+
+    @cached_property
+    def _items_have_bools(self) -> bool:
+        return bool in [kind for _, kind in _fields(self.item)]
+
+    @cached_property
+    def _items_end_in_list(self) -> bool:
+        return _ends_in_list(self.item)
 
     @cached_property
     def _decoders(self) -> Mapping[bytes, Callable[[Sequence[Any]], Any] | str]:
@@ -161,7 +209,7 @@ class Transition(Generic[Item]):
 
     def decode(self, reply: Any) -> Any:
         """The variant: its word, or its named tuple."""
-        word, fields = (reply[0], reply[1:]) if isinstance(reply, list) else (reply, ())
+        word, fields = (reply[0], reply[1:]) if isinstance(reply, list) and reply else (reply, ())
         try:
             decoder = self._decoders[word]
         except (KeyError, TypeError):
@@ -177,31 +225,18 @@ class BoundTransition(Generic[Item]):
         self.script = transition.script
         self._keyspace = keyspace
         self._channels = [keyspace.global_name(each) for each in transition.channels.values()]
-        keys = transition.keys.values()
-        self._fixed = all(placeholder_of(key.name) is None for key in keys)
+        self._keys = _declared(transition.keys)
+        self._fixed = all(placeholder_of(key.name) is None for key in self._keys)
         self._names: dict[int, list[str]] = {}
-        places = [(key, _place(key, transition.item)) for key in transition.item_keys.values()]
-        self._item_places = places
-        self._args_have_bools = bool in [kind for _, kind in _fields(transition.args)]
-        self._items_have_bools = bool in [kind for _, kind in _fields(transition.item)]
-        self._items_end_in_list = _ends_in_list(transition.item)
+        item_keys = _declared(transition.item_keys)
+        self._item_places = [(key, _place(key, transition.item)) for key in item_keys]
 
     def call(
         self, partition: int, args: tuple[Any, ...] | None, items: Sequence[Item]
     ) -> tuple[list[str], list[Argument]]:
-        """KEYS and ARGV: the shared ones, the number of items, then each item's own."""
+        """KEYS, the shared ones and then each item's own, and ARGV."""
         names = [*self._shared_names(partition, args)]
-        values: list[Argument] = [*self._channels]
-        if args is not None:
-            values += _without_bools(args) if self._args_have_bools else args
-        if self.transition.item is None:
-            return names, values
-        values.append(len(items))
-        for item in items:
-            if self._items_end_in_list:
-                values += (*item[:-1], len(item[-1]), *item[-1])
-            else:
-                values += _without_bools(item) if self._items_have_bools else item
+        values = self.transition.arguments(args, items, self._channels)
         if self._item_places:
             name = self._keyspace.name
             for item in items:
@@ -212,12 +247,17 @@ class BoundTransition(Generic[Item]):
         """A placeholder is filled by the argument of that name."""
         found = self._names.get(partition)
         if found is None:
-            name, keys = self._keyspace.name, self.transition.keys.values()
-            found = [name(key, partition, *_filling(key, args)) for key in keys]
+            name = self._keyspace.name
+            found = [name(key, partition, *_filling(key, args)) for key in self._keys]
             found += [name(stem, partition, "") for stem in self.transition.stems.values()]
             if self._fixed:
                 self._names[partition] = found
         return found
+
+
+def _declared(keys: Mapping[str, Key | None]) -> list[Key]:
+    """Empty if the caller names the keys."""
+    return [key for key in keys.values() if key is not None]
 
 
 def _fields(kind: type[tuple[Any, ...]] | None) -> list[tuple[str, Any]]:
@@ -269,9 +309,13 @@ def _place(key: Key, item: type[tuple[Any, ...]] | None) -> int:
     return names.index(placeholder)
 
 
-def _without_bools(values: Sequence[Any]) -> list[Argument]:
-    """Booleans become integers, because Redis has none."""
-    return [int(value) if value is True or value is False else value for value in values]
+def _as_text(values: Sequence[Any]) -> list[Argument]:
+    """Numbers become text here: a command of text alone is checked fastest before it is sent.
+    Redis has no booleans; a number that is too large is refused there."""
+    return [
+        str(int(value)) if isinstance(value, int) and -NUMBER_MAX < value < NUMBER_MAX else value
+        for value in values
+    ]
 
 
 def _decoder(kind: type[tuple[Any, ...]]) -> Callable[[Sequence[Any]], Any]:

@@ -21,8 +21,7 @@ from angarium.runtime.origin_check import origin_problem
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.sockets import is_loopback
 from angarium.runtime.tenants import all_tenants
-from angarium.runtime.tokens import Token, TokenStore, digest, from_settings
-from angarium.runtime.tokens_seen import TokensSeen
+from angarium.runtime.tokens import Token, TokensSeen, TokenStore, digest, from_settings
 from angarium.settings import AccessMode
 
 CREATE_TOKEN = "`angarium token create NAME --scope admin`"
@@ -46,13 +45,24 @@ class Access:
         self._store = TokenStore(runtime)
         self._seen = TokensSeen(runtime, "api")
         self._stored: Mapping[str, Token] = {}
+        self._ever = False
         self._state = ""
         self._log = log.logger("angarium.access")
 
     async def run_once(self) -> int:
-        """Returns the number of stored tokens."""
-        self._stored = await self._store.all()
-        await self._seen.look(has_tokens=self._has_tokens)
+        """Returns the number of stored tokens.
+
+        Both reads take effect together: a request between them is judged by the old state, not by
+        the new half of it, which would refuse a token that has just been created.
+        """
+        stored = await self._store.all()
+        try:
+            if await self._seen.look(has_tokens=bool(self._fixed or stored)) and not stored:
+                # The first token may have been stored between the two reads.
+                stored = await self._store.all()
+        finally:
+            # Also if Redis has no room to remember it: a revoked token must not stay valid.
+            self._stored, self._ever = stored, self._seen.ever
         state = "open" if self.open else "tokens" if self._has_tokens else "closed"
         if state != self._state:
             self._state = state
@@ -65,7 +75,7 @@ class Access:
     @property
     def open(self) -> bool:
         if self._mode is AccessMode.AUTO:
-            return self._loopback and not self._has_tokens and not self._seen.ever
+            return self._loopback and not self._has_tokens and not self._ever
         return self._loopback and self._mode is AccessMode.OPEN
 
     @property

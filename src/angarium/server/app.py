@@ -30,6 +30,8 @@ CONNECTED_ROLES: Mapping[str, str] = MappingProxyType(
 )
 # The roles that use the database, and refuse to start with another one than the installation's.
 DATABASE_ROLES = frozenset({API.name, "conversations", "gateway", "archiver"})
+# Roles that run the application's functions if it has some, and do something without them too.
+FUNCTIONS_OPTIONAL = frozenset({"conversations"})
 # Each file has `build(runtime, app)`, which returns the service, and `check(settings, app)`, which
 # refuses invalid settings before Redis is used. Roles start in this order.
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -51,6 +53,13 @@ def runnable(app: Angarium) -> tuple[str, ...]:
     """All roles whose functions this application has."""
     return tuple(
         name for name, role in ROLES.items() if role.needs is None or app.handlers(role.needs)
+    )
+
+
+def reloadable() -> tuple[str, ...]:
+    """The roles that run functions of an application; the lake's jobs are Spark's."""
+    return tuple(
+        name for name, role in ROLES.items() if role.needs is not None or name in FUNCTIONS_OPTIONAL
     )
 
 
@@ -81,7 +90,7 @@ async def compose(
     async with Runtime.open(settings) as runtime:
         await runtime.record_options()
         if not DATABASE_ROLES.isdisjoint(names):
-            from angarium.runtime.database_identity import check_database
+            from angarium.runtime.database.identity import check_database
 
             await check_database(runtime, records=not {"gateway", "archiver"}.isdisjoint(names))
         bound = app if isinstance(app, Angarium) else None

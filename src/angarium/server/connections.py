@@ -21,6 +21,11 @@ REQUEST_S_MAX = 60.0
 # The connection is closed if the peer has not read its response for this long.
 UNREAD_S_MAX = 30.0
 HEAD_BYTES_MAX = 64 * 1024
+# A peer may send requests before it has the answers to earlier ones. So many bytes of them are
+# parsed at a time: a chunk from the socket may hold thousands of requests, each of them an object
+# in memory, and the requests of other connections would wait until all are parsed.
+HEADS_PART_BYTES = 2 * 1024
+BODY_PART_BYTES = 64 * 1024
 
 
 class ApiConnection(HttpToolsProtocol):
@@ -34,6 +39,7 @@ class ApiConnection(HttpToolsProtocol):
     _unread_timer: asyncio.TimerHandle | None = None
     _in_head = True
     _head_bytes = 0
+    _unparsed = b""  # behind requests that wait for the answers to earlier ones
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -51,6 +57,20 @@ class ApiConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return  # the connection was refused; ignore the rest of its data
+        self._unparsed += data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse until a request must wait for an earlier one. The rest is parsed after its answer,
+        and nothing more is read until then."""
+        while self._unparsed and not self.pipeline and not self.transport.is_closing():
+            size = HEADS_PART_BYTES if self._in_head else BODY_PART_BYTES
+            part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+            self._parse_part(part)
+        if self._unparsed:
+            self.flow.pause_reading()
+
+    def _parse_part(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -79,6 +99,10 @@ class ApiConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+        elif self._unparsed:
+            self._parse()
         # Between requests uvicorn's keep-alive timer is shorter. This timer ends a body that no
         # handler reads and that does not end.
         self._update_request_timer()

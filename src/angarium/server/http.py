@@ -39,7 +39,7 @@ from angarium.runtime.http_api import (
     reply,
     routes,
 )
-from angarium.runtime.journal_metrics import JournalMetrics
+from angarium.runtime.journal import JournalMetrics
 from angarium.runtime.process_report import INTERVAL_S
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.service import Service

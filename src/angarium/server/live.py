@@ -24,7 +24,6 @@ from angarium.server.dashboard.overview import OverviewSampler
 SAMPLE_S = 1.0
 # Longer than a sample takes.
 SAMPLE_S_MAX = 2.5
-CLIENTS_MAX = 1_000
 
 
 class LiveOverview(Service):
@@ -34,6 +33,7 @@ class LiveOverview(Service):
         super().__init__("live", clock=runtime.clock)
         self._sampler = OverviewSampler(runtime)
         self._clients = 0
+        self._clients_max = runtime.options.limits.live_clients_max
         self._event = b""
         self._sampled = asyncio.Condition()
 
@@ -64,8 +64,8 @@ class LiveOverview(Service):
             return _trouble_event(error)
 
     async def follow(self, _: Request) -> Response:
-        if self._clients >= CLIENTS_MAX:
-            raise Overloaded("live listeners", CLIENTS_MAX)
+        if self._clients >= self._clients_max:
+            raise Overloaded("live_clients_max", self._clients_max)
         headers = {"cache-control": "no-store"}
         return StreamingResponse(self._events(), headers=headers, media_type="text/event-stream")
 
@@ -98,7 +98,7 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     operation = Operation(
         "GET",
         "/v1/live",
-        "followLive",
+        "follow_live",
         "The overview of all modules once a second, as server-sent events",
         live.follow,
         answers={200: str},

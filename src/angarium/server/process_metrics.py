@@ -1,4 +1,4 @@
-"""Exports the reports of all processes to Prometheus: a gauge for each number a role reports.
+"""Exports the reports of all processes to Prometheus, as the manifests declare their numbers.
 
 A scrape returns the last reading without a call to Redis. An outdated reading is left out, so a
 dead process or an unavailable Redis leaves a gap in the series. Text values are left out.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from angarium.modules import MODULES
+from angarium.runtime.module import ReportedMetric
 from angarium.runtime.process_report import TTL_MS, ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
 
@@ -36,6 +39,7 @@ class ProcessMetrics(Collector):
             return
         # Keyed by name and labels: Prometheus refuses a page with a repeated series.
         found: dict[str, dict[tuple[str, ...], float]] = {}
+        metrics: dict[str, ReportedMetric | None] = {}
         unmatched: dict[tuple[str, ...], int] = {}
         for process in self._processes:
             labels = (process.host, str(process.pid), process.actor)
@@ -43,13 +47,35 @@ class ProcessMetrics(Collector):
             for key, value in process.figures.items():
                 if not isinstance(value, str):
                     name = NOT_IN_NAMES.sub("_", f"angarium_{process.role}_{key}")
+                    metrics.setdefault(name, declared_metric(process.role, key))
                     found.setdefault(name, {})[labels] = value
         for name, values in sorted(found.items()):
-            family = GaugeMetricFamily(name, "As each process last reported it.", labels=LABELS)
+            family = _family(name, metrics[name])
             for whose, value in values.items():
                 family.add_metric(whose, value)
             yield family
         yield _unmatched(unmatched)
+
+
+def _family(name: str, metric: ReportedMetric | None) -> CounterMetricFamily | GaugeMetricFamily:
+    """A number that no manifest declares, perhaps of another version, is a gauge."""
+    if metric is None:
+        return GaugeMetricFamily(name, "As each process last reported it.", labels=LABELS)
+    text = f"{metric.unit}: {metric.help}"
+    if metric.kind == "counter":
+        return CounterMetricFamily(name, text, labels=LABELS)
+    return GaugeMetricFamily(name, text, labels=LABELS)
+
+
+@lru_cache(maxsize=4_096)
+def declared_metric(role: str, key: str) -> ReportedMetric | None:
+    for module in MODULES:
+        for each in module.metrics:
+            exact = each.name == key
+            begins = each.name.endswith("*") and key.startswith(each.name[:-1])
+            if each.role == role and (exact or begins):
+                return each
+    return None
 
 
 def _unmatched(counts: Mapping[tuple[str, ...], int]) -> Metric:

@@ -250,7 +250,6 @@ class ReplyAcknowledger:
             status = await self._role.manager.acknowledge_now(removal.ack_id)
         except AckUnknown:
             return False
-        self._role.acknowledged += status == "delivered"
         if self._tracing is not None and trace is not None and status == "delivered":
             values = {"angarium.id": removal.ack_id, "angarium.gateway": removal.gateway}
             self._tracing.record(

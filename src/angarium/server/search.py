@@ -20,7 +20,6 @@ from starlette.responses import Response
 
 from angarium.conversations.service import ConversationService
 from angarium.conversations.views import view_message
-from angarium.dispatch.dead_letters import dead_letter_view
 from angarium.dispatch.message_ids import is_message_id
 from angarium.dispatch.service import DispatchService
 from angarium.pickup.model import DEFAULT_TENANT, queue_name
@@ -40,11 +39,6 @@ from angarium.transactions.service import TransactionsService
 
 ID_CHARS_MAX = 512
 ENTRIES_PER_READ = 500
-# An entry may hold a large batch; at most this much of a partition's journal is read.
-BYTES_MAX = 64 * 1024 * 1024
-# Ids in one history; a conversation may have thousands of requests.
-RELATED_MAX = 200
-EVENTS_MAX = 2_000
 # Each costs a search of the lake's tables.
 LAKE_IDS_MAX = 20
 # Passes over the journal, each with the related ids of the pass before.
@@ -104,7 +98,7 @@ class Search:
         settings = runtime.settings
         self._runtime = runtime
         self._lake = lake
-        self._entries_max = settings.limits.search_entries_max
+        self._limits = settings.limits
         self._dispatch = DispatchService(runtime)
         self._routing = runtime.store(RoutingService)
         self._conversations = ConversationService(runtime)
@@ -118,7 +112,9 @@ class Search:
         if not 0 < len(id) <= ID_CHARS_MAX or not id.isprintable():
             raise InputInvalid(f"an id has 1 to {ID_CHARS_MAX} printable letters")
         found = [each async for each in self._states(id)]
-        related = _RelatedIds(id, self._runtime.settings.prefix)
+        related = _RelatedIds(
+            id, self._runtime.settings.prefix, self._limits.search_related_ids_max
+        )
         for each in found:
             related.learn_state(each)
         history, complete = await self._journal(related)
@@ -135,7 +131,7 @@ class Search:
             trace,
             found,
             related.listed(),
-            history[:EVENTS_MAX],
+            history[: self._limits.search_events_max],
             lake,
             complete or lake == "joined",
         )
@@ -150,7 +146,7 @@ class Search:
         if not any(each.module == "transactions" for each in found):
             found = [*found, *[each async for each in self._started_by(ids[0])]]
         for each in found:
-            trace = _stored_trace(each)
+            trace = await self._stored_trace(each)
             if trace is not None:
                 return trace.trace_id
         begun_here = is_message_id(ids[0].encode()) or any(
@@ -158,6 +154,20 @@ class Search:
         )
         own = trace_of_id(ids[0]) if begun_here else None
         return None if own is None else own.trace_id
+
+    async def _stored_trace(self, found: ModuleState) -> Trace | None:
+        """The trace stored with a module's state."""
+        if found.module == "transactions":
+            metadata = bytes(found.state.metadata)
+            return trace_in_payload(metadata) or trace_of_id(found.state.id)
+        if found.kind in ("request", "reply"):
+            return read_traceparent(found.state.get("corr", ""))
+        if found.kind != "message":
+            return None
+        with contextlib.suppress(NotFound):
+            payload = await self._dispatch.messages.payload(found.state.message_id)
+            return trace_in_payload(payload.payload.encode())
+        return None
 
     async def _started_by(self, id: str) -> AsyncIterator[ModuleState]:
         with contextlib.suppress(NotFound, InputInvalid):
@@ -186,11 +196,7 @@ class Search:
     async def _message(self, id: str) -> Any:
         if not is_message_id(id.encode(errors="replace")):
             return None
-        try:
-            letter = await self._dispatch.dead_letters.find(id)
-            return {"state": "dead", "letter": dead_letter_view(letter)}
-        except NotFound:
-            return {"state": "pending"} if await self._dispatch.is_pending(id) else None
+        return await self._dispatch.messages.find(id)
 
     async def _transaction(self, id: str) -> Any:
         return await self._transactions.get(id)
@@ -241,7 +247,8 @@ class Search:
         name = self._runtime.keyspace.name(keys.JOURNAL, partition)
         found: deque[HistoryEvent] = deque()
         until, looked, size = "+", 0, 0
-        while looked < self._entries_max and size < BYTES_MAX:
+        limits = self._limits
+        while looked < limits.search_entries_max and size < limits.search_bytes_max:
             entries = await self._runtime.redis.call(
                 "XREVRANGE", name, until, "-", "COUNT", ENTRIES_PER_READ, key=name
             )
@@ -274,7 +281,8 @@ class Search:
 class _RelatedIds:
     """The ids related to the one searched for, as they are found."""
 
-    def __init__(self, id: str, prefix: str) -> None:
+    def __init__(self, id: str, prefix: str, count_max: int) -> None:
+        self._count_max = count_max
         self._kinds: dict[str, str] = {id: "this"}
         self._prefix = prefix
         self._bytes: list[bytes] = [id.encode()]
@@ -319,20 +327,9 @@ class _RelatedIds:
             self._add("letter in pickup", event.subject)
 
     def _add(self, kind: str, id: str | None) -> None:
-        if id and id not in self._kinds and len(self._kinds) < RELATED_MAX:
+        if id and id not in self._kinds and len(self._kinds) < self._count_max:
             self._kinds[id] = kind
             self._bytes.append(msgspec.json.encode(id)[1:-1])
-
-
-def _stored_trace(found: ModuleState) -> Trace | None:
-    """The trace stored with a module's state."""
-    if found.module == "transactions":
-        metadata = bytes(found.state.metadata)
-        return trace_in_payload(metadata) or trace_of_id(found.state.id)
-    if found.kind in ("request", "reply"):
-        return read_traceparent(found.state.get("corr", ""))
-    letter = found.state.get("letter") if found.kind == "message" else None
-    return None if letter is None else trace_in_payload((letter.payload or "").encode())
 
 
 def _events_of(entry_id: bytes, fields: Any, related: _RelatedIds) -> list[HistoryEvent]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from angarium.runtime.database import Database, insert_once
+from angarium.runtime.database.database import Database, insert_once
 from angarium.transactions.model import Transaction, TransactionStatus
 
 MIGRATIONS = Path(__file__).parent / "migrations"

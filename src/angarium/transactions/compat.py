@@ -69,14 +69,14 @@ def operations(
     poll = Parameter("reply", schema={"enum": ["shortpoll", "longpoll"]})
     owner = Parameter("owner", schema=text)
     return [
-        Operation("PUT", f"{ROOT}/start/{{type}}", "datpStart", "Start a transaction",
+        Operation("PUT", f"{ROOT}/start/{{type}}", "datp_start", "Start a transaction",
                   handlers.start, DatpStartRequest, {200: DatpReply},
                   [Parameter("type", "path", text), TRACE], scope="write",
                   tenant=by_body(handlers.read, _owners_of)),
-        Operation("GET", f"{ROOT}/status/{{txId}}", "datpStatus", "Status of a transaction",
+        Operation("GET", f"{ROOT}/status/{{txId}}", "datp_status", "Status of a transaction",
                   handlers.status, None, {200: DatpReply}, [Parameter("txId", "path", text), poll],
                   tenant=handlers.check_owner),
-        Operation("GET", f"{ROOT}/statusByExternalId/{{externalId}}", "datpStatusByExternalId",
+        Operation("GET", f"{ROOT}/statusByExternalId/{{externalId}}", "datp_status_by_external_id",
                   "Status of the transaction that an owner started under this id",
                   handlers.status_by_external_id, None, {200: DatpReply},
                   [Parameter("externalId", "path", text), owner, poll],

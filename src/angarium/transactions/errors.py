@@ -2,6 +2,7 @@
 
 Overloaded
 └── TransactionQueueFull  the queue of a node group has as many transactions as it may have
+QuotaExceeded             an owner starts too many transactions or stores too much
 InputInvalid
 ├── NameInvalid           a name (owner, pipeline, node group, switch) or an id is not usable
 ├── PipelineInvalid       a definition cannot be parsed, or breaks a rule
@@ -18,11 +19,16 @@ Conflict
 
 from __future__ import annotations
 
-from angarium.runtime.errors import Conflict, InputInvalid, NotFound, Overloaded
+from angarium.runtime.errors import AngariumError, Conflict, InputInvalid, NotFound, Overloaded
 
 
 class TransactionQueueFull(Overloaded):
     code = "queue_full"
+
+
+class QuotaExceeded(AngariumError):
+    code = "quota_exceeded"
+    http_status = 429
 
 
 class NameInvalid(InputInvalid):

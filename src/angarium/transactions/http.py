@@ -1,6 +1,6 @@
 """The HTTP API of this module: `/v1/transactions…`, `/v1/pipelines…`, statistics and health.
 
-Bodies and answers are declared once, for the routes and the OpenAPI page. Handlers decode, call
+Bodies and answers are in `http_bodies.py`. Handlers decode, call
 `Transactions` and encode. They make no decisions. `/datp/1.0/…` is in `compat.py`.
 """
 
@@ -10,13 +10,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from angarium.runtime.application import Angarium
+from angarium.runtime.dead_letters_http import DeadLetterOperations
 from angarium.runtime.errors import AngariumError, InputInvalid, LimitExceeded
 from angarium.runtime.http_api import (
     TRACE,
@@ -31,8 +32,23 @@ from angarium.runtime.http_api import (
 )
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.tenants import by_body, by_query
-from angarium.runtime.trace import TRACEPARENT
 from angarium.transactions import compat
+from angarium.transactions.dead_letters import DeadTransaction, TransactionDeadLetters
+from angarium.transactions.http_bodies import (
+    OwnedBatch,
+    OwnedStart,
+    PipelinesAnswer,
+    PipelineStoredAnswer,
+    RerunBody,
+    SwitchBody,
+    TransactionBatchAnswer,
+    TransactionBatchBody,
+    TransactionBatchItem,
+    TransactionChangeAnswer,
+    TransactionStartBody,
+    TransactionStartedBody,
+    TransactionStatisticsAnswer,
+)
 from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.long_polls import LongPolls
 from angarium.transactions.model import (
@@ -43,122 +59,22 @@ from angarium.transactions.model import (
     TransactionStatus,
     check_name,
 )
-from angarium.transactions.pages import (
-    TransactionFilter,
-    TransactionsPage,
-    WholeTransactionsPage,
-)
+from angarium.transactions.pages import TransactionFilter, WholeTransactionsPage
 from angarium.transactions.pipeline import PipelineDefinition, pipeline_of
 from angarium.transactions.queries import TransactionHealthReport
 from angarium.transactions.service import StateLookup, TransactionsService
 from angarium.transactions.settings import TransactionsSettings
-from angarium.transactions.statistics import StatisticsInterval, StatisticsLevel
+from angarium.transactions.statistics import StatisticsLevel
 
 LIST_MAX, LIST_DEFAULT = 500, 50
 LONGEST_RUNNING_MAX, LONGEST_RUNNING_DEFAULT = 200, 20
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.@:+-]{1,128}$")]
 ID = Parameter("id", "path", {"type": "string", "minLength": 1, "maxLength": 200})
 _NAME = {"type": "string", "minLength": 1, "maxLength": 128}
-
-
-class TransactionStartBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`webhook` gets the end, and each progress report if `progress_reports` is set."""
-
-    pipeline: Name
-    data: Any = None
-    owner: Name = OWNER_DEFAULT
-    external_id: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
-    version: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
-    webhook: Annotated[str, msgspec.Meta(min_length=1, max_length=2000)] | None = None
-    progress_reports: bool = False
-    poll_cancels_webhook: bool = False
-
-    def start(self, trace: str = "") -> TransactionStart:
-        return TransactionStart(
-            pipeline=self.pipeline,
-            data=msgspec.json.encode({} if self.data is None else self.data),
-            owner=self.owner,
-            external_id=self.external_id,
-            version=self.version,
-            webhook=self.webhook,
-            progress_reports=self.progress_reports,
-            poll_cancels_webhook=self.poll_cancels_webhook,
-            metadata=msgspec.json.encode({TRACEPARENT: trace}) if trace else b"",
-        )
-
-
-class TransactionStartedBody(msgspec.Struct, frozen=True):
-    """`duplicate`: the externalId was in use, and `id` is its first transaction."""
-
-    id: str
-    duplicate: bool
-
-
-class TransactionBatchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    transactions: Annotated[list[TransactionStartBody], msgspec.Meta(min_length=1)]
-
-
-class _Owned(msgspec.Struct):
-    owner: str = OWNER_DEFAULT
-
-
-class _OwnedBatch(msgspec.Struct):
-    transactions: list[_Owned] = []
-
-
-class TransactionBatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The id, or the problem with this start."""
-
-    id: str | None = None
-    duplicate: bool = False
-    problem: Problem | None = None
-
-
-class TransactionBatchAnswer(msgspec.Struct, frozen=True):
-    transactions: list[TransactionBatchItem]
-
-
-class TransactionChangeAnswer(msgspec.Struct, frozen=True):
-    status: str
-
-
-class RerunBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`data` replaces the data of the step that failed."""
-
-    data: Any = msgspec.UNSET
-
-
-class RerunAllBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    pipeline: Name | None = None
-    owner: Name | None = None
-
-
-class RerunAllAnswer(msgspec.Struct, frozen=True):
-    rerun: int
-
-
-class _OwnedReason(msgspec.Struct):
-    owner: str | None = None
-
-
-class SwitchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    value: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
-
-
-class PipelineStoredAnswer(msgspec.Struct, frozen=True):
-    name: str
-    version: int
-
-
-class PipelinesAnswer(msgspec.Struct, frozen=True):
-    pipelines: list[PipelineDefinition]
-
-
-class TransactionStatisticsAnswer(msgspec.Struct, frozen=True):
-    interval_s: int
-    intervals: list[StatisticsInterval]
+NAME = Parameter("name", "path", _NAME)
+COUNT = Parameter("limit", schema={"type": "integer", "minimum": 1, "maximum": LIST_MAX})
+AFTER = Parameter("after", description="`next` of the page before.")
+ROOT = "/v1/transactions"
 
 
 def http_api(runtime: Runtime, app: Angarium, lake_lookup: StateLookup | None = None) -> HttpApi:
@@ -180,92 +96,114 @@ class TransactionsHttpApi:
         self._wait_s_max = runtime.settings.group(TransactionsSettings).longpoll_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
+        return [
+            # First, so that "dead" is not taken for an id.
+            *self._dead_letters(),
+            *self._starts(),
+            *self._queries(),
+            *self._changes(),
+            *self._pipelines(),
+            *self._reports(),
+        ]
+
+    def _starts(self) -> list[Operation]:
+        starts_own = by_body(self._read, lambda body: {decode(body, OwnedStart).owner})
+        batch_own = by_body(
+            self._read, lambda body: {each.owner for each in decode(body, OwnedBatch).transactions}
+        )
+        return [
+            Operation("POST", ROOT, "start_transaction", "Start a transaction", self.start,
+                      TransactionStartBody, dict.fromkeys((201, 200), TransactionStartedBody),
+                      [TRACE], scope="write", tenant=starts_own),
+            Operation("POST", f"{ROOT}/batch", "start_transactions", "Start many at once",
+                      self.start_batch, TransactionBatchBody, {200: TransactionBatchAnswer},
+                      [TRACE], scope="write", tenant=batch_own),
+        ]  # fmt: skip
+
+    def _queries(self) -> list[Operation]:
         wait = Parameter(
             "wait_s", schema={"type": "number", "minimum": 0},
             description="Wait this long for the end. An answer with the end counts as notification",
         )  # fmt: skip
-        count = Parameter("limit", schema={"type": "integer", "minimum": 1, "maximum": LIST_MAX})
-        after = Parameter("after", description="`next` of the page before.")
-        name = Parameter("name", "path", _NAME)
-        reruns_own = by_body(self._read, lambda body: {decode(body, _OwnedReason).owner or ""})
-        root = "/v1/transactions"
-        starts_own = by_body(self._read, lambda body: {decode(body, _Owned).owner})
-        batch_own = by_body(
-            self._read, lambda body: {each.owner for each in decode(body, _OwnedBatch).transactions}
-        )
         return [
-            Operation("POST", root, "startTransaction", "Start a transaction", self.start,
-                      TransactionStartBody, dict.fromkeys((201, 200), TransactionStartedBody),
-                      [TRACE], scope="write", tenant=starts_own),
-            Operation("POST", f"{root}/batch", "startTransactions", "Start many at once",
-                      self.start_batch, TransactionBatchBody, {200: TransactionBatchAnswer},
-                      [TRACE], scope="write", tenant=batch_own),
-            Operation("GET", root, "listTransactions", "List transactions by status",
+            Operation("GET", ROOT, "list_transactions", "List transactions by status",
                       self.list, answers={200: WholeTransactionsPage}, parameters=[
                           Parameter("status", schema=_enum(TransactionStatus), required=True),
                           Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
-                          count, after],
+                          COUNT, AFTER],
                       tenant=by_query("owner")),
-            Operation("GET", f"{root}/by-external-id/{{external_id}}", "getTransactionByExternalId",
+            Operation("GET", f"{ROOT}/by-external-id/{{external_id}}",
+                      "get_transaction_by_external_id",
                       "Get the newest transaction that an owner started under this id",
                       self.get_by_external_id, answers={200: Transaction}, parameters=[
                           Parameter("external_id", "path", {"type": "string", "minLength": 1,
                                                             "maxLength": 256}),
                           Parameter("owner", schema=_NAME)], tenant=by_query("owner")),
-            Operation("GET", f"{root}/{{id}}", "getTransaction", "Get the state of a transaction",
+            Operation("GET", f"{ROOT}/{{id}}", "get_transaction", "Get the state of a transaction",
                       self.get, answers={200: Transaction}, parameters=[ID, wait],
                       tenant=self._check_owner),
-            Operation("POST", f"{root}/{{id}}/cancel", "cancelTransaction",
-                      "Cancel; a running transaction is stopped by its node", self.cancel,
-                      answers=dict.fromkeys((200, 202), TransactionChangeAnswer),
-                      parameters=[ID], scope="write", tenant=self._check_owner),
-            Operation("POST", f"{root}/{{id}}/rerun", "rerunTransaction",
-                      "Queue a dead letter again at the step that failed", self.rerun,
-                      RerunBody, {200: TransactionChangeAnswer}, [ID], scope="write",
-                      tenant=self._check_owner),
-            Operation("POST", f"{root}/{{id}}/drop", "dropTransaction",
-                      "Give up a dead letter; it is archived", self.drop,
-                      answers={200: TransactionChangeAnswer}, parameters=[ID], scope="write",
-                      tenant=self._check_owner),
-            Operation("GET", "/v1/transaction-dead-letters", "listDeadTransactions",
-                      "List dead letters: a step failed too often; the last one first",
-                      self.dead_letters, answers={200: TransactionsPage}, parameters=[
-                          Parameter("reason", schema={"type": "string", "maxLength": 200}),
-                          Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME),
-                          count, after], tenant=by_query("owner")),
-            Operation("POST", "/v1/transaction-dead-letters/rerun", "rerunDeadTransactions",
-                      "Queue all dead letters of a reason again", self.rerun_all,
-                      RerunAllBody, {200: RerunAllAnswer}, scope="write", tenant=reruns_own),
-            Operation("PUT", f"{root}/{{id}}/switches/{{name}}", "setSwitch",
-                      "Set a switch; wakes a transaction that sleeps until it is set", self.switch,
-                      SwitchBody, {200: TransactionChangeAnswer}, [ID, name], scope="write",
-                      tenant=self._check_owner),
-            Operation("GET", f"{root}/{{id}}/events", "followTransaction",
+            Operation("GET", f"{ROOT}/{{id}}/events", "follow_transaction",
                       "Stream the events of a transaction until its end (server-sent events)",
                       self.events, answers={200: str}, parameters=[ID],
                       content="text/event-stream", tenant=self._check_owner),
-            Operation("GET", "/v1/pipelines", "listPipelines",
+        ]  # fmt: skip
+
+    def _changes(self) -> list[Operation]:
+        return [
+            Operation("POST", f"{ROOT}/{{id}}/cancel", "cancel_transaction",
+                      "Cancel; a running transaction is stopped by its node", self.cancel,
+                      answers=dict.fromkeys((200, 202), TransactionChangeAnswer),
+                      parameters=[ID], scope="write", tenant=self._check_owner),
+            Operation("PUT", f"{ROOT}/{{id}}/switches/{{name}}", "set_switch",
+                      "Set a switch; wakes a transaction that sleeps until it is set", self.switch,
+                      SwitchBody, {200: TransactionChangeAnswer}, [ID, NAME], scope="write",
+                      tenant=self._check_owner),
+            Operation("POST", f"{ROOT}/{{id}}/rerun", "rerun_transaction",
+                      "Queue a dead letter again at the step that failed", self.rerun,
+                      RerunBody, {200: TransactionChangeAnswer}, [ID], scope="write",
+                      tenant=self._check_owner),
+        ]  # fmt: skip
+
+    def _dead_letters(self) -> list[Operation]:
+        names = [Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME)]
+        return DeadLetterOperations(
+            f"{ROOT}/dead", "dead_transaction", "dead_transactions",
+            "transactions that ended because a step failed too often, the last one first",
+            DeadTransaction, self._dead_letters_of, filters=names,
+            tenant_of_list=by_query("owner"), tenant_of_one=self._check_owner,
+        ).operations()  # fmt: skip
+
+    def _pipelines(self) -> list[Operation]:
+        return [
+            Operation("GET", "/v1/pipelines", "list_pipelines",
                       "List the newest version of each pipeline",
                       self.pipelines, answers={200: PipelinesAnswer}),
-            Operation("GET", "/v1/pipelines/{name}", "getPipeline",
+            Operation("GET", "/v1/pipelines/{name}", "get_pipeline",
                       "List all versions of a pipeline, newest first",
-                      self.pipeline, answers={200: PipelinesAnswer}, parameters=[name]),
-            Operation("PUT", "/v1/pipelines/{name}", "putPipeline",
+                      self.pipeline, answers={200: PipelinesAnswer}, parameters=[NAME]),
+            Operation("PUT", "/v1/pipelines/{name}", "put_pipeline",
                       "Store a definition; transactions keep the version they started with",
                       self.put_pipeline,
-                      PipelineDefinition, {200: PipelineStoredAnswer}, [name], scope="admin"),
-            Operation("GET", "/v1/transaction-statistics", "transactionStatistics",
+                      PipelineDefinition, {200: PipelineStoredAnswer}, [NAME], scope="admin"),
+        ]  # fmt: skip
+
+    def _reports(self) -> list[Operation]:
+        return [
+            Operation("GET", "/v1/transaction-statistics", "transaction_statistics",
                       "Counters by interval, newest first", self.statistics,
                       answers={200: TransactionStatisticsAnswer}, parameters=[
                           Parameter("level", schema=_enum(StatisticsLevel)),
                           Parameter("intervals", schema={"type": "integer", "minimum": 1})]),
-            Operation("GET", "/v1/transaction-watch", "watchTransactions",
+            Operation("GET", "/v1/transaction-watch", "watch_transactions",
                       "Longest running transactions, queues, awaited steps, silent nodes",
                       self.health_report,
                       answers={200: TransactionHealthReport}, parameters=[
                           Parameter("elders", schema={"type": "integer", "minimum": 1,
                                                       "maximum": LONGEST_RUNNING_MAX})]),
         ]  # fmt: skip
+
+    def _dead_letters_of(self, request: Request) -> TransactionDeadLetters:
+        return self._transactions.dead_letters(**_names(request))
 
     async def _check_owner(self, request: Request, tenant: str) -> None:
         id = request.path_params["id"]
@@ -322,11 +260,8 @@ class TransactionsHttpApi:
     async def list(self, request: Request) -> Response:
         asked = request.query_params
         status = _choice(TransactionStatus, asked.get("status"), "status")
-        names = {
-            each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked
-        }
         count = _count(request, "limit", LIST_DEFAULT, LIST_MAX)
-        wanted = TransactionFilter(status, **names)
+        wanted = TransactionFilter(status, **_names(request))
         return reply(await self._transactions.page_whole(wanted, count, asked.get("after")))
 
     async def cancel(self, request: Request) -> Response:
@@ -338,28 +273,6 @@ class TransactionsHttpApi:
         data = b"" if body.data is msgspec.UNSET else msgspec.json.encode(body.data)
         status = await self._transactions.rerun(request.path_params["id"], data)
         return reply(TransactionChangeAnswer(status))
-
-    async def drop(self, request: Request) -> Response:
-        status = await self._transactions.drop(request.path_params["id"])
-        return reply(TransactionChangeAnswer(status))
-
-    async def dead_letters(self, request: Request) -> Response:
-        asked = request.query_params
-        count = _count(request, "limit", LIST_DEFAULT, LIST_MAX)
-        names = {
-            each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked
-        }
-        page = await self._transactions.page_dead_letters(
-            count, asked.get("after"), reason=asked.get("reason", ""), **names
-        )
-        return reply(page)
-
-    async def rerun_all(self, request: Request) -> Response:
-        body = await self._body(request, RerunAllBody)
-        count = await self._transactions.rerun_all(
-            body.reason, pipeline=body.pipeline or "", owner=body.owner or ""
-        )
-        return reply(RerunAllAnswer(count))
 
     async def switch(self, request: Request) -> Response:
         body = await self._body(request, SwitchBody)
@@ -417,6 +330,12 @@ def _event(event: str, transaction: Transaction | None) -> bytes:
     if transaction is None:
         return b": alive\n\n"
     return b"event: %b\ndata: %b\n\n" % (event.encode(), msgspec.json.encode(transaction))
+
+
+def _names(request: Request) -> dict[str, str]:
+    """The filters that are given. An empty name is refused: it would choose all."""
+    asked = request.query_params
+    return {each: check_name(asked[each], each) for each in ("pipeline", "owner") if each in asked}
 
 
 def _number(request: Request, name: str, default: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from angarium.runtime.key import Key, Scope
+from angarium.runtime.keyspace import Key, Scope
 
 PIPELINE = Key(
     "pipelineH:{pipeline}",
@@ -67,6 +67,26 @@ WAITING_PLACES = Key(
     "qWaitZ:places",
     "zset",
     meaning="Names of all waiting lists, scored by the time when each was created",
+)
+FAIR_QUEUE = Key(
+    "qFairZ:{queue}",
+    "zset",
+    meaning="Ids of transactions in a queue whose owners take turns, in this order; `queue` is "
+    "`in|node group` or `out|node group`; see `transactions.node_fair_owners`",
+)
+OWNER_TURNS = Key(
+    "ownerTurnsH:{queue}",
+    "hash",
+    meaning="Owner → the place of its last transaction in such a queue or waiting list; `on` "
+    "exists while nodes ask for turns",
+    expiry="with the last entry of the queue; `on` 1 hour after the last heartbeat of such a node",
+)
+OWNER_QUOTA = Key(
+    "quotaH:{owner}",
+    "hash",
+    meaning="Owner with a quota: the starts that are left, the time of this number, and the bytes "
+    "of its transactions in this partition",
+    expiry="60 s after the last start, or after the last of its transactions is archived",
 )
 NODE_GROUPS = Key(
     "nodeGroups",

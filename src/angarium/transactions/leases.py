@@ -14,10 +14,10 @@ from angarium.transactions import keys
 from angarium.transactions.model import Transaction, pairs_of, transaction_of
 from angarium.transactions.settings import TransactionsSettings
 from angarium.transactions.transitions import (
+    BATCH_STEMS,
     CHANNELS,
     PACKAGE,
     STATE,
-    STATISTICS,
     TransactionItem,
 )
 
@@ -56,7 +56,12 @@ TO_ARCHIVE = Transition(
         "lock1": keys.ARCHIVE_LOCK1,
         "lock2": keys.ARCHIVE_LOCK2,
     },
-    stems={**STATISTICS, "states": keys.STATE, "externals": keys.EXTERNAL_ID},
+    stems={
+        **BATCH_STEMS,
+        "states": keys.STATE,
+        "externals": keys.EXTERNAL_ID,
+        "quota": keys.OWNER_QUOTA,
+    },
     channels=CHANNELS,
     args=ArchiveArgs,
     item=TransactionItem,
@@ -111,7 +116,7 @@ TO_PROCESS = Transition(
         "lock1": keys.WEBHOOK_LOCK1,
         "lock2": keys.WEBHOOK_LOCK2,
     },
-    stems={**STATISTICS, "states": keys.STATE, "counters": keys.WEBHOOK_COUNTER},
+    stems={**BATCH_STEMS, "states": keys.STATE, "counters": keys.WEBHOOK_COUNTER},
     channels=CHANNELS,
     args=WebhookArgs,
     item=WebhookItem,

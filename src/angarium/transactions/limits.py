@@ -46,6 +46,14 @@ class TransactionsLimits(Limits):
         int,
         Limit("items", "Each waiting request uses a connection and memory of the API process."),
     ] = 20_000
+    transaction_stream_events_max: Annotated[
+        int,
+        Limit(
+            "events",
+            "Events of a transaction that a client of its event stream has not read. Beyond this "
+            "many the oldest are left out; each event carries the state, so the newest is enough.",
+        ),
+    ] = 1_000
     transaction_switches_items_max: Annotated[
         int,
         Limit("items", "All switches of a transaction are sent to a node with each lease."),

@@ -38,8 +38,6 @@ STREAM_SILENCE_S = 15.0
 RECENT_ENDS_MAX = 10_000
 END_EVENTS = frozenset({b"completed", b"cancelled", b"expired", b"dead"})
 PROGRESS_EVENT = b"progressed"
-# Unsent events of a stream whose client does not read.
-STREAM_EVENTS_MAX = 1_000
 _Waiter = asyncio.Future[bytes]
 _Any = TypeVar("_Any")
 
@@ -47,8 +45,8 @@ _Any = TypeVar("_Any")
 class _EventStream:
     """The unsent events of one stream. The oldest is dropped when the client does not read."""
 
-    def __init__(self) -> None:
-        self.events: deque[bytes] = deque(maxlen=STREAM_EVENTS_MAX)
+    def __init__(self, events_max: int) -> None:
+        self.events: deque[bytes] = deque(maxlen=events_max)
         self.has_events = asyncio.Event()
 
     def add(self, event: bytes) -> None:
@@ -79,9 +77,9 @@ class LongPolls(Service):
         self._recent_ends: dict[str, None] = {}
         self._subscribed_to_events: asyncio.Event | None = None
         self._count = 0
-        self._count_max = runtime.settings.limits_of(
-            TransactionsLimits
-        ).transaction_longpolls_items_max
+        limits = runtime.settings.limits_of(TransactionsLimits)
+        self._count_max = limits.transaction_longpolls_items_max
+        self._stream_events_max = limits.transaction_stream_events_max
 
     async def on_start(self) -> None:
         self._subscribed_to_events = None
@@ -152,7 +150,7 @@ class LongPolls(Service):
 
     async def follow(self, transaction_id: str) -> AsyncIterator[tuple[str, Transaction | None]]:
         """Events with the state after them, until the end. None instead of a state: keep-alive."""
-        stream = _EventStream()
+        stream = _EventStream(self._stream_events_max)
         self._register(self._streams, transaction_id, stream)
         try:
             await self._ensure_event_subscription()
@@ -189,7 +187,7 @@ class LongPolls(Service):
                 del table[transaction_id]
 
     async def _receive_ends(self) -> None:
-        async with self._runtime.redis.subscribe(self._transactions.notify_channel) as subscription:
+        async with self._runtime.subscribe(self._transactions.notify_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if batch.gap:
@@ -213,7 +211,7 @@ class LongPolls(Service):
                     await self._subscribed_to_events.wait()
 
     async def _receive_events(self) -> None:
-        async with self._runtime.redis.subscribe(self._transactions.events_channel) as subscription:
+        async with self._runtime.subscribe(self._transactions.events_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 if self._subscribed_to_events is not None:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from angarium.runtime.transition import Transition
 from angarium.transactions import keys
 from angarium.transactions.transitions import (
+    BATCH_STEMS,
     CHANNELS,
     ENDING_KEYS,
     ENDING_STEMS,
     PACKAGE,
     QUEUES,
-    STATISTICS,
     GroupItem,
     TransactionItem,
 )
@@ -30,7 +30,7 @@ WAKE: Transition[Any] = Transition(
     PACKAGE,
     "wake_transactions",
     keys={"sleeping": keys.SLEEPING},
-    stems={**STATISTICS, "states": keys.STATE, "out": keys.QUEUE_OUT},
+    stems={**BATCH_STEMS, "states": keys.STATE, "out": keys.QUEUE_OUT},
     channels=CHANNELS,
     args=WakeArgs,
     replies={"woken": Counted},
@@ -59,6 +59,7 @@ class TouchArgs(NamedTuple):
     node: str
     leaving: bool
     step_types: str
+    fair_owners: bool
 
 
 class NodeTime(NamedTuple):
@@ -69,7 +70,7 @@ TOUCH_NODE = Transition(
     PACKAGE,
     "touch_node",
     keys={"nodes": keys.NODES, "step_types": keys.STEP_TYPES, "groups": keys.NODE_GROUPS},
-    stems={**STATISTICS, "wait": keys.WAITING},
+    stems={**BATCH_STEMS, "wait": keys.WAITING},
     channels=CHANNELS,
     args=TouchArgs,
     item=GroupItem,
@@ -107,7 +108,7 @@ RECOVER = Transition(
     PACKAGE,
     "recover_orphans",
     keys={**ENDING_KEYS, "nodes": keys.NODES},
-    stems={**STATISTICS, **QUEUES, "states": keys.STATE},
+    stems={**BATCH_STEMS, **QUEUES, "states": keys.STATE},
     channels=CHANNELS,
     args=RecoverArgs,
     item=TransactionItem,

@@ -30,13 +30,14 @@ from angarium.transactions.model import (
     check_name,
     encode_step_types,
 )
+from angarium.transactions.node_work import NodeCapabilities, NodeWork
 from angarium.transactions.pipeline_cache import PipelineCache
 from angarium.transactions.pipeline_store import PipelineStore
 from angarium.transactions.runner import TransactionRunner
 from angarium.transactions.running import Completion, RunningTransaction
 from angarium.transactions.service import TransactionsService
 from angarium.transactions.settings import TransactionsSettings
-from angarium.transactions.store import NodeCapabilities, NodeWork, TransactionStore
+from angarium.transactions.store import TransactionStore
 
 # The interval of polling. A hint announces new work earlier, unless the hint is lost.
 POLL_S = 0.5
@@ -229,7 +230,9 @@ class TransactionNode(Service):
         metrics.taken += len(batch.taken)
         metrics.refused += batch.refused
         metrics.left_waiting += batch.waiting
-        self._slots_wanted = self._slots_wanted or batch.waiting > 0 or threads == 0
+        # A call that used all threads it had may have left transactions that wait for one.
+        in_threads = sum(each.needs_thread for each in batch.taken)
+        self._slots_wanted = self._slots_wanted or batch.waiting > 0 or in_threads >= threads
         if waiting and not batch.more:
             # No transaction waits for this node. A hint that came meanwhile has replaced the list.
             next_check_s[partition] = self.clock.monotonic() + POLL_S
@@ -327,7 +330,7 @@ class TransactionNode(Service):
 
     async def _receive_hints(self) -> None:
         """A lost hint only costs time: the node also polls the queues and the cancel fields."""
-        async with self._runtime.redis.subscribe(self._store.work_channel) as subscription:
+        async with self._runtime.subscribe(self._store.work_channel) as subscription:
             while True:
                 batch = await subscription.receive()
                 lines = [line for each in batch.messages for line in each.payload.split(b"\n")]
@@ -447,20 +450,10 @@ class TransactionNode(Service):
             self.log.info("work_handed_back", count=returned, of=len(rest))
 
     async def _report(self) -> None:
-        metrics = self._runner.metrics
         report: dict[str, float | str] = {
             "groups": ",".join(self._groups),
             "running": self.running_count,
-            "taken": metrics.taken,
-            "refused": metrics.refused,
-            "not_ours": metrics.left_waiting,
-            "handed_over": metrics.handed_over,
-            "steps": metrics.steps,
-            "slept": metrics.slept,
-            "failed_tries": metrics.failed_tries,
-            "recovered": metrics.recovered,
-            "lost": metrics.lost,
-            **{f"ended_{status}": count for status, count in metrics.ended.items()},
+            **self._runner.metrics.report(),
         }
         self.log.debug("metrics", **report)
         await self._reporter.report(report)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from angarium.runtime.overview import ModuleSample, Notice, count_of
+from angarium.runtime.overview import ModuleSample, Notice
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import count_of
 from angarium.transactions.queries import AwaitedStep
 from angarium.transactions.service import TransactionsService
 
 # Nodes of two applications in one group constantly pass work to each other. Work that waits longer
 # than this waits for a node that is missing or overloaded.
 STEP_AWAITED_MS = 5_000
+# Failures that are counted: more than these need no exact number.
+FAILURES_MAX = 100
 
 
 class TransactionsSampler:
@@ -27,6 +30,7 @@ class TransactionsSampler:
             "webhooks": health.webhooks,
             "to_archive": health.to_archive,
             "dead": health.dead_letters,
+            "failed": await self._transactions.recent_failures(FAILURES_MAX),
             "nodes": len(health.nodes),
             "silent_nodes": sum(not node.alive for node in health.nodes),
         }
@@ -48,8 +52,13 @@ def transactions_notices(
     if facts["dead"]:
         text = count_of(facts["dead"], "dead letter")
         yield Notice(
-            "transactions", "warning", text, "look at the reasons, then rerun or drop them"
+            "transactions", "warning", text, "look at the reasons, then retry or drop them"
         )
+    if facts["failed"] > facts["dead"]:
+        more = "at least " if facts["failed"] >= FAILURES_MAX else ""
+        text = f"{more}{count_of(facts['failed'] - facts['dead'], 'transaction')} failed lately"
+        page = "transactions?status=failed"
+        yield Notice("transactions", "warning", text, "look at the reasons", page)
     if facts["silent_nodes"]:
         text = f"{count_of(facts['silent_nodes'], 'node')} silent"
         yield Notice("transactions", "warning", text, "other nodes take over its transactions")

@@ -80,7 +80,7 @@ class ScheduledWebhook(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TransactionFilter:
-    """`status` None: dead letters, of one reason if it is given."""
+    """`status` None: dead letters, whose reason contains `reason`."""
 
     status: TransactionStatus | None
     pipeline: str = ""
@@ -123,7 +123,7 @@ PAGE: Transition[Any] = Transition(
         "webhooks": keys.WEBHOOKS,
         "dead": keys.DEAD_LETTERS,
     },
-    stems={**QUEUES, "states": keys.STATE},
+    stems={**QUEUES, "states": keys.STATE, "fair": keys.FAIR_QUEUE},
     args=PageArgs,
     replies={"page": PageReply},
 )
@@ -243,7 +243,8 @@ class TransactionPages:
     ) -> tuple[list[Any], str | None]:
         """Rows from the sources, one after the other, and the cursor of the next page."""
         found: list[Any] = []
-        if after is None or not after.startswith(ARCHIVE):
+        # Dead letters are in Redis only.
+        if wanted.status is None or after is None or not after.startswith(ARCHIVE):
             sources = self.sources(wanted.status, groups)
             place, first = cursor_numbers(after, 2)
             calls = 0
@@ -267,6 +268,13 @@ class TransactionPages:
             return found, None
         last = some[-1]
         return found, f"{ARCHIVE}{last.completed_ms or last.updated_ms}:{last.id}"
+
+    async def count_newest(self, status: TransactionStatus, limit: int) -> int:
+        """How many of the last ended transactions in Redis have the status; `limit` at most."""
+        wanted, found = TransactionFilter(status), 0
+        for source in self.sources(status, ()):
+            found += len((await self._page(source, wanted, 0, limit, "status")).rows)
+        return min(found, limit)
 
     async def webhooks(self, limit: int, after: str | None) -> WebhooksPage:
         """In the order of their next attempts."""

@@ -90,7 +90,7 @@ READ_HEALTH = Transition(
         "dead": keys.DEAD_LETTERS,
         "step_types": keys.STEP_TYPES,
     },
-    stems={"states": keys.STATE, "wait": keys.WAITING},
+    stems={"states": keys.STATE, "wait": keys.WAITING, "fair": keys.FAIR_QUEUE},
     args=HealthArgs,
     item=GroupItem,
     item_keys=QUEUES,

@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
-from angarium.redis.backoff import Backoff
 from angarium.runtime.application import Caller, Handler, HandlerExit
 from angarium.runtime.clock import Clock
 from angarium.runtime.errors import (
     AngariumError,
-    LimitExceeded,
-    NotDurable,
-    OutcomeUnknown,
-    Overloaded,
-    RedisUnavailable,
 )
 from angarium.runtime.log import logger
 from angarium.runtime.text import valid_text
@@ -35,15 +28,15 @@ from angarium.transactions.children import children_data, children_outcome
 from angarium.transactions.limits import TransactionsLimits
 from angarium.transactions.model import (
     Checkpoint,
-    TakenTransaction,
     Transaction,
     TransactionStatus,
     depth_of,
 )
 from angarium.transactions.pipeline import PipelineDefinition, StepDefinition
 from angarium.transactions.pipeline_cache import PipelineCache
-from angarium.transactions.progress_report import encode_progress_report
+from angarium.transactions.repeated_calls import RepeatedCalls
 from angarium.transactions.running import (
+    RUN_LOST_STATUSES,
     Completion,
     NodeMetrics,
     RunLost,
@@ -54,7 +47,8 @@ from angarium.transactions.running import (
     checked,
     retries_timeout,
 )
-from angarium.transactions.step import Outcome, Step, Verdict, awaitable_anywhere
+from angarium.transactions.step import Outcome, Step, Verdict
+from angarium.transactions.step_factory import StepFactory
 from angarium.transactions.store import TransactionStore
 
 NOTE_CHARS_MAX = 1_000
@@ -62,9 +56,6 @@ NOTE_CHARS_MAX = 1_000
 LOST_THREADS_MAX = 256
 # Every dequeue sends these names, so the list stays as small as one or two packets.
 COMPLETE_PIPELINES_MAX = 50
-# Temporary errors. A node repeats the call, because it would otherwise lose the step's outcome.
-TEMPORARY = (RedisUnavailable, OutcomeUnknown, NotDurable, Overloaded)
-RUN_LOST_STATUSES = frozenset({"no_state", "not_running", "stale_run"})
 
 _decode = msgspec.json.decode
 _encode = msgspec.json.Encoder().encode
@@ -95,9 +86,9 @@ class TransactionRunner:
         # Free threads. A node takes only steps for which one is free.
         self.threads_free = threads
         self._max_runs = max_runs
-        self._find = find
+        self._calls = RepeatedCalls(clock)
+        self._steps = StepFactory(store, self._calls, limits, find)
         self._caller = Caller(threads + LOST_THREADS_MAX)
-        self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._limits = limits
         self._step_timeout_ms = step_timeout_ms
@@ -162,7 +153,7 @@ class TransactionRunner:
     async def end(self, running: RunningTransaction, completion: Completion) -> None:
         """Returns when the transaction has ended, or is known to belong to another run."""
         try:
-            status = await self._retry_until_answered(lambda: self.end_soon(running, completion))
+            status = await self._calls.until_answered(lambda: self.end_soon(running, completion))
         except Exception as error:
             # No node runs the transaction now. It is recovered like one of a dead node.
             self._log.error("end_failed", transaction=running.taken.id, error=repr(error))
@@ -186,7 +177,7 @@ class TransactionRunner:
         pipeline = self._pipelines.known(name, version)
         if pipeline is None:
             try:
-                pipeline = await self._retry_until_answered(
+                pipeline = await self._calls.until_answered(
                     lambda: self._pipelines.get(name, version)
                 )
             except (AngariumError, KeyError):
@@ -269,7 +260,7 @@ class TransactionRunner:
         if running.cancel:
             running.stopped = TransactionStatus.CANCELLED
             raise StepStopped
-        step = self._step(running, definition, index, retry, data)
+        step = self._steps.create(running, definition, index, retry, data)
         limit_ms = definition.timeout_ms or own_ms or self._step_timeout_ms
         running.step, running.limit_ms = step, limit_ms
         self.metrics.steps += 1
@@ -333,36 +324,11 @@ class TransactionRunner:
             status = TransactionStatus.TIMEOUT if late else TransactionStatus.FAILED
             return Completion(status, b"", f"{where}; last error: {note}", type(error).__name__)
         sleep_ms = round(policy.next_delay_s(tries) * 1000)
-        reply = await self._retry_until_answered(
+        reply = await self._calls.until_answered(
             lambda: self._store.record_failed_try(taken, checkpoint.encode(), sleep_ms, tries, note)
         )
         _check_status(running, reply)
         return None
-
-    def _step(
-        self,
-        running: RunningTransaction,
-        definition: StepDefinition,
-        index: int,
-        retry: int,
-        data: bytes,
-    ) -> Step:
-        taken = running.taken
-        return Step(
-            transaction_id=taken.id,
-            pipeline=taken.pipeline,
-            owner=taken.owner,
-            external_id=taken.external_id or None,
-            index=index,
-            type=definition.type or "",
-            parameters=definition.parameters,
-            data=_decode(data),
-            metadata=_decode(taken.metadata) if taken.metadata else None,
-            switches=_decode(taken.switches) if taken.switches else {},
-            retry=retry,
-            report=partial(self._report, taken),
-            find=self._output_of,
-        )
 
     async def _in_thread(
         self, running: RunningTransaction, handler: Handler, step: Step, limit_ms: float
@@ -370,28 +336,6 @@ class TransactionRunner:
         """A thread that never returns is abandoned, and a new one replaces it."""
         running.step_deadline_s = self._clock.monotonic() + limit_ms / 1000
         return await self._caller.call(handler, step)
-
-    async def _output_of(self, value: Any) -> Any:
-        if not (isinstance(value, dict) and value.keys() == {"output_of"}):
-            return value
-        find = self._find(value["output_of"])
-        if asyncio.get_running_loop() is self._loop:
-            return _decode((await find).output)
-        found = asyncio.run_coroutine_threadsafe(find, self._loop)
-        return _decode((await asyncio.wrap_future(found)).output)
-
-    def _report(self, taken: TakenTransaction, progress: Any) -> Awaitable[None]:
-        report, size_max = encode_progress_report(progress), self._limits.transaction_data_bytes_max
-        if len(report) > size_max:
-            raise LimitExceeded("transaction_data_bytes_max", len(report), size_max)
-        return awaitable_anywhere(self._send_report(taken, report), self._loop)
-
-    async def _send_report(self, taken: TakenTransaction, report: bytes) -> None:
-        status = await self._retry_until_answered(
-            lambda: self._store.report_progress(taken.id, taken.run, report)
-        )
-        if status in RUN_LOST_STATUSES:
-            raise RunLost
 
     def _output(self, outcome: Outcome) -> bytes:
         try:
@@ -423,7 +367,7 @@ class TransactionRunner:
         if depth_of(taken.id) >= self._limits.transaction_depth_items_max:
             raise StepError("pipelines call pipelines too deeply")
         checkpoint = Checkpoint(index, 0, data if index else b"").encode()
-        status = await self._retry_until_answered(
+        status = await self._calls.until_answered(
             lambda: self._store.call_children(
                 taken.id, taken.run, index, checkpoint, name, each_data
             )
@@ -441,7 +385,7 @@ class TransactionRunner:
         taken = running.taken
         checkpoint = Checkpoint(index, retry + 1, data if index else b"").encode()
         sleep_ms = None if outcome.seconds is None else round(outcome.seconds * 1000)
-        status = await self._retry_until_answered(
+        status = await self._calls.until_answered(
             lambda: self._store.sleep(taken.id, taken.run, checkpoint, sleep_ms, outcome.switch)
         )
         self.metrics.slept += 1
@@ -453,7 +397,7 @@ class TransactionRunner:
         """Queue the transaction for a node that can run the next step."""
         taken, step_type = running.taken, definition.type or ""
         missing = not self._has_step(definition)
-        status = await self._retry_until_answered(
+        status = await self._calls.until_answered(
             lambda: self._store.hand_over(
                 taken.id, taken.run, index, checkpoint, step_type, missing=missing
             )
@@ -463,23 +407,12 @@ class TransactionRunner:
 
     async def _checkpoint(self, running: RunningTransaction, index: int, checkpoint: bytes) -> None:
         taken = running.taken
-        status = await self._retry_until_answered(
+        status = await self._calls.until_answered(
             lambda: self._store.checkpoint(taken.id, taken.run, index, checkpoint)
         )
         if "f" not in taken.flags:
             taken.flags += "f"
         _check_status(running, status)
-
-    async def _retry_until_answered(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Repeat the call until Redis answers. Every call here is safe to repeat."""
-        backoff: Backoff | None = None
-        while True:
-            try:
-                return await call()
-            except TEMPORARY as error:
-                backoff = backoff or Backoff()
-                self._log.warning("redis_awaited", error=str(error))
-                await self._clock.sleep(backoff.next_delay_s())
 
 
 def _check_status(running: RunningTransaction, status: str) -> None:

@@ -13,6 +13,7 @@ from angarium.transactions.model import TakenTransaction, TransactionStatus, che
 from angarium.transactions.step import Outcome, Step
 
 SLEEP_S_MAX = 10 * 365 * 86_400
+RUN_LOST_STATUSES = frozenset({"no_state", "not_running", "stale_run"})
 
 
 class StepError(Exception):
@@ -86,6 +87,20 @@ class NodeMetrics:
     returned: int = 0
     lost: int = 0
     ended: dict[str, int] = field(default_factory=dict)
+
+    def report(self) -> dict[str, int]:
+        return {
+            "taken": self.taken,
+            "refused": self.refused,
+            "not_ours": self.left_waiting,
+            "handed_over": self.handed_over,
+            "steps": self.steps,
+            "slept": self.slept,
+            "failed_tries": self.failed_tries,
+            "recovered": self.recovered,
+            "lost": self.lost,
+            **{f"ended_{status}": count for status, count in self.ended.items()},
+        }
 
 
 def checked(outcome: Outcome) -> Outcome:

@@ -6,17 +6,17 @@ a transaction in Redis first, then in the archive, then in the lake.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from angarium.runtime.application import Angarium
-from angarium.runtime.errors import Conflict, InputInvalid, NotFound
+from angarium.runtime.errors import InputInvalid
 from angarium.runtime.outbound import check_url
 from angarium.runtime.runtime import Runtime
 from angarium.runtime.text import check_text
+from angarium.transactions.dead_letters import TransactionDeadLetters
 from angarium.transactions.definitions import load_definitions
 from angarium.transactions.errors import TransactionFinished, TransactionUnknown
 from angarium.transactions.model import (
@@ -49,7 +49,6 @@ StateLookup = Callable[[str], Awaitable[bytes | None]]
 """Finds the state of an ended transaction by its id, as JSON."""
 
 URL_BYTES_MAX = 2_000
-PAGE_ITEMS_MAX = 500
 SWITCH_BYTES_MAX = 10_000
 
 
@@ -134,6 +133,11 @@ class TransactionsService:
         groups = await self._groups_of(wanted.status)
         return await self._pages.whole(wanted, groups, limit, after, self._archive_page)
 
+    async def recent_failures(self, limit: int) -> int:
+        """Transactions that failed and are not archived yet; `limit` at most."""
+        statuses = (TransactionStatus.FAILED, TransactionStatus.INTERNAL_ERROR)
+        return sum([await self._pages.count_newest(each, limit) for each in statuses])
+
     async def page_webhooks(self, limit: int, after: str | None = None) -> WebhooksPage:
         """Scheduled webhooks in the order of their next attempts."""
         return await self._pages.webhooks(limit, after)
@@ -161,12 +165,10 @@ class TransactionsService:
         change = self._store.set_switch(transaction_id, switch, value)
         return await self._change(transaction_id, change)
 
-    async def page_dead_letters(
-        self, limit: int, after: str | None = None, *, pipeline: str = "", owner: str = "",
-        reason: str = "",
-    ) -> TransactionsPage:  # fmt: skip
-        """Transactions that ended because a step failed too often; the last one first."""
-        return await self.page(TransactionFilter(None, pipeline, owner, reason), limit, after)
+    def dead_letters(self, pipeline: str = "", owner: str = "") -> TransactionDeadLetters:
+        """Transactions that ended because a step failed too often, of a pipeline or owner if it is
+        given."""
+        return TransactionDeadLetters(self._store, self.page, pipeline, owner)
 
     async def rerun(self, transaction_id: str, data: bytes = b"") -> str:
         """Queue a dead letter again at the step that failed, with new data if it is given."""
@@ -177,24 +179,6 @@ class TransactionsService:
         """Give up a dead letter. It is archived."""
         check_transaction_id(transaction_id)
         return await self._change(transaction_id, self._store.drop(transaction_id))
-
-    async def rerun_all(self, reason: str, *, pipeline: str = "", owner: str = "") -> int:
-        """Queue all dead letters of a reason again. Returns their number."""
-        wanted = TransactionFilter(None, pipeline, owner, reason)
-        ids: list[str] = []
-        after: str | None = None
-        # The list is read first: each rerun moves the places of those behind it.
-        while True:
-            page = await self.page(wanted, PAGE_ITEMS_MAX, after)
-            ids += [each.id for each in page.transactions]
-            after = page.next
-            if after is None:
-                break
-        answers = await asyncio.gather(*map(self._store.rerun, ids), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, Conflict | NotFound):
-                raise answer
-        return sum(isinstance(answer, str) for answer in answers)
 
     async def load(self, pipelines: Sequence[PipelineDefinition]) -> dict[str, int]:
         """Store definitions; name → version."""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from angarium.runtime.setting_group import Factor, Group, HttpUrl, Name, Positive
+from angarium.runtime.setting_group import (
+    Factor,
+    Group,
+    HttpUrl,
+    Name,
+    Positive,
+    read_list,
+    refusal,
+)
 from angarium.runtime.setting_sources import FormerName
-from angarium.runtime.setting_values import read_list, refusal
+
+_QUOTA = re.compile(r"([A-Za-z0-9_.@:+-]{1,128})=(\d{1,15})/(\d{1,15})", re.ASCII)
 
 
 class TransactionsSettings(Group):
@@ -72,8 +82,26 @@ class TransactionsSettings(Group):
         description="URL that is notified of webhooks without further attempts and of disabled "
         "URLs.",
     )
+    quota_starts_per_s: Annotated[int, Field(ge=0)] = Field(
+        0, description="Transactions that one owner may start in a second; 0 sets no quota."
+    )
+    quota_stored_bytes: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Bytes of data that the transactions of one owner may have in Redis, until "
+        "they are archived; 0 sets no quota.",
+    )
+    quotas: Annotated[tuple[str, ...], BeforeValidator(read_list)] = Field(
+        (),
+        description="Quotas of single owners, as a list of `owner=starts per second/stored bytes`, "
+        "such as `acme=500/100000000`; 0 sets none.",
+    )
     node_groups: Annotated[tuple[Name, ...], BeforeValidator(read_list)] = Field(
         ("default",), description="Node groups whose transactions the role `node` runs, as a list."
+    )
+    node_fair_owners: bool = Field(
+        False,
+        description="Owners of queued transactions take turns, so that many of one owner do not "
+        "hold up those of another. Without it, transactions of a node group run in their order.",
     )
     node_concurrency: Positive = Field(
         500, description="Transactions a node runs at the same time."
@@ -125,3 +153,19 @@ class TransactionsSettings(Group):
                 at=("transactions", "persisting_permission_lock2_period"),
             )
         return self
+
+    @model_validator(mode="after")
+    def _quotas_can_be_read(self) -> Self:
+        for each in self.quotas:
+            if not _QUOTA.fullmatch(each):
+                fix = "use owner=starts per second/stored bytes for each"
+                raise refusal(f"{each!r} is no quota", fix, at=("transactions", "quotas"))
+        return self
+
+    def quota_of(self, owner: str) -> tuple[int, int]:
+        """Starts in a second and stored bytes; 0 means no quota."""
+        for each in self.quotas:
+            found = _QUOTA.fullmatch(each)
+            if found is not None and found[1] == owner:
+                return int(found[2]), int(found[3])
+        return self.quota_starts_per_s, self.quota_stored_bytes

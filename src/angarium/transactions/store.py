@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from angarium.transactions import transitions as declared
 from angarium.transactions.errors import (
     NotDead,
     PipelineUnknown,
+    QuotaExceeded,
     TransactionFinished,
     TransactionQueueFull,
     TransactionUnknown,
@@ -33,64 +33,22 @@ from angarium.transactions.model import (
     TransactionStarted,
     encode_step_types,
     external_route,
-    faults_of,
     new_transaction_id,
     pairs_of,
     route_of,
     transaction_of,
 )
+from angarium.transactions.node_work import (
+    DequeueBatch,
+    NodeCapabilities,
+    NodeWork,
+    RecoveryResult,
+    taken_of,
+)
 from angarium.transactions.settings import TransactionsSettings
 
 RECOVER_COUNT = 200
 EXPIRE_COUNT = 200
-
-
-@dataclass(frozen=True)
-class NodeWork:
-    """The transactions that a node runs, as of the Redis time `as_of_ms`. `recovers_others`: the
-    node has sent heartbeats for long enough to tell a silent node from a silent Redis."""
-
-    ids: Sequence[str]
-    as_of_ms: int
-    recovers_others: bool = True
-
-
-@dataclass(frozen=True)
-class RecoveryResult:
-    """The number of transactions queued again, and those of this node that must be cancelled."""
-
-    count: int
-    to_cancel: Sequence[str]
-
-
-@dataclass(frozen=True)
-class NodeCapabilities:
-    """What a node can run, encoded by `encode_step_types`. The script need not check the steps of
-    `pipelines` («name|version»). `waiting`: also take transactions that wait for a step type. Steps
-    of the `plain_types` need one of the free `threads`. `alone`: the node runs no transaction that
-    must run alone."""
-
-    step_types: str
-    pipelines: str = ""
-    waiting: bool = True
-    plain_types: str = " "
-    threads: int = 0
-    alone: bool = True
-
-
-@dataclass(frozen=True)
-class DequeueBatch:
-    """The result of one dequeue. `refused` entries of the queues could not run. `waiting` ones now
-    wait for a node that can run their next step. `more`: the queues may have more."""
-
-    taken: list[TakenTransaction]
-    refused: int
-    waiting: int = 0
-    more: bool = False
-
-    @property
-    def entries(self) -> int:
-        return len(self.taken) + self.refused + self.waiting
 
 
 class TransactionStore:
@@ -113,10 +71,14 @@ class TransactionStore:
         self._dead_ms = self._settings.dead_letter_retention * 1000
         # The rest is for what else the parent's data has.
         children_max = self._data_bytes_max // 2
+        given = self._settings
+        self._has_quotas = bool(
+            given.quotas or given.quota_starts_per_s or given.quota_stored_bytes
+        )
         self._ending = ending = declared.EndArgs(self._archive_ms, self._dead_ms, children_max)
         batch = runtime.batch
         self._enqueue = batch(
-            declared.ENQUEUE, declared.EnqueueArgs(external_ms, self._timeout_ms, self._queue_max)
+            declared.ENQUEUE, declared.StartArgs(external_ms, self._timeout_ms, self._queue_max)
         )
         self._get = batch(declared.GET_STATES)
         self._cancel = batch(declared.CANCEL, ending)
@@ -147,7 +109,7 @@ class TransactionStore:
             raise LimitExceeded("transaction_data_bytes_max", size, self._data_bytes_max)
         id = new_transaction_id(start.owner, external)
         version = "" if start.version is None else start.version
-        kind = f"{start.pipeline}|{version}|{start.owner}"
+        kind = f"{start.pipeline}|{version}|{start.owner}{self._quota(start.owner)}"
         if start.is_plain:
             item = declared.StartItem(id, kind, start.data)
         else:
@@ -166,9 +128,24 @@ class TransactionStore:
             raise PipelineUnknown(f"pipeline {start.pipeline!r} has no version {start.version}")
         if reply == "queue_full":
             raise TransactionQueueFull("transaction_queue_items_max", self._queue_max)
+        if reply == "too_many_starts":
+            raise QuotaExceeded(f"{start.owner!r} starts more than its quota; try again later")
+        if reply == "too_many_bytes":
+            raise QuotaExceeded(
+                f"the transactions of {start.owner!r} store as much as its quota allows; some must "
+                "end and be archived first"
+            )
         # already_queued or exists: this process generated the id, so an earlier attempt of this
         # call arrived.
         return TransactionStarted(id)
+
+    def _quota(self, owner: str) -> str:
+        """The share of one partition, as the kind of a start has it; without a quota nothing."""
+        if not self._has_quotas:
+            return ""
+        starts_per_s, stored_bytes = self._settings.quota_of(owner)
+        count = len(self.partitions)
+        return f"|{-(-starts_per_s // count)}|{-(-stored_bytes // count)}"
 
     async def find(self, transaction_id: str) -> Transaction | None:
         """The state in Redis."""
@@ -266,7 +243,7 @@ class TransactionStore:
         found: declared.Dequeued = await self._runtime.call(
             declared.DEQUEUE, partition, args, _groups(groups)
         )
-        taken = [_taken(row) for row in found.taken]
+        taken = [taken_of(row) for row in found.taken]
         return DequeueBatch(taken, found.refused, found.waiting, found.more)
 
     def complete_soon(
@@ -376,7 +353,9 @@ class TransactionStore:
         leaving: bool = False,
     ) -> int:
         """Send a heartbeat. Returns the Redis time, or 0 if the node leaves."""
-        args = maintenance.TouchArgs(node, leaving, encode_step_types(step_types))
+        args = maintenance.TouchArgs(
+            node, leaving, encode_step_types(step_types), self._settings.node_fair_owners
+        )
         found = await self._runtime.call(
             maintenance.TOUCH_NODE, partition, args, _groups(groups), durable=False
         )
@@ -406,21 +385,3 @@ class TransactionStore:
 
 def _groups(groups: Sequence[str]) -> list[declared.GroupItem]:
     return [declared.GroupItem(each) for each in groups]
-
-
-def _taken(row: list[Any]) -> TakenTransaction:
-    id, run, score, label, version, data, remaining_ms, needs_thread = row[:8]
-    taken = TakenTransaction(
-        id.decode(), run.decode(), score, label.decode(), version.decode(), data, remaining_ms
-    )
-    taken.needs_thread = bool(needs_thread)
-    if len(row) > 8:
-        taken.external_id = row[8].decode()
-        taken.checkpoint = row[9]
-        taken.cancel = bool(row[10])
-        taken.switches, taken.metadata = row[11], row[12]
-        taken.tries, taken.crashes = faults_of(row[13].decode())
-        taken.children = row[15:]
-        checkpoint, children = "f" if taken.checkpoint else "", "c" if taken.children else ""
-        taken.flags = f"{checkpoint}{row[14].decode()}{children}"
-    return taken

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
 
+from angarium.runtime.keyspace import Key
 from angarium.runtime.transition import Transition
 from angarium.transactions import keys
 
+Item = TypeVar("Item", bound=tuple[Any, ...])
 PACKAGE = "angarium.transactions"
 CHANNELS = {
     "notify": keys.TRANSACTIONS_NOTIFY,
@@ -18,6 +21,8 @@ STATISTICS = {
     "stats_medium": keys.STATS_MEDIUM,
     "stats_coarse": keys.STATS_COARSE,
 }
+# What `write_batch` writes.
+BATCH_STEMS = {**STATISTICS, "fair": keys.FAIR_QUEUE, "turns": keys.OWNER_TURNS}
 QUEUES = {"admin": keys.QUEUE_ADMIN, "out": keys.QUEUE_OUT, "in": keys.QUEUE_IN}
 STATE = {"state": keys.STATE}
 # What a script needs that can end a transaction.
@@ -28,9 +33,34 @@ ENDING_KEYS = {
     "webhooks": keys.WEBHOOKS,
     "dead": keys.DEAD_LETTERS,
 }
-ENDING_STEMS = {**STATISTICS, "out": keys.QUEUE_OUT, "states": keys.STATE}
+ENDING_STEMS = {**BATCH_STEMS, "out": keys.QUEUE_OUT, "states": keys.STATE}
 # Why a call of a run was refused: the transaction belongs to another run, or has ended.
 REFUSALS: dict[str, None] = dict.fromkeys(("no_state", "not_running", "stale_run"))
+
+
+def change(
+    name: str,
+    item: type[Item],
+    replies: Mapping[str, type[tuple[Any, ...]] | None],
+    *,
+    keys: Mapping[str, Key] = {},
+    stems: Mapping[str, Key] = {},
+    args: type[tuple[Any, ...]] | None = None,
+    admits: bool = False,
+) -> Transition[Item]:
+    """A change of transactions, one for each item, that `write_batch` ends."""
+    return Transition(
+        PACKAGE,
+        name,
+        keys=keys,
+        stems={**BATCH_STEMS, **stems},
+        channels=CHANNELS,
+        args=args,
+        item=item,
+        item_keys=STATE,
+        replies=replies,
+        admits=admits,
+    )
 
 
 class TransactionItem(NamedTuple):
@@ -58,14 +88,15 @@ class EndArgs(NamedTuple):
 # Clients
 
 
-class EnqueueArgs(NamedTuple):
+class StartArgs(NamedTuple):
     external_ms: int
     timeout_ms: int
     queue_max: int
 
 
 class StartItem(NamedTuple):
-    """`kind` is «pipeline|version, or nothing for the newest|owner»; empty texts are not set."""
+    """`kind` is «pipeline|version, or nothing for the newest|owner», for an owner with a quota
+    «|starts in a second|stored bytes» of this partition too; empty texts are not set."""
 
     transaction_id: str
     kind: str
@@ -80,23 +111,10 @@ class DuplicateStart(NamedTuple):
     transaction_id: str
 
 
-ENQUEUE = Transition(
-    PACKAGE,
+ENQUEUE = change(
     "enqueue_transactions",
-    stems={
-        **STATISTICS,
-        "in": keys.QUEUE_IN,
-        "admin": keys.QUEUE_ADMIN,
-        "pipelines": keys.PIPELINE,
-        "externals": keys.EXTERNAL_ID,
-        "states": keys.STATE,
-        "wait": keys.WAITING,
-    },
-    channels=CHANNELS,
-    args=EnqueueArgs,
-    item=StartItem,
-    item_keys=STATE,
-    replies={
+    StartItem,
+    {
         "started": None,
         "duplicate": DuplicateStart,
         "already_queued": None,
@@ -104,7 +122,20 @@ ENQUEUE = Transition(
         "unknown_pipeline": None,
         "unknown_version": None,
         "queue_full": None,
+        "too_many_starts": None,
+        "too_many_bytes": None,
     },
+    stems={
+        "in": keys.QUEUE_IN,
+        "admin": keys.QUEUE_ADMIN,
+        "pipelines": keys.PIPELINE,
+        "externals": keys.EXTERNAL_ID,
+        "states": keys.STATE,
+        "wait": keys.WAITING,
+        "quota": keys.OWNER_QUOTA,
+    },
+    args=StartArgs,
+    admits=True,
 )
 
 
@@ -122,16 +153,13 @@ GET_STATES = Transition(
     item_keys=STATE,
     replies={"found": StateFields, "no_state": None},
 )
-CANCEL = Transition(
-    PACKAGE,
+CANCEL = change(
     "cancel_transactions",
+    TransactionItem,
+    dict.fromkeys(("cancelled", "cancelling", "finished", "no_state")),
     keys=ENDING_KEYS,
     stems={**ENDING_STEMS, "wait": keys.WAITING},
-    channels=CHANNELS,
     args=EndArgs,
-    item=TransactionItem,
-    item_keys=STATE,
-    replies=dict.fromkeys(("cancelled", "cancelling", "finished", "no_state")),
 )
 
 
@@ -145,16 +173,13 @@ class SwitchItem(NamedTuple):
     value: str
 
 
-SET_SWITCHES = Transition(
-    PACKAGE,
+SET_SWITCHES = change(
     "set_switches",
+    SwitchItem,
+    dict.fromkeys(("woken", "set", "too_many", "finished", "no_state")),
     keys={"sleeping": keys.SLEEPING},
-    stems={**STATISTICS, "out": keys.QUEUE_OUT},
-    channels=CHANNELS,
+    stems={"out": keys.QUEUE_OUT},
     args=SwitchArgs,
-    item=SwitchItem,
-    item_keys=STATE,
-    replies=dict.fromkeys(("woken", "set", "too_many", "finished", "no_state")),
 )
 
 
@@ -165,15 +190,11 @@ class ReplyItem(NamedTuple):
     notified_ms: str
 
 
-RECORD_REPLIES = Transition(
-    PACKAGE,
+RECORD_REPLIES = change(
     "record_replies",
+    ReplyItem,
+    dict.fromkeys(("recorded", "known", "not_ended", "no_state")),
     keys={"webhooks": keys.WEBHOOKS},
-    stems=STATISTICS,
-    channels=CHANNELS,
-    item=ReplyItem,
-    item_keys=STATE,
-    replies=dict.fromkeys(("recorded", "known", "not_ended", "no_state")),
 )
 
 
@@ -212,7 +233,7 @@ DEQUEUE = Transition(
     "dequeue_transactions",
     keys={"processing": keys.PROCESSING, "nodes": keys.NODES},
     stems={
-        **STATISTICS,
+        **BATCH_STEMS,
         "states": keys.STATE,
         "pipelines": keys.PIPELINE,
         "wait": keys.WAITING,
@@ -238,16 +259,13 @@ class CompleteItem(NamedTuple):
     remark: str
 
 
-COMPLETE = Transition(
-    PACKAGE,
+COMPLETE = change(
     "complete_transactions",
+    CompleteItem,
+    {"completed": None, "bad_status": None, **REFUSALS},
     keys=ENDING_KEYS,
     stems=ENDING_STEMS,
-    channels=CHANNELS,
     args=EndArgs,
-    item=CompleteItem,
-    item_keys=STATE,
-    replies={"completed": None, "bad_status": None, **REFUSALS},
 )
 
 
@@ -258,14 +276,10 @@ class CheckpointItem(NamedTuple):
     checkpoint: bytes
 
 
-CHECKPOINT = Transition(
-    PACKAGE,
+CHECKPOINT = change(
     "checkpoint_transactions",
-    stems=STATISTICS,
-    channels=CHANNELS,
-    item=CheckpointItem,
-    item_keys=STATE,
-    replies={"saved": None, "cancelled": None, **REFUSALS},
+    CheckpointItem,
+    {"saved": None, "cancelled": None, **REFUSALS},
 )
 
 
@@ -282,15 +296,12 @@ class SleepItem(NamedTuple):
     error: str = ""
 
 
-SLEEP = Transition(
-    PACKAGE,
+SLEEP = change(
     "sleep_transactions",
+    SleepItem,
+    {"sleeping": None, "awake": None, "cancelled": None, **REFUSALS},
     keys={"processing": keys.PROCESSING, "sleeping": keys.SLEEPING},
-    stems={**STATISTICS, "out": keys.QUEUE_OUT},
-    channels=CHANNELS,
-    item=SleepItem,
-    item_keys=STATE,
-    replies={"sleeping": None, "awake": None, "cancelled": None, **REFUSALS},
+    stems={"out": keys.QUEUE_OUT},
 )
 
 
@@ -300,25 +311,18 @@ class ProgressItem(NamedTuple):
     report: bytes
 
 
-REPORT_PROGRESS = Transition(
-    PACKAGE,
+REPORT_PROGRESS = change(
     "report_progress",
+    ProgressItem,
+    {"reported": None, **REFUSALS},
     keys={"webhooks": keys.WEBHOOKS},
-    stems=STATISTICS,
-    channels=CHANNELS,
-    item=ProgressItem,
-    item_keys=STATE,
-    replies={"reported": None, **REFUSALS},
 )
-RETURN = Transition(
-    PACKAGE,
+RETURN = change(
     "return_transactions",
+    RunItem,
+    {"returned": None, **REFUSALS},
     keys={"processing": keys.PROCESSING},
-    stems={**STATISTICS, **QUEUES},
-    channels=CHANNELS,
-    item=RunItem,
-    item_keys=STATE,
-    replies={"returned": None, **REFUSALS},
+    stems={**QUEUES},
 )
 
 
@@ -331,15 +335,12 @@ class HandOverItem(NamedTuple):
     missing: bool
 
 
-HAND_OVER = Transition(
-    PACKAGE,
+HAND_OVER = change(
     "hand_over_transactions",
+    HandOverItem,
+    {"waits": None, "cancelled": None, **REFUSALS},
     keys={"processing": keys.PROCESSING},
-    stems={**STATISTICS, "wait": keys.WAITING},
-    channels=CHANNELS,
-    item=HandOverItem,
-    item_keys=STATE,
-    replies={"waits": None, "cancelled": None, **REFUSALS},
+    stems={"wait": keys.WAITING},
 )
 
 
@@ -361,7 +362,7 @@ CALL_CHILDREN = Transition(
     "call_children",
     keys={"processing": keys.PROCESSING, "sleeping": keys.SLEEPING, **STATE},
     stems={
-        **STATISTICS,
+        **BATCH_STEMS,
         "in": keys.QUEUE_IN,
         "pipelines": keys.PIPELINE,
         "states": keys.STATE,
@@ -388,34 +389,26 @@ class RerunItem(NamedTuple):
     data: bytes
 
 
-RERUN = Transition(
-    PACKAGE,
+RERUN = change(
     "rerun_transactions",
+    RerunItem,
+    dict.fromkeys(("queued", "not_dead", "unknown_version", "no_state")),
     keys={
         "dead": keys.DEAD_LETTERS,
         "to_archive": keys.TO_ARCHIVE,
         "webhooks": keys.WEBHOOKS,
     },
     stems={
-        **STATISTICS,
         "out": keys.QUEUE_OUT,
         "admin": keys.QUEUE_ADMIN,
         "pipelines": keys.PIPELINE,
     },
-    channels=CHANNELS,
     args=RerunArgs,
-    item=RerunItem,
-    item_keys=STATE,
-    replies=dict.fromkeys(("queued", "not_dead", "unknown_version", "no_state")),
 )
-DROP = Transition(
-    PACKAGE,
+DROP = change(
     "drop_dead_letters",
+    TransactionItem,
+    dict.fromkeys(("dropped", "not_dead", "no_state")),
     keys={"dead": keys.DEAD_LETTERS, "to_archive": keys.TO_ARCHIVE},
-    stems=STATISTICS,
-    channels=CHANNELS,
     args=EndArgs,
-    item=TransactionItem,
-    item_keys=STATE,
-    replies=dict.fromkeys(("dropped", "not_dead", "no_state")),
 )

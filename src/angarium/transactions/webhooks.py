@@ -133,6 +133,7 @@ class WebhookSender(Service):
         self._outbound = Outbound(
             allow_private=self._runtime.settings.allow_private_addresses,
             timeout_s=self._settings.webhook_timeout_ms / 1000,
+            limits=self._runtime.settings.limits,
         )
         self._tasks_ready.clear()
         self.spawn("sending", self._run_tasks)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from angarium.client import Client
 from angarium.dispatch import keys
-from angarium.runtime.database import Database
+from angarium.runtime.database.database import Database
 from angarium.runtime.errors import AngariumError
 from angarium.runtime.journal import Journal, decode_entry
 from angarium.settings import load

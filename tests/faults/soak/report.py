@@ -66,6 +66,7 @@ class SoakReport:
     unfinished: int
     doubled: int
     problems: Sequence[str]
+    at_rest: Sample  # when everything that was sent is finished
 
     @property
     def leaks(self) -> list[str]:

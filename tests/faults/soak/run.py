@@ -8,6 +8,7 @@ committed all the time, as the lake does, so it is trimmed.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,6 +37,7 @@ ENTRIES_PER_READ = 1_000
 READ_S = 0.5
 DRAIN_S_MAX = 120.0
 REPORTED_S_MAX = 60.0
+REST_SAMPLES = 8
 # About a core of two for all roles, Redis and the load together.
 HALF_LOAD = Pace(users=180, senders=45, keys=450, pause_s=0.8)
 KEPT = {
@@ -116,7 +118,8 @@ class Soak:
                 self._load.over.set()
                 await loading
                 await self._drain()
-            return self._report(after)
+                at_rest = await self._at_rest()
+            return self._report(after, at_rest)
 
     @asynccontextmanager
     async def _loaded(self, outside: Outside) -> AsyncIterator[asyncio.Task[None]]:
@@ -189,7 +192,15 @@ class Soak:
                 return
             await asyncio.sleep(READ_S)
 
-    def _report(self, after: dict[str, Kind]) -> SoakReport:
+    async def _at_rest(self) -> Sample:
+        """The least of several samples: a process reports every few seconds."""
+        samples = []
+        for _ in range(REST_SAMPLES):
+            samples.append(await self._sample())
+            await asyncio.sleep(1.0)
+        return {name: min(each.get(name, math.inf) for each in samples) for name in samples[0]}
+
+    def _report(self, after: dict[str, Kind], at_rest: Sample) -> SoakReport:
         balance = self._balance
         problems = list(self._fleet.deaths)
         if balance.missing_numbers or balance.rewound_numbers:
@@ -203,4 +214,5 @@ class Soak:
             unfinished=balance.open_lives,
             doubled=sum(len(each.doubled) for each in balance.accounts.values()),
             problems=problems,
+            at_rest=at_rest,
         )

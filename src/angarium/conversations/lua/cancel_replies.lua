@@ -4,7 +4,7 @@
 -- of the request; if it has more by now, the answer is 'again'. `status` and `except_origin` choose
 -- among the items if they are not ''. A reply that was sent is delivered, not cancelled. With `keep_ms`
 -- cancelled replies are kept that long as dead replies, at most `dead_max` of them.
--- Events: cancelled, delivered, request_removed (module conversations)
+-- Events: cancelled, dead, delivered, request_removed (module conversations)
 -- Repeats: safe
 -- include: transition
 -- include: conversation
@@ -32,9 +32,10 @@ if whole_group and anchor > 0 then
 end
 local cancelled = 0
 
-local function keep(member, response_key, dead_reply_key)
+local function keep(member, response_key, dead_reply_key, score)
   redis.call('RENAME', response_key, dead_reply_key)
-  redis.call('HSET', dead_reply_key, 'status', 'CANCEL', 'why', why, 'diedAtMs', integer(now_ms))
+  redis.call('HSET', dead_reply_key, 'status', 'CANCEL', 'why', why, 'diedAtMs', integer(now_ms),
+    'place', integer(score))
   redis.call('PEXPIRE', dead_reply_key, keep_ms)
   redis.call('ZADD', dead_key, integer(now_ms), member)
   redis.call('ZREMRANGEBYSCORE', dead_key, '-inf', integer(now_ms - keep_ms))
@@ -51,9 +52,11 @@ each_item(function(response_id, member, response_key, dead_reply_key)
   if found[1] == 'SENT' then
     end_expired(responses_key, order_key, member, score, 'S', conversation_id)
   else
-    remove_reply(responses_key, order_key, member, score, 'cancelled', { k = conversation_id, d = why })
+    local kept = keep_ms > 0 and found[1]
+    remove_reply(responses_key, order_key, member, score, kept and 'dead' or 'cancelled',
+      { k = conversation_id, d = why })
     cancelled = cancelled + 1
-    if keep_ms > 0 and found[1] then keep(member, response_key, dead_reply_key) end
+    if kept then keep(member, response_key, dead_reply_key, score) end
   end
   redis.call('DEL', response_key)
   return true

@@ -1,10 +1,11 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: the stream contains the result of a message once. The call that finds the message
 -- pending appends the result and removes the message, whoever holds it; all other calls change
 -- nothing.
 -- Events: completed
 -- Repeats: safe, the second call answers 'duplicate'
 -- include: transition
+-- include: queues
 local ids, firsts, lasts, count = {}, {}, {}, 0
 each_item(function(message_id, fields_first, fields_last)
   count = count + 1
@@ -26,19 +27,19 @@ if redis.call('HDEL', payloads_key, unpack(ids)) < count then
     end
   end
 end
-local rest_json = '","n":' .. cjson.encode(consumer) .. '}'
 for i, message_id in ipairs(ids) do
   if not statuses[i] then
     redis.call('XADD', results_key, '*', 'message_id', message_id, 'consumer_id', consumer,
       argument_values(firsts[i], lasts[i]))
-    note_row('{"e":"completed","s":"' .. message_id .. rest_json)
     statuses[i] = reply.completed
   end
 end
+note_each('completed', finished, '","n":' .. cjson.encode(consumer) .. '}')
 if #finished > 0 then
   redis.call('ZREM', pending_key, unpack(finished))
-  if redis.call('EXISTS', attempts_key) == 1 then
+  if redis.call('EXISTS', attempts_key, queues_key) > 0 then -- seldom, and one question for both
     redis.call('HDEL', attempts_key, unpack(finished))
+    for _, message_id in ipairs(finished) do leave_queue(message_id) end
   end
   if stream_entries_max > 0 then
     redis.call('XTRIM', results_key, 'MAXLEN', '~', stream_entries_max)

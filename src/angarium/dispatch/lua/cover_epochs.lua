@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: under the newest term, the record says that all messages before an epoch are accepted,
 -- so no takeover compares them again. The recorded epoch only grows.
 -- Events: none, `accepted` was journalled before

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: a dead letter is deleted, and the journal has an event for it.
 -- Events: discarded
 -- Repeats: safe, the second call answers 'unknown'

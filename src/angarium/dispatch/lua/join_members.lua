@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: the list has the members that renewed their entry within ttl_ms, and this one, in the
 -- order in which they joined.
 -- Events: none

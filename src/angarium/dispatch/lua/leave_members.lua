@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: the member is removed from the list.
 -- Events: none
 -- Repeats: safe, the second call answers 'unknown'

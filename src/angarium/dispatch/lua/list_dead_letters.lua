@@ -19,7 +19,7 @@ while taken < letters_max and bytes < reply_bytes_max do
     local r = #rows
     rows[r + 1], rows[r + 2], rows[r + 3] = entry[1], fields.message_id, fields.deliveries
     rows[r + 4], rows[r + 5] = fields.reasons, payload
-    rows[r + 6] = fields.payload and #fields.payload or -1
+    rows[r + 6], rows[r + 7] = fields.payload and #fields.payload or -1, fields.queue or ''
     taken, bytes, start = taken + 1, bytes + #payload + #fields.reasons, '(' .. entry[1]
   end
   if #part < wanted then return reply.letters(0, rows) end

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: all subscribers of one server receive this marker between the same two messages.
 -- Events: none, no message changes its state
 -- Repeats: safe, an additional marker only ends an epoch earlier

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: a message that its holder rejects is due again after the delay, with the reason
 -- stored; after its last try it is a dead letter. Without a reason the message is given back: it
 -- is due at once, and the delivery is not counted. If another worker has the message, or nobody,
@@ -7,11 +7,12 @@
 -- Repeats: safe, the second call answers 'lost' or 'unknown'
 -- include: transition
 -- include: attempts
+-- include: queues
 -- include: dead_letter
 local function requeue(message_id, value, wait_ms)
   redis.call('HSET', attempts_key, message_id, value)
-  redis.call('ZADD', pending_key, string.format('%.0f', now_ms - ack_timeout_ms + wait_ms),
-    message_id)
+  local score = pending_score(message_id, now_ms - ack_timeout_ms + wait_ms)
+  redis.call('ZADD', pending_key, score, message_id)
   return reply.requeued
 end
 local factors = {

@@ -1,10 +1,11 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: a message that its holder renews is not due for another time-out. If another worker
 -- has it, or nobody ('lost'), or if it is finished ('unknown'), nothing changes.
 -- Events: none, the message stays with its holder
 -- Repeats: safe
 -- include: transition
 -- include: attempts
+-- include: queues
 local ids, now = {}, string.format('%.0f', now_ms)
 each_item(function(message_id, consumer, delivery) ids[#ids + 1] = message_id end)
 local scores = redis.call('ZMSCORE', pending_key, unpack(ids))
@@ -24,7 +25,7 @@ local replies = each_item(function(message_id, consumer, delivery)
       redis.call('HSET', attempts_key, message_id, deliveries .. '@' .. consumer .. reasons)
     end
   end
-  members[#members + 1] = now
+  members[#members + 1] = have_queues() and pending_score(message_id, now_ms) or now
   members[#members + 1] = message_id
   return reply.renewed
 end)

@@ -4,6 +4,7 @@
 -- Events: retried
 -- Repeats: safe, the second call answers 'unknown'
 -- include: transition
+-- include: queues
 -- include: dead_letter_entry
 local replies = each_item(function(entry_id)
   local entry = dead_letter_entry(entry_id)
@@ -14,7 +15,11 @@ local replies = each_item(function(entry_id)
   local message_id = fields.message_id
   redis.call('HSET', payloads_key, message_id, fields.payload)
   redis.call('HSET', attempts_key, message_id, 0)
-  redis.call('ZADD', pending_key, string.format('%.0f', now_ms - ack_timeout_ms), message_id)
+  if fields.queue then
+    wait_in_queue(message_id, fields.queue)
+  else
+    redis.call('ZADD', pending_key, string.format('%.0f', now_ms - ack_timeout_ms), message_id)
+  end
   redis.call('XDEL', dead_key, entry[1])
   note('retried', message_id)
   return reply.retried

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: under the newest term, messages that the leader accepted and never sent are due at
 -- once, and the delivery is not counted.
 -- Events: returned
@@ -6,13 +6,14 @@
 -- include: transition
 -- include: fence
 -- include: attempts
+-- include: queues
 if fenced_off(term_key, term) then return reply.stale end
-local returned, due = 0, string.format('%.0f', now_ms - ack_timeout_ms)
+local returned = 0
 each_item(function(message_id)
   if not redis.call('ZSCORE', pending_key, message_id) then return end
   local deliveries, _, reasons = read_attempts(redis.call('HGET', attempts_key, message_id))
   redis.call('HSET', attempts_key, message_id, math.max(0, deliveries - 1) .. reasons)
-  redis.call('ZADD', pending_key, due, message_id)
+  redis.call('ZADD', pending_key, pending_score(message_id, now_ms - ack_timeout_ms), message_id)
   note('returned', message_id)
   returned = returned + 1
 end)

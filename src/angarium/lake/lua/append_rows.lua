@@ -1,22 +1,20 @@
 #!lua
 -- Guarantee: staged rows move to the stream: in one step they leave their list and are entries.
--- KEYS: 1 stream, 2 writer (hash), 3 staged list
--- ARGV: 1 batch, 2 chunks to move at most, 3 entries the stream keeps, about, or 0 for all
--- Returns: {'appended', rows, chunks left} | {'closed'} when this batch is not under way
+-- A batch that is not under way is 'closed'. The stream keeps about `length_max` entries, 0 for all.
 -- Events: none
 -- Repeats: safe, a repeat goes on with what is left
-if redis.call('HGET', KEYS[2], 'batch') ~= ARGV[1] then return { 'closed' } end
-local rows, length_max = 0, tonumber(ARGV[3])
-for _ = 1, tonumber(ARGV[2]) do
-  local chunk = redis.call('LPOP', KEYS[3])
+if tonumber(redis.call('HGET', writer_key, 'batch') or -1) ~= batch then return reply.closed end
+local rows = 0
+for _ = 1, chunks_max do
+  local chunk = redis.call('LPOP', staged_key)
   if not chunk then break end
   for _, fields in ipairs(cmsgpack.unpack(chunk)) do
     if length_max > 0 then
-      redis.call('XADD', KEYS[1], 'MAXLEN', '~', length_max, '*', unpack(fields))
+      redis.call('XADD', stream_key, 'MAXLEN', '~', length_max, '*', unpack(fields))
     else
-      redis.call('XADD', KEYS[1], '*', unpack(fields))
+      redis.call('XADD', stream_key, '*', unpack(fields))
     end
     rows = rows + 1
   end
 end
-return { 'appended', rows, redis.call('LLEN', KEYS[3]) }
+return reply.appended(rows, redis.call('LLEN', staged_key))

@@ -1,16 +1,15 @@
 #!lua
 -- Guarantee: a batch whose lists are empty is committed; it is not appended again.
--- KEYS: 1 writer (hash), 2… staged lists
--- ARGV: 1 batch
--- Returns: {'committed'} | {'already'} | {'left', list} when rows are still staged
 -- Events: none
 -- Repeats: safe
-local committed = redis.call('HGET', KEYS[1], 'committed')
-if committed and tonumber(committed) >= tonumber(ARGV[1]) then return { 'already' } end
-if redis.call('HGET', KEYS[1], 'batch') ~= ARGV[1] then return { 'left', '' } end
-for index = 2, #KEYS do
-  if redis.call('LLEN', KEYS[index]) > 0 then return { 'left', KEYS[index] } end
-end
-redis.call('HSET', KEYS[1], 'committed', ARGV[1])
-redis.call('HDEL', KEYS[1], 'batch', 'lists')
-return { 'committed' }
+local committed = redis.call('HGET', writer_key, 'committed')
+if committed and tonumber(committed) >= batch then return reply.already end
+if tonumber(redis.call('HGET', writer_key, 'batch') or -1) ~= batch then return reply.left('') end
+local left
+each_item(function(staged_key)
+  if redis.call('LLEN', staged_key) > 0 then left = staged_key end
+end)
+if left then return reply.left(left) end
+redis.call('HSET', writer_key, 'committed', batch)
+redis.call('HDEL', writer_key, 'batch', 'lists')
+return reply.committed

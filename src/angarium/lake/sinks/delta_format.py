@@ -74,7 +74,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Options:
+class DeltaOptions:
     path: str
     partition_by: tuple[str, ...]
     storage: Mapping[str, str]
@@ -83,7 +83,7 @@ class Options:
     version: int | None
 
     @classmethod
-    def read(cls, options: Mapping[str, str]) -> Options:
+    def read(cls, options: Mapping[str, str]) -> DeltaOptions:
         path = options.get("path")
         if not path:
             problem = "no table is named"
@@ -121,29 +121,29 @@ class DeltaFormat(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        options = Options.read(self.options)
+        options = DeltaOptions.read(self.options)
         table = options.log.open(options.version)
         if table is None:
             raise NotFound(f"there is no Delta table at {options.path}")
         return StructType.fromJson(json.loads(table.schema().to_json()))
 
     def reader(self, schema: StructType) -> DeltaReader:
-        return DeltaReader(Options.read(self.options), schema)
+        return DeltaReader(DeltaOptions.read(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(Options.read(self.options), schema, overwrite=overwrite)
+        return BatchWriter(DeltaOptions.read(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(Options.read(self.options), schema, overwrite=overwrite)
+        return StreamWriter(DeltaOptions.read(self.options), schema, overwrite=overwrite)
 
 
-class Files(InputPartition):
+class TableFiles(InputPartition):
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = tuple(files)
 
 
 class DeltaReader(DataSourceReader):
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: DeltaOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._matching: str | None = None
@@ -156,19 +156,19 @@ class DeltaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        found: list[Files] = []
+        found: list[TableFiles] = []
         portion: list[DataFile] = []
         size = 0
         for each in options.log.files(version=options.version, matching=self._matching):
             portion.append(each)
             size += each.size_bytes
             if size >= TASK_BYTES:
-                found.append(Files(portion))
+                found.append(TableFiles(portion))
                 portion, size = [], 0
-        return [*found, Files(portion)]
+        return [*found, TableFiles(portion)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Files)
+        assert isinstance(partition, TableFiles)
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for each in partition.files:
             yield from read_batches(
@@ -203,7 +203,7 @@ def _literal(value: object) -> str | None:
 
 
 class _Writer:
-    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(self, options: DeltaOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
         self._overwrite = overwrite

@@ -23,7 +23,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -44,15 +44,89 @@ from angarium.lake.sources.options import (
 from angarium.redis.blocking import BlockingRedis
 from angarium.redis.cluster import slot_of
 from angarium.runtime.errors import InputInvalid
-from angarium.runtime.scripts import load_script, status_of
+from angarium.runtime.transition import Transition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAGE_ROWS = load_script("angarium.lake", "stage_rows")
-BEGIN_APPEND = load_script("angarium.lake", "begin_append")
-APPEND_ROWS = load_script("angarium.lake", "append_rows")
-END_APPEND = load_script("angarium.lake", "end_append")
+
+class StagedChunk(NamedTuple):
+    number: int
+    expiry_ms: int
+    chunk: bytes
+
+
+class StagedList(NamedTuple):
+    """An item that is a key and nothing else."""
+
+
+class BatchNumber(NamedTuple):
+    batch: int
+
+
+class AppendedRows(NamedTuple):
+    batch: int
+    chunks_max: int
+    length_max: int
+
+
+class BatchLists(NamedTuple):
+    lists: list[str]
+
+
+class RowsMoved(NamedTuple):
+    rows: int
+    left: int
+
+
+class RowsLeft(NamedTuple):
+    list: str
+
+
+# The keys are beside the user's stream, so none of them has a name in a manifest.
+STAGE_ROWS: Transition[Any] = Transition(
+    "angarium.lake",
+    "stage_rows",
+    keys={"staged": None},
+    args=StagedChunk,
+    replies={"staged": None, "already": None, "missing": None},
+    journalled=False,
+)
+BEGIN_APPEND: Transition[StagedList] = Transition(
+    "angarium.lake",
+    "begin_append",
+    keys={"writer": None},
+    args=BatchNumber,
+    item=StagedList,
+    item_keys={"staged": None},
+    replies={
+        "begun": BatchLists,
+        "resumed": BatchLists,
+        "already": None,
+        "unfinished": BatchNumber,
+    },
+    one_reply=True,
+    journalled=False,
+)
+APPEND_ROWS: Transition[Any] = Transition(
+    "angarium.lake",
+    "append_rows",
+    keys={"stream": None, "writer": None, "staged": None},
+    args=AppendedRows,
+    replies={"appended": RowsMoved, "closed": None},
+    journalled=False,
+)
+END_APPEND: Transition[StagedList] = Transition(
+    "angarium.lake",
+    "end_append",
+    keys={"writer": None},
+    args=BatchNumber,
+    item=StagedList,
+    item_keys={"staged": None},
+    replies={"committed": None, "already": None, "left": RowsLeft},
+    one_reply=True,
+    journalled=False,
+)
 
 # A chunk is what one step moves: a script must not hold up Redis for more than a few ms.
 CHUNK_ROWS_MAX = 500
@@ -153,8 +227,8 @@ def _stage(target: StreamTarget, batches: Iterator[pa.RecordBatch]) -> Staged:
     rows = 0
     with connect_to_redis(target.url, target.wait_s) as redis:
         for number, chunk in enumerate(_chunks(batches)):
-            reply = redis.run(STAGE_ROWS, [name], [number, STAGED_MS, packed(chunk)])
-            if status_of(reply) == "missing":
+            staged = StagedChunk(number, STAGED_MS, packed(chunk))
+            if run_transition(redis, STAGE_ROWS, [name], staged) == "missing":
                 raise RowsMissing(f"rows staged for '{target.key}' are gone from Redis")
             rows += len(chunk)
     task = TaskContext.get()
@@ -167,25 +241,36 @@ def _append(target: StreamTarget, messages: Sequence[Any], app_id: str, batch_id
     lists = [each.list for each in messages if each is not None and each.list]
     writer = target.beside(f"writer:{app_id}")
     with connect_to_redis(target.url, target.wait_s) as redis:
-        reply = redis.run(BEGIN_APPEND, [writer, *lists], [batch_id])
-        status = status_of(reply)
-        if status == "unfinished":
+        number = BatchNumber(batch_id)
+        begun = run_transition(redis, BEGIN_APPEND, [writer, *lists], number)
+        if isinstance(begun, BatchNumber):
             raise RowsMissing(
-                f"batch {int(reply[1])} of '{app_id}' was begun and not finished in "
+                f"batch {begun.batch} of '{app_id}' was begun and not finished in "
                 f"'{target.key}', and this is batch {batch_id}; use another checkpoint"
             )
-        named = [each.decode() for each in reply[1:]]
+        named = begun.lists if isinstance(begun, BatchLists) else []
         for each in named:
             left = 1
             while left:
                 # One chunk at a time: others may want Redis too.
-                moved = redis.run(
-                    APPEND_ROWS, [target.key, writer, each], [batch_id, 1, target.length_max]
+                names, args = (
+                    [target.key, writer, each],
+                    AppendedRows(batch_id, 1, target.length_max),
                 )
-                left = int(moved[2]) if status_of(moved) == "appended" else 0
-        if status != "already":
-            redis.run(END_APPEND, [writer, *named], [batch_id])
+                moved = run_transition(redis, APPEND_ROWS, names, args)
+                left = moved.left if isinstance(moved, RowsMoved) else 0
+        if begun != "already":
+            run_transition(redis, END_APPEND, [writer, *named], number)
         _delete(redis, [each for each in lists if each not in named])
+
+
+def run_transition(
+    redis: BlockingRedis, transition: Transition[Any], names: list[str], args: tuple[Any, ...]
+) -> Any:
+    """`names` are the keys of the call; those past the declared ones are its staged lists."""
+    lists = [StagedList()] * (len(names) - len(transition.keys))
+    values = transition.arguments(args, lists)
+    return transition.decode(redis.run(transition.script, names, values))
 
 
 def _drop(target: StreamTarget, messages: Sequence[Any]) -> None:

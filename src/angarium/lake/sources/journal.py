@@ -45,13 +45,6 @@ RAW_BYTES_MAX = 16 << 20
 BLOCK_BYTES = 4 << 20
 
 
-def arrow_schema() -> pa.Schema:
-    """`SCHEMA` as Spark would have it."""
-    kinds = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-    columns = [part.split(" ") for part in SCHEMA.split(", ")]
-    return pa.schema([pa.field(name, kinds[kind]) for name, kind in columns])
-
-
 class _Unreadable(Exception):
     """Why an entry is set aside."""
 

@@ -57,12 +57,10 @@ from angarium.lake.sources.planning import Planner, Position, Range
 from angarium.lake.sources.streams import pages
 from angarium.redis.blocking import BlockingRedis
 from angarium.redis.connection import Argument
-from angarium.runtime.scripts import load_script
+from angarium.runtime.journal import COMMIT_READER
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-COMMIT_READER = load_script("angarium.runtime", "commit_reader")
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # All three names differ in their ends alone (runtime/keys/runtime.py).
             names = [key, f"{key}:meta", f"{key}:readers"]
             args: list[Argument] = ["", "lake", 0, self._options.reader, position]
-            self._redis.run(COMMIT_READER, names, args)
+            self._redis.run(COMMIT_READER.script, names, args)
 
     def __getstate__(self) -> dict[str, Any]:
         """Sent to the executors: without the driver's connection."""

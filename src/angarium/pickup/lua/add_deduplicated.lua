@@ -9,7 +9,9 @@
 -- include: transition
 -- include: queue
 -- include: push
+-- include: did
 local hints, known = {}, {}
+local by_did = call('EXISTS', did_sessions_key) == 1
 
 local function repeated(keys, id)
   if call('HEXISTS', keys.messages, id) == 1 then return reply.duplicate end
@@ -24,7 +26,7 @@ local replies = each_item(function(queue, message_id, dids, payload, stands_for,
   local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
     removed_key)
   if call('EXISTS', once_key) == 1 then return repeated(keys, message_id) end
-  local meta = call('HMGET', keys.meta, 'sequence', 'stored', 'bytes', 'archived', 'gateway')
+  local meta = call('HMGET', keys.meta, 'sequence', 'stored', 'bytes', 'archived', 'gateway', 'dids')
   local stored, bytes = tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
   local sequence = next_sequence(meta[1])
   local record = digits(sequence) .. ' ' .. digits(now_ms) .. ' ' .. dids .. '\n' .. payload
@@ -40,18 +42,24 @@ local replies = each_item(function(queue, message_id, dids, payload, stands_for,
   if stored == 0 then call('ZADD', ages_key, 'NX', now_ms, queue) end
   call('ZADD', keys.pending, sequence, message_id)
   index(keys, 'ZADD', message_id, sequence, dids)
+  if meta[6] ~= dids then index_dids(dids_key, meta_key, queue, dids, meta[6]) end
   note('accepted', message_id, { k = queue, d = stands_for })
   local gateway = meta[5]
   local live = gateway and alive(gateways_key, gateway, known)
+  if live then
+    hint_of_mail(hints, gateway, queue)
+  elseif by_did then
+    gateway = did_gateway(did_sessions_key, gateways_key, queue, dids, known)
+    live = gateway ~= nil
+    if live then hint_of_did(hints, gateway, queue, dids) end
+  end
   if push ~= '' then
     local due_ms = now_ms + (live and uncollected_ms or gather_ms)
     local new = schedule_push(meta_key, tokens_key, pushes_due_key, queue, message_id, push, due_ms)
     if new and not live then note('push_scheduled', message_id) end
   end
-  if not live then return reply.offline end
-  hints[gateway] = (hints[gateway] or 'mail') .. '\n' .. queue
-  return reply.live
+  return live and reply.live or reply.offline
 end)
-for gateway, hint in pairs(hints) do call('PUBLISH', hint_channel .. gateway, hint) end
+publish_hints(hints)
 journal_append('pickup')
 return replies

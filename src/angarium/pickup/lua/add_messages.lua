@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: a message is stored and pending behind all earlier ones, or its queue is full and
 -- nothing is stored. The gateway of the live session gets a hint: 'here' is the caller's, which needs
--- none. If no earlier message is pending, the session is at the caller's gateway and the caller sees
+-- none. Without one, the gateway of a session of one of the recipients gets it. If no earlier message is pending, the session is at the caller's gateway and the caller sees
 -- replies in order (at_once), the message is sending at once. A message with a push is notified
 -- gather_ms later if the queue has no live session, else if it is not collected in uncollected_ms.
 -- Events: accepted, with status 'sent' if it went to its session at once; push_scheduled (module
@@ -10,9 +10,11 @@
 -- include: transition
 -- include: queue
 -- include: push
+-- include: did
 local hints, known, now = {}, {}, digits(now_ms)
 -- Until the archived messages are counted, the database may have older ones.
 local counted = call('EXISTS', charted_key) == 1
+local by_did = call('EXISTS', did_sessions_key) == 1
 
 -- Whether no earlier message is pending, here or in the database, and the window has space.
 local function can_send_at_once(keys, stored, archived, held, grace)
@@ -28,7 +30,7 @@ local replies = each_item(function(queue, id, dids, payload, push, at_once,
   local keys = queue_keys(meta_key, messages_key, pending_key, sending_key, recipients_key,
     removed_key)
   local meta = call('HMGET', keys.meta, 'sequence', 'stored', 'bytes', 'archived', 'held',
-    'gateway', 'term', 'grace')
+    'gateway', 'term', 'grace', 'dids')
   local stored, bytes = tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
   local archived, gateway = tonumber(meta[4]) or 0, meta[6]
   local sequence = next_sequence(meta[1])
@@ -43,7 +45,15 @@ local replies = each_item(function(queue, id, dids, payload, push, at_once,
   call('HSET', keys.messages, id, record)
   call('HSET', keys.meta, 'sequence', sequence, 'stored', stored + 1, 'bytes', bytes + #record)
   if stored == 0 then call('ZADD', ages_key, 'NX', now, queue) end
+  if meta[9] ~= dids then index_dids(dids_key, meta_key, queue, dids, meta[9]) end
   local live = gateway and alive(gateways_key, gateway, known)
+  if not live and by_did then
+    gateway = did_gateway(did_sessions_key, gateways_key, queue, dids, known)
+    if gateway then
+      hint_of_did(hints, gateway, queue, dids)
+      live, gateway = true, nil
+    end
+  end
   if push ~= '' then
     local due_ms = now_ms + (live and uncollected_ms or gather_ms)
     local new = schedule_push(meta_key, tokens_key, pushes_due_key, queue, id, push, due_ms)
@@ -58,11 +68,11 @@ local replies = each_item(function(queue, id, dids, payload, push, at_once,
   note_message('accepted', id, queue)
   call('ZADD', keys.pending, sequence, id)
   index(keys, 'ZADD', id, sequence, dids)
-  if not live then return reply.offline end
+  if not live or not gateway then return reply.offline end
   if gateway == actor then return reply.here end
-  hints[gateway] = (hints[gateway] or 'mail') .. '\n' .. queue
+  hint_of_mail(hints, gateway, queue)
   return reply.elsewhere
 end)
-for gateway, hint in pairs(hints) do call('PUBLISH', hint_channel .. gateway, hint) end
+publish_hints(hints)
 journal_append('pickup')
 return replies

@@ -47,7 +47,7 @@ local replies = each_item(function(queue, event, ids, meta_key, messages_key, pe
     local stored = (tonumber(meta[1]) or 0) - removed
     call('HSET', keys.meta, 'stored', stored, 'bytes', tonumber(meta[2]) - bytes)
     if was_moving > 0 then call('HINCRBY', keys.meta, 'moving', -was_moving) end
-    -- The queue keeps its age: a next message usually follows soon. The persister deletes the age.
+    if stored == 0 then call('ZREM', ages_key, queue) end -- an empty queue has no age
     if stored == 0 and archived == 0 and not meta[7] then delete_if_unused(keys) end
     if meta[6] and meta[7] and not in_grace(keys, meta[6]) then
       call('PUBLISH', hint_channel .. meta[7], 'mail\n' .. queue)

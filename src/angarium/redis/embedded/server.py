@@ -185,7 +185,8 @@ class EmbeddedServer:
             self._drop_hold()  # the folder was deleted under us
         if self._hold is None:
             with self._writing_home():
-                self._home.mkdir(parents=True, exist_ok=True)
+                self._home.parent.mkdir(parents=True, exist_ok=True)
+                self._home.mkdir(mode=0o700, exist_ok=True)
                 self._folder.path.mkdir(mode=0o700, exist_ok=True)
                 self._folder.path.chmod(0o700)
                 fd = open_private(path)

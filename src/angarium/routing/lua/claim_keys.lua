@@ -4,7 +4,7 @@
 -- Events: none
 -- Repeats: no, a call with `again` returns the keys of a lost reply
 -- include: transition
--- include: attempts
 -- include: session
 -- include: layout_native
+local claim_acapy
 -- include: claim_keys

@@ -5,7 +5,6 @@
 -- Events: handled, dead; before them accepted, for a message of a published relay
 -- Repeats: safe, idempotent by message id
 -- include: transition
--- include: attempts
 -- include: session
 local acapy, NOTHING = layout_name == 'acapy', {}
 local BAND, tick = 2 ^ 39, math.floor(now_ms / 10)
@@ -34,8 +33,17 @@ end
 -- Removes the named messages that are at the head of the list. Messages that an earlier, equal call
 -- finished are not there. Pops first and puts back the rest, which is rarely needed.
 local function remove(key, list, number_of_ids, ids, reasons, attempts)
-  local heads = number_of_ids > 0 and redis.call('LPOP', list, number_of_ids) or {}
   local quoted_key, taken = cjson.encode(key), 0
+  if number_of_ids == 1 then
+    local head = redis.call('LPOP', list)
+    if head and id_of(head) == ids then
+      finish(key, quoted_key, head, ids, reasons[ids], attempts)
+      return 1
+    end
+    if head then redis.call('LPUSH', list, head) end
+    return 0
+  end
+  local heads = number_of_ids > 0 and redis.call('LPOP', list, number_of_ids) or {}
   for id in string.gmatch(ids, '[^,]+') do
     local head = heads[taken + 1]
     if head and id_of(head) == id then
@@ -63,8 +71,11 @@ local function settle(key, list, left)
   return reply.more
 end
 
--- The message after those that ended failed and is tried again later.
-local function record_failure(key, failure)
+-- The attempts at a key's messages. Few were tried before, so the functions are created on use.
+local function record_attempts(key, failure, left)
+-- include: attempts
+  if not failure then return forget_attempts(key, left) end
+  -- The message after those that ended failed and is tried again later.
   local record = record_of(key)
   write_record(key, failure.attempts, now_ms + failure.delay_ms, record and record.watched or 0,
     failure.id, failure.reason)
@@ -72,9 +83,7 @@ end
 
 local owners, lost = {}, superseded(uid, session)
 local some_tried = redis.call('EXISTS', attempts_key) == 1
-local wanted = each_item(function(recip_key, number_of_ids, ids, dead, more, list_key)
-  return recip_key
-end)
+local wanted = item_column(1)
 for start = 1, lost and 0 or item_count, 1000 do
   local last = math.min(item_count, start + 999)
   for _, owner in ipairs(redis.call('HMGET', owners_key, unpack(wanted, start, last))) do
@@ -97,10 +106,8 @@ local replies = each_item(function(recip_key, number_of_ids, ids, dead, more, li
     redis.call('HSET', counts_key, field, 0)
     left = 0
   end
-  if rest.failed then
-    record_failure(recip_key, rest.failed)
-  elseif (attempts > 0 and removed > 0) or (some_tried and left == 0) then
-    forget_attempts(recip_key, left)
+  if rest.failed or (attempts > 0 and removed > 0) or (some_tried and left == 0) then
+    record_attempts(recip_key, rest.failed, left)
   end
   if rest.keep then return reply.more end
   return settle(recip_key, list_key, left)

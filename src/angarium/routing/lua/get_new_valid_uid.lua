@@ -5,6 +5,7 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 -- include: assignment
 return each_item(function(turns)

@@ -5,6 +5,7 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 local found = {}
 for _, uid in ipairs(layout.uids()) do

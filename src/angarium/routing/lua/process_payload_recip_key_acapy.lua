@@ -6,7 +6,11 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 -- include: assignment
+local function assigning()
+  return { assign = assign_recip_key_to_new_uid, move = owner_after_move }
+end
 -- include: append_message
 -- include: process_payload

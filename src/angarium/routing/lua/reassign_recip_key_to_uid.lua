@@ -6,6 +6,7 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 -- include: assignment
 local replies = each_item(function(old_uid, recip_key)

@@ -7,6 +7,7 @@
 -- include: attempts
 -- include: session
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 local replies = each_item(function(uid, session)
   if not layout.known(uid) or superseded(uid, session) then return reply.unknown end

@@ -5,8 +5,12 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 -- include: assignment
+local function assigning()
+  return { assign = assign_recip_key_to_new_uid, move = owner_after_move }
+end
 -- include: append_message
 local function message_in(entry, key)
   local good, found = pcall(cjson.decode, entry)

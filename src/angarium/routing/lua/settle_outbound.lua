@@ -18,7 +18,7 @@ local replies = each_item(function(lease, outcome, foreign, message_id, url, att
     retry_later(message, string.format('%.3f', (now_ms + delay_ms) / 1000))
   elseif outcome == 'dead' then
     redis.call('RPUSH', dead_key, cjson.encode({ id = message_id, reason = reason,
-      message = message, at_ms = now_ms }))
+      message = message, attempts = attempt, at_ms = now_ms }))
   end
   if outcome ~= 'deferred' then
     note('outbound_' .. outcome, message_id, { k = url, a = attempt, d = reason ~= '' and reason or nil })

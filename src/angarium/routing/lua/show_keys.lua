@@ -5,6 +5,7 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 return each_item(function(recip_key, list_key)
   local uid = owner_of(recip_key) or ''

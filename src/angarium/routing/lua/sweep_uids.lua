@@ -7,6 +7,7 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 -- include: assignment
 local assigned, moved, removed, forgotten, more = 0, 0, 0, 0, 0

@@ -4,7 +4,6 @@
 -- Events: none
 -- Repeats: safe
 -- include: transition
--- include: attempts
 -- include: session
 local owners, first = {}, true
 local lost = superseded(uid, session)
@@ -14,8 +13,13 @@ for start = 1, lost and 0 or item_count, 1000 do
     owners[#owners + 1] = owner
   end
 end
-local some_tried = redis.call('EXISTS', attempts_key) == 1
-local at, bytes_left = 0, bytes_max
+-- Few messages were tried before, so the function is created on first use.
+local some_tried, record_of_key = redis.call('EXISTS', attempts_key) == 1, nil
+if some_tried then
+-- include: attempts
+  record_of_key = record_of
+end
+local at, bytes_left, CHUNK = 0, bytes_max, 4
 
 -- The first message alone, with what is known of earlier attempts.
 local function tried(record, list_key)
@@ -34,14 +38,19 @@ return each_item(function(recip_key, list_key)
   at = at + 1
   if owners[at] ~= uid then return reply.not_owner end
   if bytes_left <= 0 then return reply.later end
-  local record = some_tried and record_of(recip_key)
+  local record = some_tried and record_of_key(recip_key)
   if record then return tried(record, list_key) end
-  local messages = {}
-  for place = 0, messages_max - 1 do
-    local message = redis.call('LINDEX', list_key, place)
-    if not message or (not first and #message > bytes_left) then break end
-    messages[place + 1] = message
-    bytes_left, first = bytes_left - #message, false
+  local messages, place, full = {}, 0, false
+  while place < messages_max and not full do
+    -- Few at a time, because they may be large.
+    local some = redis.call('LRANGE', list_key, place, math.min(place + CHUNK, messages_max) - 1)
+    for _, message in ipairs(some) do
+      full = not first and #message > bytes_left
+      if full then break end
+      messages[#messages + 1] = message
+      bytes_left, first = bytes_left - #message, false
+    end
+    place, full = place + CHUNK, full or #some < CHUNK
   end
   if #messages == 0 and redis.call('EXISTS', list_key) == 1 then
     bytes_left = 0

@@ -6,6 +6,7 @@
 -- include: transition
 -- include: attempts
 -- include: layout_native
+-- include: layout_native_rest
 -- include: layout_acapy
 -- A process that starts takes over what an earlier one of the same uid had in hand.
 local function start(uid, session, starting)

@@ -1,11 +1,10 @@
 #!lua
--- Guarantee: the journal keeps no entries for this reader any more.
-
--- KEYS: 3 readers
--- ARGV: 4 reader
--- Returns: {'forgotten'} | {'unknown'}
+-- Guarantee: the journal keeps no entries for this reader any more. Without readers it is not full.
 -- Events: none
 -- Repeats: safe, the second call answers 'unknown'
 -- include: transition
-if redis.call('HDEL', KEYS[3], ARGV[4]) == 1 then return { 'forgotten' } end
-return { 'unknown' }
+if redis.call('HDEL', readers_key, reader) == 0 then return reply.unknown end
+local left = redis.call('HLEN', readers_key)
+redis.call('HSET', KEYS[2], 'readers', left)
+if left == 0 then redis.call('HDEL', KEYS[2], 'full') end
+return reply.forgotten

@@ -1,14 +1,12 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: only the holder of the current term can release the lock.
-
--- KEYS: 3 lock
--- ARGV: 4 holder, 5 term
--- Returns: {'released'} | {'lost'}
 -- Events: released (module lease)
 -- Repeats: safe, the second call answers 'lost'
 -- include: transition
-if redis.call('GET', KEYS[3]) ~= ARGV[5] .. ':' .. ARGV[4] then return { 'lost' } end
-redis.call('DEL', KEYS[3])
-note('released', KEYS[3], { a = tonumber(ARGV[5]), n = ARGV[4] })
+if redis.call('GET', lock_key) ~= string.format('%.0f', term) .. ':' .. holder then
+  return reply.lost
+end
+redis.call('DEL', lock_key)
+note('released', lock_key, { a = term, n = holder })
 journal_append('lease')
-return { 'released' }
+return reply.released

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Guarantee: stores a process's newest report, and removes expired reports of others. An empty
 -- report withdraws the one before.
 -- Events: none, a report changes no state

@@ -96,12 +96,12 @@ def http_api(runtime: Runtime, app: Angarium) -> HttpApi:
     sampler = DashboardSampler(runtime, (modules, transactions))
     operations = [
         Operation(
-            "GET", "/v1/dashboard", "showDashboard",
+            "GET", "/v1/dashboard", "show_dashboard",
             "All modules: waiting work, rates, and notices that need attention",
             sampler.overview, answers={200: Overview},
         ),
         Operation(
-            "GET", "/v1/dashboard/history", "showDashboardHistory",
+            "GET", "/v1/dashboard/history", "show_dashboard_history",
             "Rates and waiting work of the last minutes, as this process sampled them",
             sampler.history, answers={200: History},
         ),

@@ -6,18 +6,23 @@ seconds, however many pages are open. `angarium top` takes its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
+from typing import Literal
 
 import msgspec
 
 import angarium
 from angarium.modules import MODULES
 from angarium.runtime.journal import Journal
-from angarium.runtime.overview import ModuleSampler, Notice, count_of
+from angarium.runtime.overview import ModuleSampler, Notice
 from angarium.runtime.process_report import ProcessReport, read_processes
 from angarium.runtime.runtime import Runtime
+from angarium.runtime.text import count_of
 from angarium.server.dashboard.rates import Rates
+
+# The page of the lake has the whole reason.
+REASON_CHARS_MAX = 200
 
 
 class ModuleMetrics(msgspec.Struct, frozen=True):
@@ -35,12 +40,14 @@ class ModuleMetrics(msgspec.Struct, frozen=True):
 
 
 class JournalSummary(msgspec.Struct, frozen=True):
-    """`behind_ms`: the lag of each reader behind the newest entry."""
+    """`behind_ms`: the lag of each reader behind the newest entry; `full`: how many partitions'
+    journals are."""
 
     entries: int
     events: int
     dropped_events: int
     behind_ms: dict[str, int]
+    full: int = 0
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -70,7 +77,8 @@ class OverviewSampler:
         journal = await self._journal_metrics()
         roles = [each.role for each in processes]
         modules: list[ModuleMetrics] = []
-        notices = [*_journal_notices(journal)]
+        refuses = self._runtime.options.journal_refuses
+        notices = [*_journal_notices(journal, refuses=refuses), *_lake_notices(processes)]
         for module, sampler in self._modules:
             found = await sampler.sample({*roles}, now_ms)
             count = sum(roles.count(each.name) for each in module.roles)
@@ -95,18 +103,19 @@ class OverviewSampler:
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def _journal_metrics(self) -> JournalSummary:
-        entries = events = dropped = 0
+        entries = events = dropped = full = 0
         behind: dict[str, int] = {}
         for partition in range(self._runtime.settings.partitions):
             status = await self._journal.status(partition)
             entries += status.entries
             events += status.events
             dropped += status.dropped_events
+            full += status.full
             newest_ms = _moment(status.last_id)
             for reader, position in status.readers.items():
                 late_ms = max(0, newest_ms - _moment(position)) if status.entries else 0
                 behind[reader] = max(behind.get(reader, 0), late_ms)
-        return JournalSummary(entries, events, dropped, behind)
+        return JournalSummary(entries, events, dropped, behind, full)
 
 
 def _sampler(path: str, runtime: Runtime) -> ModuleSampler:
@@ -114,11 +123,25 @@ def _sampler(path: str, runtime: Runtime) -> ModuleSampler:
     return sampler
 
 
-def _journal_notices(journal: JournalSummary) -> Iterator[Notice]:
+def _journal_notices(journal: JournalSummary, *, refuses: bool) -> Iterator[Notice]:
+    if journal.full:
+        many = f"the {count_of(journal.full, 'journal')} whose readers are behind"
+        what = "new work is refused" if refuses else "events will be dropped unread"
+        level: Literal["warning", "trouble"] = "trouble" if refuses else "warning"
+        hint = "run the lake, forget readers that are gone, or raise ANGARIUM_JOURNAL__BYTES_MAX"
+        yield Notice("lake", level, f"{many} is nearly full: {what}", hint)
     if journal.dropped_events:
         many = count_of(journal.dropped_events, "event")
         text = f"{many} dropped from the journal before they were read"
         yield Notice("lake", "warning", text, "run the lake, or raise ANGARIUM_JOURNAL__BYTES_MAX")
+
+
+def _lake_notices(processes: Sequence[ProcessReport]) -> Iterator[Notice]:
+    for each in processes:
+        if each.role == "lake" and each.figures.get("state") in ("failed", "off"):
+            why = str(each.figures.get("reason", "no reason given"))
+            text = f"the lake does not run: {why[:REASON_CHARS_MAX]}"
+            yield Notice("lake", "trouble", text, "mend the cause; the journal keeps its events")
 
 
 def _moment(entry_id: str) -> int:

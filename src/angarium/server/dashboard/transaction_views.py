@@ -32,12 +32,12 @@ class TransactionViews:
         named = (Parameter("pipeline", schema=_NAME), Parameter("owner", schema=_NAME))
         return [
             Operation(
-                "GET", "/v1/transaction-list", "pageTransactions",
+                "GET", "/v1/transaction-list", "page_transactions",
                 "Summaries of the transactions of one status, in pages", self.rows,
                 answers={200: TransactionsPage}, parameters=(status, *named, LIMIT, AFTER),
             ),
             Operation(
-                "GET", "/v1/transaction-webhooks", "pageWebhooks",
+                "GET", "/v1/transaction-webhooks", "page_webhooks",
                 "Scheduled webhooks with the time of their next attempt", self.webhooks,
                 answers={200: WebhooksPage}, parameters=(LIMIT, AFTER),
             ),

@@ -14,8 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from angarium.conversations.queries import WaitingEntry, WaitingKind
 from angarium.conversations.service import ConversationService
-from angarium.conversations.store import WaitingEntry, WaitingKind
 from angarium.conversations.wait_reasons import SenderWait
 from angarium.pickup.archive import MessageArchive
 from angarium.pickup.listing import PickupListing
@@ -111,7 +111,7 @@ class ModuleViews:
                 answers={200: KeysPage}, parameters=paged,
             ),
             Operation(
-                "GET", "/v1/conversations", "listConversations",
+                "GET", "/v1/conversations", "list_conversations",
                 "Conversations with replies in flight, or with requests without a reply",
                 self.waiting_conversations,
                 answers={200: ConversationsPage}, parameters=(kind, *paged),

@@ -28,7 +28,7 @@ each_item(function(data)
   redis.call('HSET', states_stem .. id, 'status', 'queued', 'label', child.name, 'version', version,
     'data', data, 'created', now_text,
     'deadline', deadline, 'parent', transaction_id, 'more', 1)
-  push(in_stem .. group, group, id)
+  push(in_stem, 'in', child, id)
   record_event('started', id, child)
 end)
 redis.call('HSET', state_key, 'status', 'sleeping', 'queue', 'out', 'frame', checkpoint,

@@ -1,7 +1,7 @@
 #!lua
 -- Guarantee: a running transaction ends once, by the run that took it: the outcome is saved, the id
 -- leaves processingZ, the archiving and the webhook are scheduled, the parent gets the result, and
--- pollers are notified.
+-- pollers are notified. The try that makes it a dead letter counts as failed.
 -- Events: completed, dead, cancelled, expired, resumed (module transactions)
 -- Repeats: safe, the second call finds its own outcome and returns 'completed'
 -- include: transition
@@ -46,6 +46,10 @@ local statuses = each_item(function(transaction_id, score, ending, output, remar
   end
   end_transaction(state_key, transaction_id, wanted.found, wanted.status, output, remark,
     wanted.reason)
+  if wanted.reason ~= '' then
+    local tries, crashes = read_faults(redis.call('HGET', state_key, 'faults'))
+    redis.call('HSET', state_key, 'faults', tries + 1 .. ' ' .. crashes, 'error', remark)
+  end
   ended_ids[transaction_id] = true
   return reply.completed
 end)

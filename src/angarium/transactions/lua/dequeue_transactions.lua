@@ -1,7 +1,8 @@
 #!lua
 -- Guarantee: the node takes up to `count` queued transactions: administrative ones first, then those
--- that continue, then new ones. Each node group gets its share of `limit`; what one leaves, others get. Each is running, in processingZ, with a new run number. A transaction
--- whose next step the node lacks leaves the queue and waits for a node that has the step.
+-- that continue, then new ones. Each node group gets its share of `limit`; what one leaves, others get.
+-- Each is running, in processingZ, with a new run number. A transaction whose next step the node lacks
+-- leaves the queue and waits for a node that has the step.
 -- Events: taken, dropped, step_awaited (module transactions)
 -- Repeats: no, a second call takes more; recover_orphans requeues what a lost reply took
 -- include: transition
@@ -207,8 +208,8 @@ if #lists > 0 then step_functions() end
 redis.call('ZADD', nodes_key, now_text, node)
 if #lists > 0 then steps.take_waiting(lists, 'alone') end
 
--- Takes up to `most` entries of a queue. What exceeds the size of the reply returns to its front.
-local function take_from(group, queue, most)
+-- Takes up to `most` entries of a list. What exceeds the size of the reply returns to its front.
+local function take_from_list(group, queue, most)
   local ids = most > 0 and bytes < REPLY_BYTES_MAX and redis.call('LPOP', group[queue], most)
   if not ids then return 0 end
   for index, id in ipairs(ids) do
@@ -219,6 +220,34 @@ local function take_from(group, queue, most)
     take(id, group.name, queue)
   end
   return #ids
+end
+
+-- The same where owners take turns.
+local function take_in_turn(group, queue, most)
+  local name = queue .. '|' .. group.name
+  if most <= 0 or bytes >= REPLY_BYTES_MAX then return 0 end
+  local popped = redis.call('ZPOPMIN', fair_stem .. name, most)
+  for at = 1, #popped, 2 do
+    if bytes >= REPLY_BYTES_MAX then
+      for rest = at, #popped, 2 do
+        redis.call('ZADD', fair_stem .. name, popped[rest + 1], popped[rest])
+      end
+      return (at - 1) / 2
+    end
+    take(popped[at], group.name, queue)
+  end
+  if redis.call('EXISTS', fair_stem .. name) == 0 then redis.call('DEL', turns_stem .. name) end
+  return #popped / 2
+end
+
+-- A queue has both kinds of entries while the setting changes: then each kind gets half.
+local function take_from(group, queue, most)
+  if queue == 'admin' or redis.call('ZCARD', fair_stem .. queue .. '|' .. group.name) == 0 then
+    return take_from_list(group, queue, most)
+  end
+  local count = take_from_list(group, queue, math.ceil(most / 2))
+  count = count + take_in_turn(group, queue, most - count)
+  return count + take_from_list(group, queue, most - count)
 end
 
 local share = math.ceil(left / math.max(1, #groups))

@@ -1,22 +1,61 @@
 #!lua
 -- Guarantee: a start is complete (externalId reserved, state saved, id queued, event counted) or
--- changes nothing. An externalId has one transaction.
+-- changes nothing. An externalId has one transaction. An owner keeps to its quota.
 -- Events: started (module transactions)
 -- Repeats: safe, by id
 -- include: transition
 -- include: transactions
 local kinds = {}
 -- How many more the queue of a group takes. Transactions that wait for a step type count too.
-local rooms = {}
-local function room_of(group)
-  if not rooms[group] then
+local queues = {}
+local function queue_of(group)
+  if not queues[group] then
     local length = redis.call('LLEN', in_stem .. group)
-    rooms[group] = { left = queue_max - length - redis.call('ZCARD', wait_stem .. 'deadlines') }
+      + redis.call('ZCARD', fair_stem .. 'in|' .. group)
+      + redis.call('ZCARD', wait_stem .. 'deadlines')
+    queues[group] = { free = queue_max - length }
   end
-  return rooms[group]
+  return queues[group]
 end
 
-local function read_kind(name, version, owner)
+-- What an owner with a quota has left. The starts of a second are regained evenly.
+local quotas = {}
+local function quota_of(owner, starts_per_s, bytes_max)
+  if not quotas[owner] then
+    local found = redis.call('HMGET', quota_stem .. owner, 'starts', 'at', 'bytes')
+    local passed_ms = math.max(0, now_ms - (tonumber(found[2]) or 0))
+    local starts = (tonumber(found[1]) or starts_per_s) + passed_ms * starts_per_s / 1000
+    quotas[owner] = {
+      starts = starts_per_s > 0 and math.min(starts_per_s, starts) or math.huge, charged = 0,
+      bytes = bytes_max > 0 and bytes_max - (tonumber(found[3]) or 0) or math.huge,
+    }
+  end
+  return quotas[owner]
+end
+
+local function charge(quota, state, size)
+  quota.starts, quota.charged = quota.starts - 1, quota.charged + 1
+  if quota.bytes == math.huge then return end
+  quota.bytes, quota.stored = quota.bytes - size, (quota.stored or 0) + size
+  redis.call('HSET', state, 'charged', size)
+end
+
+local function write_quotas()
+  for owner, quota in pairs(quotas) do
+    local key = quota_stem .. owner
+    if quota.charged > 0 and quota.starts < math.huge then
+      redis.call('HSET', key, 'starts', string.format('%.6f', quota.starts), 'at', now_text)
+    end
+    if quota.stored then redis.call('HINCRBY', key, 'bytes', quota.stored) end
+    if redis.call('HEXISTS', key, 'bytes') == 1 then
+      redis.call('PERSIST', key)
+    else
+      redis.call('EXPIRE', key, 60)
+    end
+  end
+end
+
+local function read_kind(name, version, owner, starts_per_s, bytes_max)
   local hash, found = pipelines_stem .. name, nil
   if version == '' then
     found = redis.call('HMGET', hash, 'current', 'group', 'timeout')
@@ -26,7 +65,8 @@ local function read_kind(name, version, owner)
   if not found[1] then return { about = {}, refusal = reply.unknown_pipeline } end
   if not found[2] then return { about = {}, refusal = reply.unknown_version } end
   return {
-    version = version == '' and found[1] or version, group = found[2], room = room_of(found[2]),
+    quota = starts_per_s ~= '' and quota_of(owner, tonumber(starts_per_s), tonumber(bytes_max)),
+    version = version == '' and found[1] or version, group = found[2], queue = queue_of(found[2]),
     about = label(found[2] .. '|' .. name .. '|' .. owner),
     deadline = string.format('%.0f', now_ms + (tonumber(found[3]) or timeout_ms)),
     -- An open transaction can be found by its externalId after the period in which it is unique.
@@ -38,7 +78,7 @@ end
 local function kind_of(text)
   local kind = kinds[text]
   if not kind then
-    kind = read_kind(string.match(text, '^([^|]*)|([^|]*)|([^|]*)$'))
+    kind = read_kind(string.match(text, '^([^|]*)|([^|]*)|([^|]*)|?([^|]*)|?([^|]*)$'))
     kinds[text] = kind
   end
   return kind
@@ -84,10 +124,13 @@ local statuses = each_item(function(transaction_id, kind, data, external_id, met
   local refused = refusal(state_key, external_key, found)
   if refused then return refused end
   local is_admin = options ~= '' and string.find(options, 'a', 1, true)
+  local quota, size = found.quota, #data + #metadata
+  if quota and quota.starts < 1 then return reply.too_many_starts end
+  if quota and quota.bytes < size then return reply.too_many_bytes end
   if not is_admin then
-    local room = found.room
-    if room.left <= 0 then return reply.queue_full end
-    room.left = room.left - 1
+    local queue = found.queue
+    if queue.free <= 0 then return reply.queue_full end
+    queue.free = queue.free - 1
   end
   local stem = in_stem
   if external_key or metadata ~= '' or webhook ~= '' or options ~= '' then
@@ -109,9 +152,11 @@ local statuses = each_item(function(transaction_id, kind, data, external_id, met
     redis.call('HSET', state_key, 'status', 'queued', 'label', about.name, 'version', found.version,
       'data', data, 'created', now_text, 'deadline', found.deadline)
   end
-  push(stem .. found.group, found.group, transaction_id)
+  if quota then charge(quota, state_key, size) end
+  push(stem, is_admin and 'admin' or 'in', about, transaction_id)
   record_event('started', transaction_id, about)
   return reply.started
 end)
+write_quotas()
 write_batch()
 return statuses

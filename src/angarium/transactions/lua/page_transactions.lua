@@ -13,6 +13,13 @@ local SETS = {
 local entries, step = nil, 2
 if QUEUES[source] then
   entries, step = redis.call('LRANGE', QUEUES[source] .. node_group, first, first + read_max - 1), 1
+  -- Behind the list: the entries of owners that take turns.
+  local from = math.max(0, first - redis.call('LLEN', QUEUES[source] .. node_group))
+  local last = from + read_max - #entries - 1
+  local in_turn = fair_stem .. source .. '|' .. node_group
+  for _, id in ipairs(last >= from and redis.call('ZRANGE', in_turn, from, last) or {}) do
+    entries[#entries + 1] = id
+  end
 else
   local newest_first = source == 'to_archive' or source == 'dead'
   local command = newest_first and 'ZREVRANGE' or 'ZRANGE'
@@ -22,6 +29,7 @@ local names = {}
 for name in string.gmatch(fields, '%S+') do names[#names + 1] = name end
 
 local function matches(filter, value) return filter == '' or filter == value end
+local function contains(value, part) return string.find(value or '', part, 1, true) end
 
 local rows, bytes, read_count = {}, 0, 0
 for at = 1, #entries, step do
@@ -30,7 +38,7 @@ for at = 1, #entries, step do
   local about = redis.call('HMGET', state, 'label', 'status', 'reason')
   local its_pipeline, its_owner = string.match(about[1] or '', '^[^|]*|([^|]*)|([^|]*)$')
   if its_pipeline and matches(pipeline, its_pipeline) and matches(owner, its_owner)
-    and matches(status, about[2]) and matches(reason, about[3]) then
+    and matches(status, about[2]) and contains(about[3], reason) then
     local row
     if #names == 0 then
       row = redis.call('HGETALL', state)

@@ -1,5 +1,6 @@
 #!lua
--- Guarantee: a version of a pipeline never changes, and ends only when no open transaction has it. New transactions use the newest one.
+-- Guarantee: a version of a pipeline never changes, and ends only when no open transaction has it. New
+-- transactions use the newest one.
 -- Events: pipeline_stored (module transactions)
 -- Repeats: safe
 -- include: transition

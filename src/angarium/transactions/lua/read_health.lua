@@ -18,9 +18,11 @@ for index = 1, #oldest, 2 do
 end
 local queues = {}
 local function add_queue(group, kind, key)
-  local head = redis.call('LINDEX', key, 0)
+  local in_turn = fair_stem .. kind .. '|' .. group
+  local head = redis.call('LINDEX', key, 0) or redis.call('ZRANGE', in_turn, 0, 0)[1]
   local since = head and redis.call('HMGET', states_stem .. head, 'updated', 'created') or {}
-  for _, value in ipairs({ group, kind, redis.call('LLEN', key), since[1] or since[2] or '0' }) do
+  local length = redis.call('LLEN', key) + redis.call('ZCARD', in_turn)
+  for _, value in ipairs({ group, kind, length, since[1] or since[2] or '0' }) do
     queues[#queues + 1] = value
   end
 end
@@ -31,10 +33,10 @@ each_item(function(node_group, admin_key, out_key, in_key)
 end)
 local waiting = {}
 for _, list in ipairs(redis.call('ZRANGE', wait_stem .. 'places', 0, -1)) do
-  local first = redis.call('ZRANGE', wait_stem .. list, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', wait_stem .. list, 0, 0)[1]
   waiting[#waiting + 1] = list
   waiting[#waiting + 1] = redis.call('ZCARD', wait_stem .. list)
-  waiting[#waiting + 1] = first[2] or '0'
+  waiting[#waiting + 1] = first and redis.call('HGET', states_stem .. first, 'updated') or '0'
   local who = string.match(list, '^[^|]*|(.*)$')
   waiting[#waiting + 1] = redis.call('ZSCORE', step_types_key, who) or '0'
 end

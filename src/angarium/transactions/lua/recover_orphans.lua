@@ -1,6 +1,7 @@
 #!lua
 -- Guarantee: transactions of a silent node, and those that a lost reply assigned to the caller, are
--- queued again at their step, unless their nodes crashed `max_runs` times: then they are dead letters. The former node can no longer write, because its run number is old.
+-- queued again at their step, unless their nodes crashed `max_runs` times: then they are dead letters.
+-- The former node can no longer write, because its run number is old.
 -- The caller gets the ids of its transactions that must be cancelled, in case a hint was lost.
 -- Events: recovered, dead, resumed, dropped (module transactions)
 -- Repeats: safe
@@ -11,6 +12,10 @@ local STEMS = { ['in'] = in_stem, out = out_stem, admin = admin_stem }
 local running_here, alive, removed, cancels = {}, {}, {}, {}
 each_item(function(transaction_id) running_here[transaction_id] = true end)
 
+-- Nodes are judged as of the caller's heartbeat. If Redis stood still between the two calls, the
+-- heartbeats of the others wait behind this one.
+local judged_ms = math.min(now_ms, as_of_ms)
+
 local function is_alive(other)
   if alive[other] == nil then
     local seen_ms = tonumber(redis.call('ZSCORE', nodes_key, other) or 0)
@@ -19,7 +24,7 @@ local function is_alive(other)
       redis.call('ZADD', nodes_key, now_text, other)
       seen_ms = now_ms
     end
-    alive[other] = now_ms - seen_ms < timeout_ms
+    alive[other] = judged_ms - seen_ms < timeout_ms
   end
   return alive[other]
 end
@@ -40,7 +45,7 @@ end
 
 -- Transactions taken after `before_ms` cannot be orphans: no node has been silent for long enough
 -- since. A score in the future means that the clock went back, so those are checked too.
-local before_ms, after_ms = math.min(now_ms, as_of_ms) - timeout_ms, now_ms + timeout_ms
+local before_ms, after_ms = judged_ms - timeout_ms, now_ms + timeout_ms
 local oldest = redis.call('ZRANGEBYSCORE', processing_key, '-inf', string.format('%.0f', before_ms),
   'LIMIT', offset, limit)
 local full = #oldest == limit
@@ -69,8 +74,8 @@ for _, id in ipairs(oldest) do
   elseif orphan then
     redis.call('HSET', state, 'status', 'queued', 'updated', now_text)
     local about = label(found[3])
-    redis.call('LPUSH', STEMS[found[4] or 'in'] .. about.group, id)
-    hints[#hints + 1] = 'work ' .. about.group
+    local queue = found[4] or 'in'
+    push_front(STEMS[queue], queue, about, id)
     removed[#removed + 1] = id
     record_event('recovered', id, about, '"n":"' .. holder .. '","a":' .. found[2])
   end

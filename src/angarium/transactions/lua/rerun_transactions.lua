@@ -21,7 +21,7 @@ local statuses = each_item(function(transaction_id, data, state_key)
   redis.call('HDEL', state_key, 'completed', 'output', 'note', 'reason', 'faults', 'error', 'notified',
     'hookGivenUp')
   if data ~= '' then redis.call('HSET', state_key, 'frame', (found[5] or '0') .. ' 0 ' .. data) end
-  push((queue == 'admin' and admin_stem or out_stem) .. about.group, about.group, transaction_id)
+  push(queue == 'admin' and admin_stem or out_stem, queue, about, transaction_id)
   record_event('rerun', transaction_id, about)
   rerun[#rerun + 1] = transaction_id
   return reply.queued

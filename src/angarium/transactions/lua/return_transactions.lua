@@ -13,8 +13,8 @@ local statuses = each_item(function(transaction_id, run, state_key)
   if found[2] ~= run then return reply.stale_run end
   redis.call('HSET', state_key, 'status', 'queued', 'updated', now_text)
   local about = label(found[3])
-  redis.call('LPUSH', STEMS[found[4] or 'in'] .. about.group, transaction_id)
-  hints[#hints + 1] = 'work ' .. about.group
+  local queue = found[4] or 'in'
+  push_front(STEMS[queue], queue, about, transaction_id)
   removed[#removed + 1] = transaction_id
   record_event('returned', transaction_id, about, '"a":' .. run)
   return reply.returned

@@ -33,7 +33,7 @@ local statuses = each_item(function(transaction_id, switch, value, state_key)
   end
   redis.call('HSET', state_key, 'status', 'queued', 'queue', 'out')
   redis.call('ZREM', sleeping_key, transaction_id)
-  push(out_stem .. about.group, about.group, transaction_id)
+  push(out_stem, 'out', about, transaction_id)
   record_event('woken', transaction_id, about)
   return reply.woken
 end)

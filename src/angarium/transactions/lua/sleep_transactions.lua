@@ -39,7 +39,7 @@ local statuses = each_item(function(transaction_id, run, checkpoint, sleep_ms, s
   redis.call('HSET', state_key, 'status', already_set and 'queued' or 'sleeping', 'queue', 'out',
     'frame', checkpoint, 'wake', wake_text, 'switch', switch, 'updated', now_text, 'more', 1)
   if already_set then
-    push(out_stem .. about.group, about.group, transaction_id)
+    push(out_stem, 'out', about, transaction_id)
     record_event('woken', transaction_id, about)
     return reply.awake
   end

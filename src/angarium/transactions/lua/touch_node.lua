@@ -12,6 +12,10 @@ if leaving then
 end
 redis.call('ZADD', nodes_key, now_text, node)
 redis.call('ZREMRANGEBYSCORE', nodes_key, '-inf', string.format('%.0f', now_ms - 86400000))
+if fair_owners then
+  redis.call('HSET', turns_stem .. 'on', 'since', now_text)
+  redis.call('EXPIRE', turns_stem .. 'on', 3600)
+end
 local known = {}
 local function know(step_type)
   known[#known + 1] = now_text
@@ -23,7 +27,9 @@ each_item(function(node_group, admin_key, out_key, in_key)
   for step_type in string.gmatch(step_types, '%S+') do know(node_group .. '|' .. step_type) end
   gauges['queue:' .. node_group .. '|admin'] = redis.call('LLEN', admin_key)
   gauges['queue:' .. node_group .. '|out'] = redis.call('LLEN', out_key)
+    + redis.call('ZCARD', fair_stem .. 'out|' .. node_group)
   gauges['queue:' .. node_group .. '|in'] = redis.call('LLEN', in_key)
+    + redis.call('ZCARD', fair_stem .. 'in|' .. node_group)
   gauges['queue:' .. node_group .. '|waiting'] = 0
 end)
 if #known > 0 then call_many('ZADD', step_types_key, known) end

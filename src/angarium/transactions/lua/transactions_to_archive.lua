@@ -11,7 +11,8 @@
 local REPLY_BYTES_MAX = 16 * 1024 * 1024
 local removed = {}
 each_item(function(transaction_id, state_key)
-  local found = redis.call('HMGET', state_key, 'label', 'status', 'externalId', 'created')
+  local found = redis.call('HMGET', state_key, 'label', 'status', 'externalId', 'created',
+    'charged')
   if found[2] and FINAL[found[2]] then
     redis.call('DEL', state_key)
     if found[3] and external_ms > 0 then
@@ -19,6 +20,13 @@ each_item(function(transaction_id, state_key)
       local key = externals_stem .. about.owner .. '|' .. found[3]
       local left_ms = math.max(1, tonumber(found[4]) + external_ms - now_ms)
       if redis.call('GET', key) == transaction_id then redis.call('PEXPIRE', key, left_ms) end
+    end
+    if found[5] then
+      local quota_key = quota_stem .. label(found[1]).owner
+      if redis.call('HINCRBY', quota_key, 'bytes', -found[5]) <= 0 then
+        redis.call('HDEL', quota_key, 'bytes')
+        redis.call('EXPIRE', quota_key, 60)
+      end
     end
     removed[#removed + 1] = transaction_id
     record_event('archived', transaction_id, label(found[1]))

@@ -11,7 +11,7 @@ for _, id in ipairs(due) do
   if found[1] == 'sleeping' then
     redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
     local about = label(found[2])
-    push(out_stem .. about.group, about.group, id)
+    push(out_stem, 'out', about, id)
     record_event('woken', id, about)
   end
 end

@@ -25,6 +25,8 @@ end
 local REASONS_MAX = 20
 
 local function add_reason(reasons, reason)
+  -- Only the newest failure keeps the traceback behind its reason (failures.py).
+  reasons = string.gsub(reasons, '\226\144\164[^\n]*', '')
   -- One line for each failure, so that the lines can be counted.
   reasons = reasons .. '\n' .. string.gsub(reason, '%s+', ' ')
   local _, texts = string.gsub(reasons, '\n[^\n]+', '')

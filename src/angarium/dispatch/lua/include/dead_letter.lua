@@ -1,4 +1,5 @@
--- Make a pending message a dead letter, with the reasons of its failures. Needs attempts.lua.
+-- Make a pending message a dead letter, with the reasons of its failures. Needs attempts.lua and
+-- queues.lua.
 local function dead_letter(message_id, reason)
   local deliveries, _, reasons = read_attempts(redis.call('HGET', attempts_key, message_id))
   if reason then reasons = add_reason(reasons, reason) end
@@ -9,6 +10,11 @@ local function dead_letter(message_id, reason)
   if payload then
     fields[#fields + 1] = 'payload'
     fields[#fields + 1] = payload
+  end
+  local queue = leave_queue(message_id)
+  if queue then
+    fields[#fields + 1] = 'queue'
+    fields[#fields + 1] = queue
   end
   redis.call('XADD', dead_key, '*', unpack(fields))
   redis.call('ZREM', pending_key, message_id)

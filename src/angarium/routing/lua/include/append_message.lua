@@ -1,25 +1,16 @@
--- Appends a message to the list of its key, counts it for the owner and notifies the owner.
-local acapy_layout, is_active, moved_from = layout_name == 'acapy', {}, {}
+-- Appends a message to the list of its key, counts it for the owner and notifies the owner. Needs
+-- `assigning`, a function that returns those that assign a key and that move one from a silent owner.
+local acapy_layout, is_active = layout_name == 'acapy', {}
 
--- Checks for each message whether a silent owner is stale: the message before may have made it so.
--- Moves each key that gets a message at once, and the owner's other keys once in a call.
 local function owner_for(key)
   local uid = owner_of(key)
-  if not uid then return assign_recip_key_to_new_uid(key) end
+  if not uid then return assigning().assign(key) end
   local active = is_active[uid]
   if active == nil then
     active = not is_silent(uid)
     is_active[uid] = active
   end
-  -- Once the call has moved its share, messages wait at the old owner until the next sweep.
-  if active or moves_left <= 0 or not is_stale(uid) then return uid end
-  local new = reassign_recip_key_to_uid(uid, key)
-  if not new then return uid end
-  if not moved_from[uid] then
-    moved_from[uid] = true
-    reassign_uid(uid)
-  end
-  return new
+  return active and uid or assigning().move(key, uid)
 end
 
 -- Returns the owner, or '' without one.

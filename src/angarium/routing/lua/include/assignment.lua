@@ -1,11 +1,6 @@
 -- Assigns recipient keys to instances, and moves them.
 local moves_left = moves_max
 
-function is_silent(uid)
-  local silent_ms = layout.silent_ms(uid)
-  return silent_ms and silent_ms > stale_after_ms
-end
-
 -- Silent, and a message waits for one of its keys or its keys are being moved already.
 local function is_stale(uid)
   return is_silent(uid) and (layout.moving(uid) or layout.has_mail(uid))
@@ -127,4 +122,20 @@ local function forget_uid(uid)
   layout.remove(uid)
   note('removed', uid, { o = uid })
   return false
+end
+
+-- The owner of a key that gets a message and whose owner is silent. Checked for each message, because
+-- the message before may have made the owner stale. Moves each key that gets a message at once, and the
+-- owner's other keys once in a call. Once the call has moved its share, messages wait at the old owner
+-- until the next sweep.
+local moved_from = {}
+local function owner_after_move(key, uid)
+  if moves_left <= 0 or not is_stale(uid) then return uid end
+  local new = reassign_recip_key_to_uid(uid, key)
+  if not new then return uid end
+  if not moved_from[uid] then
+    moved_from[uid] = true
+    reassign_uid(uid)
+  end
+  return new
 end

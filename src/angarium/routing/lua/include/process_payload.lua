@@ -1,5 +1,5 @@
 -- The body of `process_payload_recip_key`, for both layouts.
-read_owners(each_item(function(recip_key, message_id, message, list_key) return recip_key end))
+read_owners(item_column(1))
 
 local quoted = {}
 local replies = each_item(function(recip_key, message_id, message, list_key)

@@ -30,20 +30,25 @@ export function rate(perSecond) {
   return `${short(Math.round(perSecond))}/s`;
 }
 
+// A time that was never set counts from 1970: nothing here is older than ten years.
+const MS_MAX = 10 * 365 * 86_400_000;
+
 export function duration(ms) {
-  if (ms === null || ms === undefined) return "–";
+  if (ms === null || ms === undefined || ms > MS_MAX) return "–";
   if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
   const seconds = ms / 1000;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   const hours = Math.floor(minutes / 60);
   if (hours < 48) return `${hours} h ${minutes % 60} min`;
   return `${Math.floor(hours / 24)} days`;
 }
 
-export const ago = (ms) => (ms ? `${duration(clock.now() - ms)} ago` : "never");
+/** The age of something that happened so long ago. */
+export const since = (ms) => (duration(ms) === "–" ? "–" : `${duration(ms)} ago`);
+export const ago = (ms) => (ms && clock.now() - ms <= MS_MAX ? `${duration(clock.now() - ms)} ago` : "never");
 export const ahead = (ms) =>
   ms > clock.now() ? `in ${duration(ms - clock.now())}` : "any moment";
 export const at = (ms) => (ms ? moment.format(ms) : "–");

@@ -18,10 +18,13 @@ export function history(events, id) {
   ];
 }
 
+/** A failure's detail goes on with its traceback, which the page of the message shows. */
+const LINE_END = "␤";
+
 function line(event, id) {
   const words = [
     event.status, event.pipeline && `pipeline ${event.pipeline}`, event.node && `at ${event.node}`,
-    event.attempt && `no. ${event.attempt}`, event.key && `for ${event.key}`, event.detail,
+    event.attempt && `no. ${event.attempt}`, event.key && `for ${event.key}`, event.detail?.split(LINE_END)[0],
   ].filter(Boolean).join(" · ");
   return h("li", { class: tone(event) }, h("time", { datetime: new Date(event.at_ms).toISOString() }, exactly(event.at_ms)),
     h("b", {}, event.event.replaceAll("_", " ")), h("span", { class: "module" }, MODULES[event.module] ?? event.module),

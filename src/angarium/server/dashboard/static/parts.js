@@ -94,6 +94,25 @@ export function confirm(title, text, verb) {
   });
 }
 
+/** Asks for a text; null if the dialog was left. */
+export function ask(title, text, verb, label) {
+  return new Promise((resolve) => {
+    const field = h("textarea", { rows: 6, "aria-label": label });
+    const close = (answer) => () => {
+      const value = answer ? field.value : null;
+      dialog.close();
+      dialog.remove();
+      resolve(value);
+    };
+    const dialog = h("dialog", { "aria-label": title },
+      h("h2", {}, title), h("p", {}, text), field,
+      h("div", { class: "actions" }, button("Leave it", close(false)), button(verb, close(true), "primary")));
+    dialog.addEventListener("cancel", close(false));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
 const TOAST_MS = 6_000;
 
 export function toast(text, detail, bad = false) {

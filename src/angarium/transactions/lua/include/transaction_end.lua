@@ -30,7 +30,7 @@ local function report_to_parent(parent, id, status, output, remark)
   redis.call('HSET', state, 'status', 'queued', 'queue', 'out', 'updated', now_text)
   redis.call('ZREM', sleeping_key, parent)
   local about = label(found[2])
-  push(out_stem .. about.group, about.group, parent)
+  push(out_stem, 'out', about, parent)
   record_event('resumed', parent, about)
 end
 

@@ -2,6 +2,7 @@
 -- collected over the batch. `write_batch` writes them once, so an item costs only table entries.
 --   stats_fine_stem, stats_medium_stem, stats_coarse_stem  the start of the interval is appended here,
 --                  because only this script knows the time
+--   fair_stem, turns_stem  queues whose owners take turns, and the last place of each owner
 --   notify_channel for ends, events_channel for all events, work_channel for hints to nodes
 -- Ids and names have no quote, backslash, space or bar (transactions/model.py checks them), so rows
 -- are concatenated without escaping.
@@ -74,13 +75,75 @@ local function record_event(event, id, about, more)
   end
 end
 
-local function push(queue_key, group, id)
-  local queue = pushes[queue_key]
-  if not queue then
-    queue = { group = group, ids = {} }
-    pushes[queue_key] = queue
+-- Whether the owners of a queue take turns. Nodes with the setting renew this key.
+local turns_on
+local function owners_take_turns()
+  if turns_on == nil then turns_on = redis.call('EXISTS', turns_stem .. 'on') == 1 end
+  return turns_on
+end
+
+-- The score of an owner's next transaction in a queue whose owners take turns: one behind the last of
+-- this owner, and not before the head. So the first of an owner stands beside the head, however many
+-- of others wait.
+local heads, places = {}, {}
+local function place_in_turn(key, queue, owner)
+  local turns, last = turns_stem .. queue, places[queue]
+  if not last then
+    local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+    if not head then redis.call('DEL', turns) end
+    heads[queue], last = tonumber(head) or 0, {}
+    places[queue] = last
   end
-  queue.ids[#queue.ids + 1] = id
+  local before = last[owner] or tonumber(redis.call('HGET', turns, owner) or nil)
+  last[owner] = math.max(heads[queue], before and before + 1 or heads[queue])
+  return string.format('%.10f', last[owner])
+end
+
+-- Queues a transaction behind the others: of all owners, or of its own if owners take turns.
+local function push(stem, queue, about, id)
+  local key = stem .. about.group
+  local found = pushes[key]
+  if not found then
+    found = { group = about.group, ids = {} }
+    if queue ~= 'admin' and owners_take_turns() then found.turns = queue .. '|' .. about.group end
+    pushes[key] = found
+  end
+  local ids = found.ids
+  if found.turns then
+    ids[#ids + 1] = place_in_turn(fair_stem .. found.turns, found.turns, about.owner)
+  end
+  ids[#ids + 1] = id
+end
+
+-- Queues a transaction before the others.
+local function push_front(stem, queue, about, id)
+  if queue ~= 'admin' and owners_take_turns() then
+    local key = fair_stem .. queue .. '|' .. about.group
+    local head = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
+    redis.call('ZADD', key, string.format('%.10f', head - 1), id)
+  else
+    redis.call('LPUSH', stem .. about.group, id)
+  end
+  hints[#hints + 1] = 'work ' .. about.group
+end
+
+local function write_pushes()
+  for queue_key, queue in pairs(pushes) do
+    local is_first
+    if queue.turns then
+      call_many('ZADD', fair_stem .. queue.turns, queue.ids)
+      is_first = redis.call('ZCARD', fair_stem .. queue.turns) * 2 == #queue.ids
+    else
+      is_first = call_many('RPUSH', queue_key, queue.ids) == #queue.ids
+    end
+    -- Nodes that poll a queue with entries need no hint.
+    if is_first then hints[#hints + 1] = 'work ' .. queue.group end
+  end
+  for queue, last in pairs(places) do
+    for owner, place in pairs(last) do
+      redis.call('HSET', turns_stem .. queue, owner, string.format('%.10f', place))
+    end
+  end
 end
 
 -- Writes only «group|pipeline|owner|event». The reader computes the sums by group, pipeline or owner.
@@ -119,11 +182,7 @@ end
 
 -- Must be called last: writes what the batch has collected.
 local function write_batch()
-  for queue_key, queue in pairs(pushes) do
-    local length = call_many('RPUSH', queue_key, queue.ids)
-    -- Nodes that poll a queue with entries need no hint.
-    if length == #queue.ids then hints[#hints + 1] = 'work ' .. queue.group end
-  end
+  write_pushes()
   statistics_write()
   if #notices > 0 then notify() end
   if #hints > 0 then redis.call('PUBLISH', work_channel, table.concat(hints, '\n')) end

@@ -16,7 +16,8 @@ local function wait_for(state, id, queue, about, step_type, deadline, missing)
   local list = queue .. '|' .. about.group .. '|' .. step_type
   local key = wait_stem .. list
   redis.call('HSET', state, 'waits', list, 'updated', now_text)
-  redis.call('ZADD', key, wait_score(key), id)
+  local score = owners_take_turns() and place_in_turn(key, list, about.owner) or wait_score(key)
+  redis.call('ZADD', key, score, id)
   redis.call('ZADD', wait_stem .. 'deadlines', deadline, id)
   -- Nodes that poll a list with entries need no hint.
   if redis.call('ZADD', wait_stem .. 'places', 'NX', now_text, list) == 1 then
@@ -28,6 +29,7 @@ end
 local function remove_list_if_empty(list)
   if redis.call('EXISTS', wait_stem .. list) == 0 then
     redis.call('ZREM', wait_stem .. 'places', list)
+    redis.call('DEL', turns_stem .. list)
   end
 end
 

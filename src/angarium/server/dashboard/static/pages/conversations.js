@@ -1,10 +1,11 @@
 // Conversations: those with waiting replies or requests, and one conversation's queue with reasons.
 
-import { get, part, post } from "../api.js";
+import { get, part } from "../api.js";
+import { deadLetters } from "../dead_letters.js";
 import { h } from "../dom.js";
 import { ago, ahead, at, count, duration } from "../format.js";
 import { model } from "../model.js";
-import { act, badge, button, card, confirm, empty, heading, loading, pager, table, tiles } from "../parts.js";
+import { badge, card, empty, heading, loading, pager, table, tiles } from "../parts.js";
 import { paged } from "../paging.js";
 
 const href = (id) => `#/conversations/${encodeURIComponent(id)}`;
@@ -22,11 +23,11 @@ export function page({ rest, parameters, redraw }) {
 
 function all(kind, redraw) {
   const list = paged("/v1/conversations", "conversations", () => ({ kind }), redraw);
-  const dead = paged("/v1/conversations/replies/dead", "replies", () => ({}), redraw);
-  return { load: () => Promise.all([list.load(), dead.load()]), view: () => listed(kind, list, dead, redraw) };
+  const dead = deadReplies(redraw);
+  return { load: () => Promise.all([list.load(), dead.load()]), view: () => listed(kind, list, dead) };
 }
 
-function listed(kind, list, dead, redraw) {
+function listed(kind, list, dead) {
   const metrics = model.facts.conversations;
   const open = (event) => { location.hash = href(new FormData(event.target).get("id").trim()); };
   return [
@@ -42,27 +43,17 @@ function listed(kind, list, dead, redraw) {
       [["replies", "Replies in flight"], ["requests", "Requests without a reply"]].map(([name, text]) =>
         h("a", { href: `#/conversations?kind=${name}`, "aria-current": String(kind === name) }, text))) },
       list.read ? rows(kind, list) : loading(), pager(list, "conversations")),
-    dead.rows.length ? deadReplies(dead, redraw) : null,
+    dead.view(),
   ];
 }
 
-function deadReplies(dead, redraw) {
-  const change = async (row, verb, done) => {
-    const sure = await confirm(`${verb} this reply?`, verb === "Retry"
-      ? "It goes to the end of its conversation." : "It is removed for good.", verb);
-    if (!sure) return;
-    const body = { conversation_id: row.conversation_id, response_id: row.response_id };
-    await act(() => post(`/v1/conversations/replies/dead/${verb.toLowerCase()}`, body), done);
-    await dead.load();
-    redraw();
-  };
-  return card("Dead replies", { note: "cancelled because a send failed for good", key: "dead", table: table("Dead replies", [
-    { label: "Reply", cell: (row) => h("span", { class: "mono" }, row.response_id), class: "wrap" },
-    { label: "Conversation", cell: (row) => h("a", { href: href(row.conversation_id), class: "mono" }, row.conversation_id), class: "wrap" },
-    { label: "Why", cell: (row) => row.why, class: "wrap" },
-    { label: "When", cell: (row) => h("span", { title: at(row.died_at_ms) }, ago(row.died_at_ms)), number: true },
-    { label: "", cell: (row) => [button("Retry", () => change(row, "Retry", "Accepted again")), button("Drop", () => change(row, "Drop", "Dropped"))] },
-  ], dead.rows, (row) => row.conversation_id + row.response_id) }, pager(dead, "replies"));
+function deadReplies(redraw) {
+  return deadLetters({
+    path: "/v1/conversations/replies/dead", title: "Dead replies", redraw,
+    note: "cancelled because a send failed for good; a retried reply goes to the end of its conversation",
+    first: { label: "Reply", cell: (row) => h("span", { class: "mono" }, row.id), class: "wrap" },
+    columns: () => [{ label: "Conversation", cell: (row) => h("a", { href: href(row.conversation_id), class: "mono" }, row.conversation_id), class: "wrap" }],
+  });
 }
 
 function needs(waiting) {

@@ -1,18 +1,35 @@
 // Dispatch: partitions with their leaders, workers, pending messages, dead letters.
 
-import { get, part, post, remove } from "../api.js";
+import { get } from "../api.js";
+import { deadLetters } from "../dead_letters.js";
 import { h } from "../dom.js";
 import { ago, at, brief, bytes, count, duration, pretty } from "../format.js";
 import { model } from "../model.js";
-import { act, badge, button, card, confirm, empty, heading, loading, pager, table, tiles } from "../parts.js";
-import { paged } from "../paging.js";
+import { badge, card, empty, heading, loading, table, tiles } from "../parts.js";
+import { message } from "./message.js";
 
-export function page({ redraw }) {
-  const letters = paged("/v1/dispatch/dead", "letters", () => ({}), redraw);
-  const own = { status: null, letters, redraw };
+const RESULTS_SHOWN = 10;
+const href = (id) => `#/dispatch/${encodeURIComponent(id)}`;
+
+export function page({ rest, redraw }) {
+  const id = rest.join("/");
+  if (id) return message(id, redraw);
+  const dead = deadLetters({
+    path: "/v1/dispatch/dead", title: "Dead letters", note: "oldest first; retrying makes a message pending again", redraw,
+    none: ["dispatch", "No dead letters", "A message that failed all its deliveries is listed here with the reasons, until you retry or drop it."],
+    first: { label: "Message", cell: (row) => h("a", { href: href(row.id), class: "mono", title: row.id }, brief(row.id)), class: "nowrap" },
+    columns: (rows) => [
+      ...(rows.some((row) => row.queue) ? [{ label: "Queue", cell: (row) => row.queue || "–", class: "wrap" }] : []),
+      { label: "Payload", cell: payload, class: "wrap" }],
+    reason: reasons, usable: (row) => row.payload !== null,
+    // The reason begins with the worker's name, which differs.
+    alike: (row) => row.reason.slice(row.reason.indexOf(": ") + 1).trim(),
+  });
+  const own = { status: null, results: null, dead };
   return {
     async load() {
-      [own.status] = await Promise.all([get("/v1/dispatch"), letters.load()]);
+      [own.status, own.results] = await Promise.all([
+        get("/v1/dispatch"), get("/v1/dispatch/results", { limit: RESULTS_SHOWN }), dead.load()]);
     },
     view: () => view(own),
   };
@@ -27,8 +44,10 @@ function view(own) {
       ["Results", count(facts.processed), "in the stream"],
       ["Dead letters", count(facts.dead), null, facts.dead ? "warn" : ""]),
     own.status ? partitions(own.status) : loading(),
+    own.status ? queues(own.status) : null,
     own.status ? members(own.status) : null,
-    deadLetters(own),
+    own.dead.view(),
+    own.results ? results(own.results.results) : null,
   ];
 }
 
@@ -45,6 +64,16 @@ function partitions(status) {
   ], status.partitions, (row) => row.partition) });
 }
 
+function queues(status) {
+  if (!status.queues.length) return null;
+  return card("Named queues", { note: "messages wait until a worker of their queue has a free slot", table: table("Named queues", [
+    { label: "Queue", cell: (row) => h("span", { class: "mono" }, row.queue), class: "wrap" },
+    { label: "Waiting", cell: (row) => count(row.waiting), number: true },
+    { label: "Oldest", cell: (row) => (row.waiting ? duration(row.oldest_ms) : "–"), number: true },
+    { label: "Workers", cell: (row) => (row.workers ? count(row.workers) : badge("no worker", row.waiting ? "bad" : "")), number: true },
+  ], status.queues, (row) => row.queue) });
+}
+
 function members(status) {
   const workers = model.processes.filter((process) => process.role === "worker");
   const registered = status.consumers.length
@@ -57,27 +86,20 @@ function members(status) {
     : empty("dispatch", "No dispatcher runs", "Messages on the channel are lost; the durable intake stores its messages.",
       "angarium serve dispatcher");
   return h("div", { class: "grid", key: "members" },
-    card("Workers", { note: workers.length ? `${count(workers.length)} of them report as role worker` : null, body: registered }),
+    card("Workers", { note: workers.length ? `${count(workers.length)} with a report of the role worker` : null, body: registered }),
     card("Dispatchers", { body: dispatchers }));
 }
 
-function deadLetters(own) {
-  const { letters } = own;
-  if (!letters.read) return loading();
-  if (!letters.rows.length && letters.page === 1)
-    return card("Dead letters", { body: empty("dispatch", "No dead letters",
-      "A message that failed all its deliveries is listed here with the reasons, until you retry or discard it.") });
-  return card("Dead letters", { note: "oldest first; retrying makes a message pending again", table: table("Dead letters", [
-    { label: "Message", cell: (row) => h("a", { href: `#/search?id=${encodeURIComponent(row.message_id)}`, class: "mono", title: row.message_id }, brief(row.message_id)), class: "nowrap" },
-    { label: "Died", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
-    { label: "Tries", cell: (row) => count(row.deliveries), number: true },
-    { label: "Reason", cell: reasons, class: "wrap" },
-    { label: "Payload", cell: payload, class: "wrap" },
-    { label: "", cell: (row) => h("div", { class: "actions" },
-      button("Retry", () => retry(own, row), "small", { disabled: row.payload === null, "aria-label": `Retry ${row.message_id}` }),
-      button("Retry alike", () => retryAlike(own, row), "small", { disabled: !row.reasons.length, "aria-label": `Retry all with the reason of ${row.message_id}` }),
-      button("Discard", () => discard(own, row), "small danger", { "aria-label": `Discard ${row.message_id}` })) },
-  ], letters.rows, (row) => row.message_id) }, pager(letters, "letters"));
+function results(rows) {
+  if (!rows.length)
+    return card("Newest results", { body: empty("dispatch", "No result yet",
+      "Send a message to a worker and wait for its result.", "angarium publish --wait '{\"name\": \"Xerxes\"}'") });
+  return card("Newest results", { note: "what workers returned", table: table("Newest results", [
+    { label: "Message", cell: (row) => h("a", { href: href(row.message_id), class: "mono", title: row.message_id }, brief(row.message_id)), class: "nowrap" },
+    { label: "Finished", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
+    { label: "Worker", cell: (row) => h("span", { class: "mono" }, row.consumer), class: "wrap" },
+    { label: "Result", cell: (row) => Object.entries(row.result).map(([name, text]) => `${name}: ${text}`).join(" · ") || h("span", { class: "faint" }, "nothing"), class: "wrap" },
+  ], rows, (row) => row.message_id) });
 }
 
 function reasons(row) {
@@ -92,31 +114,4 @@ function payload(row) {
   const note = row.payload_encoding === "base64" ? " as base64" : "";
   return h("details", {}, h("summary", {}, `${bytes(row.payload_bytes)}${note}`),
     h("pre", {}, pretty(row.payload), row.payload_cut ? "\n…" : ""));
-}
-
-async function retry(own, row) {
-  await act(() => post(`/v1/dispatch/dead/${part(row.message_id)}/retry`), `Message ${brief(row.message_id)} is pending again`);
-  await again(own);
-}
-
-async function retryAlike(own, row) {
-  // The reason begins with the worker's name, which differs.
-  const last = row.reasons.at(-1);
-  const reason = last.slice(last.indexOf(": ") + 1).trim();
-  const sure = await confirm("Retry all dead letters with this reason?", reason, "Retry all");
-  if (!sure) return;
-  await act(() => post("/v1/dispatch/dead/retry", { reason }), "The dead letters with this reason are pending again");
-  await again(own);
-}
-
-async function discard(own, row) {
-  const sure = await confirm("Discard this message for good?", `${row.message_id} is removed with its payload. This can't be undone.`, "Discard");
-  if (!sure) return;
-  await act(() => remove(`/v1/dispatch/dead/${part(row.message_id)}`), `Message ${brief(row.message_id)} is discarded`);
-  await again(own);
-}
-
-async function again(own) {
-  await own.letters.load().catch(() => {});
-  own.redraw();
 }

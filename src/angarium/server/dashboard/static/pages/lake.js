@@ -37,11 +37,14 @@ function view(own) {
 function summaryTiles({ found, audit }) {
   const rows = found.tables.reduce((sum, one) => sum + (one.rows ?? 0), 0);
   return tiles(["Behind the journal", found.behind_ms === null ? "–" : duration(found.behind_ms)],
-    ["Role", found.running ? "running" : "not running", found.running ? null : "angarium serve lake"],
+    ["Spark", spark(found), found.running ? null : "angarium serve lake", /failed|off/.test(spark(found)) ? "bad" : ""],
     ["Rows stored", found.tables.length ? count(rows) : "–"], ["Journal", count(model.journal.events), "events ever written"],
     ["Dropped", count(model.journal.dropped), "before any reader read them", model.journal.dropped ? "warn" : ""],
     audit ? ["Last audit", audit.wrong ? count(audit.wrong) : "clean", ago(audit.audited_ms), audit.wrong ? "bad" : ""] : null);
 }
+
+/** What the role's last report says: waiting, starting, running, failed, off. */
+const spark = (found) => model.processes.find((one) => one.role === "lake")?.figures.state ?? (found.running ? "running" : "not running");
 
 const neverRan = (found) => card("No tables yet", { body: empty("lake", "The lake has not run yet",
   `The lake reads the journal and writes tables to ${found.url}. Until then the journal in Redis keeps events up to its size limit.`,

@@ -40,7 +40,7 @@ function notices() {
   if (!model.notices.length) return null;
   return h("ul", { class: "notices", "aria-label": "Needs attention", key: "notices" },
     model.notices.map((one) => h("li", { class: `notice ${one.level}`, key: one.module + one.text },
-      h("a", { href: `#/${one.module}` }, one.text), h("span", {}, one.hint))));
+      h("a", { href: `#/${one.page || one.module}` }, one.text), h("span", {}, one.hint))));
 }
 
 function throughput() {

@@ -2,7 +2,7 @@
 
 import { get, part, query, remove } from "../api.js";
 import { h } from "../dom.js";
-import { ago, bytes, count, duration } from "../format.js";
+import { ago, bytes, count, duration, many } from "../format.js";
 import { model } from "../model.js";
 import { act, badge, button, card, confirm, empty, facts, heading, loading, pager, table, tiles } from "../parts.js";
 import { paged } from "../paging.js";
@@ -30,7 +30,7 @@ function view(own) {
   };
   return [
     heading("Pickup", "Messages go to a live session at once. For an offline recipient they wait in Redis, later in the database."),
-    tiles(["Live sessions", count(metrics.sessions)], ["Queues", count(metrics.queues), "with messages, now or recently"],
+    tiles(["Live sessions", count(metrics.sessions)], ["Queues", count(metrics.queues), "with messages in Redis"],
       ["Longest wait", duration(model.modules.pickup.oldestMs)], ["In the database", own.module ? count(own.module.archived) : "–", own.module ? bytes(own.module.archived_bytes) : null],
       ["Moving to the database", count(metrics.moving)], ["Pushes due", count(metrics.pushes)]),
     gateways(own),
@@ -83,9 +83,9 @@ function one(id, tenant, redraw) {
     }
   };
   const drain = async () => {
-    const sure = await confirm("Remove every message of this connection?", `${own.found.pending + own.found.sending} messages of ${id} are removed for good, those in the database included.`, "Remove them");
+    const sure = await confirm("Remove every message of this connection?", `${many(own.found.pending + own.found.sending, "message")} of ${id} will be removed for good, including those in the database.`, "Remove them");
     if (!sure) return;
-    await act(() => remove(`/v1/pickup/connections/${part(id)}${query({ tenant })}`), (answer) => `${count(answer.removed)} messages removed`);
+    await act(() => remove(`/v1/pickup/connections/${part(id)}${query({ tenant })}`), (answer) => `${many(answer.removed, "message")} removed`);
     await load().catch(() => {});
     redraw();
   };

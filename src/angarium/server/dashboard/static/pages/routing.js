@@ -1,20 +1,23 @@
 // Routing: instances and their keys, queues, dead deliveries and dead inbound messages.
 
 import { get, part, post, remove } from "../api.js";
+import { deadLetters } from "../dead_letters.js";
 import { h } from "../dom.js";
-import { ago, at, brief, count, duration, pretty } from "../format.js";
+import { brief, count, pretty, since } from "../format.js";
 import { model } from "../model.js";
 import { act, badge, button, card, confirm, empty, facts, heading, loading, pager, table, tiles } from "../parts.js";
 import { paged } from "../paging.js";
 
+const KEY = { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" };
+const MESSAGE = { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) };
+
 export function page({ redraw }) {
   const keys = paged("/v1/routing/keys", "keys", () => ({}), redraw);
-  const dead = paged("/v1/routing/dead", "letters", () => ({}), redraw);
-  const inbound = paged("/v1/routing/dead-inbound", "letters", () => ({}), redraw);
-  const own = { instances: null, unowned: 0, dead, inbound, keys, shown: null, problem: "", redraw };
+  const [deliveries, inbound] = [deadDeliveries(redraw), deadInbound(redraw)];
+  const own = { instances: null, unowned: 0, deliveries, inbound, keys, shown: null, problem: "", redraw };
   return {
     async load() {
-      const [instances] = await Promise.all([get("/v1/routing/instances"), dead.load(), inbound.load(), keys.load()]);
+      const [instances] = await Promise.all([get("/v1/routing/instances"), deliveries.load(), inbound.load(), keys.load()]);
       [own.instances, own.unowned] = [instances.instances, instances.keys_without_owner];
     },
     view: () => view(own),
@@ -27,15 +30,15 @@ function view(own) {
   return [
     heading("Routing", "Each recipient key belongs to one instance, which handles the key's messages in order.",
       button("Rebalance keys", () => rebalance(own))),
-    tiles(["Instances", count(metrics.instances), metrics.silent ? `${count(metrics.silent)} silent` : "all report"],
+    tiles(["Instances", count(metrics.instances - metrics.retired), metrics.silent ? `${count(metrics.silent)} silent` : "all report"],
       ["Keys", count(metrics.keys)], ["Keys with mail", count(metrics.keys_with_mail)],
       ["Without owner", count(metrics.unowned), null, metrics.unowned ? "bad" : ""],
       ["To deliver", count(metrics.outbound + metrics.in_hand), metrics.retrying ? `${count(metrics.retrying)} to retry` : null],
       ["Given up", count(dead), metrics.dead_inbound ? `${count(metrics.dead_inbound)} of them inbound` : null, dead ? "warn" : ""]),
     own.instances ? instances(own) : loading(),
     keyCard(own),
-    deadDeliveries(own),
-    deadInbound(own),
+    own.deliveries.view(),
+    own.inbound.view(),
   ];
 }
 
@@ -47,11 +50,11 @@ function instances(own) {
   const most = Math.max(1, ...own.instances.map((row) => row.keys));
   return card("Instances", { note: "keys are assigned in turn, and move away from an instance whose heartbeat stops", table: table("Instances", [
     { label: "Instance", cell: (row) => h("span", { class: "mono", title: row.uid }, row.uid), class: "wrap" },
-    { label: "State", cell: (row) => badge(row.live ? "live" : "silent", row.live ? "good" : "warn") },
+    { label: "State", cell: (row) => (row.retired && !row.live ? badge("retired") : badge(row.live ? "live" : "silent", row.live ? "good" : "warn")) },
     { label: "Keys", cell: (row) => count(row.keys), number: true },
     { label: "Share", cell: (row) => h("progress", { max: most, value: row.keys, "aria-label": `${row.keys} keys` }) },
     { label: "Mail", cell: (row) => (row.has_mail ? "waits" : "") },
-    { label: "Last heartbeat", cell: (row) => (row.silent_ms === null ? "never" : `${duration(row.silent_ms)} ago`), number: true },
+    { label: "Last heartbeat", cell: (row) => since(row.silent_ms), number: true },
     { label: "", cell: (row) => (row.live ? null : h("div", { class: "actions" }, button("Remove", () => removeInstance(own, row)))) },
   ], own.instances, (row) => row.uid) });
 }
@@ -73,9 +76,9 @@ function keyCard(own) {
     ["Waiting", count(own.shown.pending)], ["Partition", count(own.shown.partition)]);
   const list = own.keys.rows.length
     ? table("Keys and their owners", [
-      { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
+      KEY,
       { label: "Owner", cell: (row) => (row.uid ? h("span", { class: "mono", title: row.uid }, brief(row.uid)) : badge("nobody", "bad")), class: "wrap" },
-      { label: "Owner's heartbeat", cell: (row) => (row.silent_ms === null ? "–" : `${duration(row.silent_ms)} ago`), class: "wide" },
+      { label: "Owner's heartbeat", cell: (row) => since(row.silent_ms), class: "wide" },
       { label: "Waiting", cell: (row) => count(row.pending), number: true },
     ], own.keys.rows, (row) => row.recip_key)
     : empty("routing", "No key has an owner yet", "A key gets an owner when a relay accepts its first message.");
@@ -83,33 +86,22 @@ function keyCard(own) {
     list, pager(own.keys, "keys"));
 }
 
-function deadDeliveries(own) {
-  if (!own.dead.read) return loading();
-  if (!own.dead.rows.length)
-    return card("Dead deliveries", { body: empty("routing", "No delivery was given up",
-      "A message that its receiver refused in all attempts is listed here with the reason.") });
-  return card("Dead deliveries", { note: "the oldest first", actions: button("Retry all", () => revive(own)),
-    table: table("Dead deliveries", [
-      { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
-      { label: "Receiver", cell: (row) => receiver(row.message), class: "wrap" },
-      { label: "Reason", cell: (row) => row.reason, class: "wrap" },
-      { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
-      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOne(own, row)), button("Drop", () => drop(own, "dead", row))) : null) },
-    ], own.dead.rows, (row) => row.id + row.at_ms + row.message.length) }, pager(own.dead, "deliveries"));
+function deadDeliveries(redraw) {
+  return deadLetters({
+    path: "/v1/routing/dead-deliveries", title: "Dead deliveries", note: "the oldest first", redraw,
+    none: ["routing", "No delivery was given up", "A message that its receiver refused in all attempts is listed here with the reason."],
+    first: { label: "Receiver", cell: (row) => receiver(row.message), class: "wrap" },
+    columns: () => [MESSAGE],
+  });
 }
 
-function deadInbound(own) {
-  if (!own.inbound.rows.length) return null;
-  return card("Inbound messages that no instance could handle", { note: "the oldest first; the log of the role inbox has the details",
-    actions: button("Retry all", () => reviveInbound(own)),
-    table: table("Dead inbound messages", [
-      { label: "Given up", cell: (row) => h("span", { title: at(row.at_ms) }, ago(row.at_ms)), class: "nowrap" },
-      { label: "Key", cell: (row) => h("a", { class: "mono", href: `#/search?id=${encodeURIComponent(row.recip_key)}`, title: row.recip_key }, brief(row.recip_key, 36)), class: "wrap" },
-      { label: "Attempts", cell: (row) => count(row.attempts), number: true },
-      { label: "Reason", cell: (row) => row.reason, class: "wrap" },
-      { label: "Message", cell: (row) => h("details", {}, h("summary", {}, "Show"), h("pre", {}, pretty(row.message))) },
-      { label: "", cell: (row) => (row.id ? h("div", { class: "actions" }, button("Retry", () => reviveOneInbound(own, row)), button("Drop", () => drop(own, "dead-inbound", row))) : null) },
-    ], own.inbound.rows, (row) => row.id + row.at_ms) }, pager(own.inbound, "messages"));
+function deadInbound(redraw) {
+  return deadLetters({
+    path: "/v1/routing/dead", title: "Inbound messages that no instance could handle",
+    note: "the oldest first; a retried one goes behind newer messages of its key; the log of the role inbox has the details", redraw,
+    first: KEY,
+    columns: () => [MESSAGE],
+  });
 }
 
 function receiver(message) {
@@ -126,47 +118,15 @@ async function rebalance(own) {
   await again(own);
 }
 
-async function revive(own) {
-  const sure = await confirm("Retry dead deliveries?", "All of them go back to the queue, the oldest first, and get all their attempts again.", "Retry");
-  if (!sure) return;
-  await act(() => post("/v1/routing/dead/revive"), (answer) => `${count(answer.revived)} queued again`);
-  await again(own);
-}
-
-async function reviveOne(own, row) {
-  await act(() => post(`/v1/routing/dead/${part(row.id)}/revive`), () => "Queued again");
-  await again(own);
-}
-
-async function reviveInbound(own) {
-  const sure = await confirm("Retry dead messages?", "All of them go to the instances that own their keys now, behind newer messages.", "Retry");
-  if (!sure) return;
-  await act(() => post("/v1/routing/dead-inbound/revive"), (answer) => `${count(answer.revived)} queued again`);
-  await again(own);
-}
-
-async function reviveOneInbound(own, row) {
-  await act(() => post(`/v1/routing/dead-inbound/${part(row.id)}/revive`), () => "Queued again");
-  await again(own);
-}
-
-async function drop(own, list, row) {
-  const sure = await confirm("Drop the message?", "It is removed for good. The journal keeps its id and the reason.", "Drop");
-  if (!sure) return;
-  await act(() => remove(`/v1/routing/${list}/${part(row.id)}`), "Dropped");
-  await again(own);
-}
-
 async function removeInstance(own, row) {
   const sure = await confirm("Remove the instance?", "Its keys lose their owner; messages are kept for the next one.", "Remove");
   if (!sure) return;
   await act(() => remove(`/v1/routing/instances/${part(row.uid)}`), "Removed");
-  const found = await get("/v1/routing/instances").catch(() => null);
-  if (found) own.instances = found.instances;
-  own.redraw();
+  await again(own);
 }
 
 async function again(own) {
-  await Promise.all([own.dead, own.inbound].map((list) => list.first().catch(() => null)));
+  const found = await get("/v1/routing/instances").catch(() => null);
+  if (found) own.instances = found.instances;
   own.redraw();
 }

@@ -8,11 +8,12 @@ import { history } from "../history.js";
 import { badge, card, empty, heading, loading } from "../parts.js";
 
 const PLACES = {
+  dispatch: (id) => `#/dispatch/${encodeURIComponent(id)}`,
   transactions: (id) => `#/transactions/${encodeURIComponent(id)}`,
   conversations: (id) => `#/conversations/${encodeURIComponent(id)}`,
   pickup: (id) => `#/pickup/${encodeURIComponent(id)}`,
 };
-const KINDS = { transaction: "transactions", conversation: "conversations", connection: "pickup" };
+const KINDS = { message: "dispatch", transaction: "transactions", conversation: "conversations", connection: "pickup" };
 const LAKES = { joined: "Includes events from the lake.", "never ran": "The lake has not run yet: these events are from the journal in Redis.",
   "not installed": "The lake is not installed: these events are from the journal in Redis." };
 

@@ -2,10 +2,11 @@
 
 import { get, part, post } from "../api.js";
 import { chart } from "../charts.js";
+import { deadLetters } from "../dead_letters.js";
 import { h } from "../dom.js";
-import { ago, ahead, at, brief, clock, count, duration, short } from "../format.js";
+import { ago, ahead, at, brief, clock, count, duration, short, since } from "../format.js";
 import { model } from "../model.js";
-import { act, badge, button, card, confirm, empty, heading, loading, pager, table, tiles } from "../parts.js";
+import { ask, badge, button, card, empty, heading, loading, pager, table, tiles, toast } from "../parts.js";
 import { paged } from "../paging.js";
 import { statusBadge, transaction } from "./transaction.js";
 
@@ -14,6 +15,9 @@ const LEVELS = [
   ["fine", "Last 5 minutes", "by 5 s", 5, 60], ["medium", "Last 2 hours", "by 100 s", 100, 72],
   ["coarse", "Last 24 hours", "by 1,000 s", 1_000, 87],
 ];
+// Shown first, with their number: what an operator has to look at.
+const ATTENTION = ["internal-error", "failed", "timeout", "aborted"];
+const COUNTED_MAX = 50;
 const COUNTED = [["started", "started"], ["completed", "ended"], ["dead", "dead letters"], ["cancelled", "cancelled"], ["expired", "timed out"]];
 const href = (id) => `#/transactions/${encodeURIComponent(id)}`;
 
@@ -21,16 +25,30 @@ export function page({ rest, parameters, redraw }) {
   const id = rest.join("/");
   if (id) return transaction(id, redraw);
   const own = {
-    status: STATUSES.includes(parameters.get("status")) ? parameters.get("status") : "running",
-    pipeline: parameters.get("pipeline") ?? "", watch: null, levels: {}, pipelines: [], redraw,
+    status: STATUSES.includes(parameters.get("status")) ? parameters.get("status") : null, numbers: {},
+    pipeline: parameters.get("pipeline") ?? "", watch: null, levels: {}, pipelines: [],
   };
-  own.list = paged("/v1/transaction-list", "transactions", () => ({ status: own.status, pipeline: own.pipeline }), redraw);
-  own.dead = paged("/v1/transaction-dead-letters", "transactions", () => ({}), redraw);
+  own.list = paged("/v1/transaction-list", "transactions", () => ({ status: own.status ?? "running", pipeline: own.pipeline }), redraw);
+  own.dead = deadTransactions(redraw);
   own.hooks = paged("/v1/transaction-webhooks", "webhooks", () => ({}), redraw);
   return { load: () => load(own), view: () => view(own) };
 }
 
+/** How many need attention, and with the first look the list that opens. */
+async function attention(own) {
+  await Promise.all(ATTENTION.map(async (status) => {
+    const found = await get("/v1/transaction-list", { status, pipeline: own.pipeline, limit: COUNTED_MAX });
+    own.numbers[status] = `${count(found.transactions.length)}${found.next ? "+" : ""}`;
+  }));
+  const bad = ATTENTION.find((status) => own.numbers[status] !== "0");
+  own.status ??= bad ?? (model.facts.transactions?.running ? "running" : model.facts.transactions?.queued ? "queued" : "success");
+}
+
+const numberOf = (own, status) => own.numbers[status]
+  ?? (model.facts.transactions?.[status] === undefined ? null : count(model.facts.transactions[status]));
+
 async function load(own) {
+  await attention(own);
   const levels = Promise.all(LEVELS.map(async ([name]) => {
     own.levels[name] = await get("/v1/transaction-statistics", { level: name });
   }));
@@ -47,7 +65,7 @@ function view(own) {
       ["To archive", count(metrics.to_archive)], ["Dead letters", count(metrics.dead), null, metrics.dead ? "warn" : ""],
       ["Nodes", count(metrics.nodes), metrics.silent_nodes ? `${count(metrics.silent_nodes)} silent` : null, metrics.silent_nodes ? "warn" : ""]),
     statistics(own),
-    deadLetters(own),
+    own.dead.view(),
     listCard(own),
     webhooks(own),
     own.watch?.awaited_steps.length ? awaitedSteps(own.watch) : null,
@@ -55,41 +73,41 @@ function view(own) {
   ];
 }
 
-function deadLetters(own) {
-  if (!own.dead.read || !own.dead.rows.length) return null;
-  return card("Dead letters", { note: "a step failed too often", key: "dead", table: table("Dead letters", [
-    { label: "Id", cell: (row) => h("a", { href: href(row.id), class: "mono", title: row.id }, brief(row.id)), class: "nowrap" },
-    { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },
-    { label: "Step", cell: (row) => count((row.step ?? 0) + 1), number: true },
-    { label: "Reason", cell: (row) => badge(row.reason, "warn") },
-    { label: "Details", cell: (row) => row.note ?? "", class: "wrap soft" },
-    { label: "", cell: (row) => h("div", { class: "actions" },
-      button("Rerun", () => rerun(own, row), "small", { "aria-label": `Rerun ${row.id}` }),
-      button("Drop", () => drop(own, row), "small danger", { "aria-label": `Drop ${row.id}` })) },
-  ], own.dead.rows, (row) => row.id) }, pager(own.dead, "dead letters"));
+function deadTransactions(redraw) {
+  return deadLetters({
+    path: "/v1/transactions/dead", title: "Dead letters", note: "a step failed too often; retrying continues with this step", redraw,
+    first: { label: "Id", cell: (row) => h("a", { href: href(row.id), class: "mono", title: row.id }, brief(row.id)), class: "nowrap" },
+    reason: (row) => badge(row.reason, "warn"), dropped: "is archived as failed and can't be retried.",
+    columns: () => [
+      { label: "Pipeline", cell: (row) => row.pipeline, class: "wrap" },
+      { label: "Step", cell: (row) => count(row.step), number: true },
+      { label: "Details", cell: (row) => row.note, class: "wrap soft" }],
+    more: (row, change) => [
+      button("With new data", () => rerun(row, change), "small", { "aria-label": `Retry ${row.id} with new data` })],
+  });
 }
 
-async function rerun(own, row) {
-  await act(() => post(`/v1/transactions/${part(row.id)}/rerun`, {}), `Transaction ${brief(row.id)} is queued again`);
-  await own.dead.load().catch(() => {});
-  own.redraw();
-}
-
-async function drop(own, row) {
-  const sure = await confirm("Drop this dead letter?", "It is archived as failed and can't be rerun.", "Drop");
-  if (!sure) return;
-  await act(() => post(`/v1/transactions/${part(row.id)}/drop`), `Transaction ${brief(row.id)} is dropped`);
-  await own.dead.load().catch(() => {});
-  own.redraw();
+async function rerun(row, change) {
+  const text = await ask("Retry with new data", "The step that failed gets this JSON instead of its data.", "Retry", "New data");
+  if (text === null) return;
+  let data;
+  try {
+    data = JSON.parse(text);
+  } catch (error) {
+    toast("This is no JSON", String(error), true);
+    return;
+  }
+  await change(() => post(`/v1/transactions/${part(row.id)}/rerun`, { data }), `${brief(row.id)} is queued again`);
 }
 
 function listCard(own) {
   const tabs = h("nav", { class: "tabs", "aria-label": "Status" }, STATUSES.map((status) =>
-    h("a", { href: address(status, own.pipeline), "aria-current": String(status === own.status) }, status)));
+    h("a", { href: address(status, own.pipeline), "aria-current": String(status === own.status) }, status,
+      numberOf(own, status) ? h("span", { class: `number ${ATTENTION.includes(status) && numberOf(own, status) !== "0" ? "bad" : ""}` }, numberOf(own, status)) : null)));
   const pick = h("label", { class: "soft" }, "Pipeline ",
     h("select", { on: { change: (event) => { location.hash = address(own.status, event.target.value); } } },
       h("option", { value: "" }, "all"), own.pipelines.map((name) => h("option", { value: name, selected: name === own.pipeline }, name))));
-  return card("List", { actions: pick, body: tabs }, own.list.read ? rows(own) : loading(), pager(own.list, "transactions"));
+  return card("List", { actions: pick, body: tabs }, own.status && own.list.read ? rows(own) : loading(), pager(own.list, "transactions"));
 }
 
 const address = (status, pipeline) => `#/transactions?status=${status}${pipeline ? `&pipeline=${encodeURIComponent(pipeline)}` : ""}`;
@@ -153,7 +171,7 @@ function nodes(watch) {
   return card("Nodes", { table: table("Nodes", [
     { label: "Node", cell: (row) => row.node, class: "wrap" },
     { label: "State", cell: (row) => badge(row.alive ? "alive" : "silent", row.alive ? "good" : "warn") },
-    { label: "Last heartbeat", cell: (row) => `${duration(row.silent_ms)} ago`, number: true },
+    { label: "Last heartbeat", cell: (row) => since(row.silent_ms), number: true },
   ], watch.nodes, (row) => row.node) });
 }
 
