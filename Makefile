@@ -35,7 +35,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: export FORKED_ROLES := $(FORKED_ROLES)
 test: ## all tests but the fault runs, on servers they start themselves; ARGS="-k word" picks some
 	@tools/bootstrap --extras "$(EXTRAS)" --groups dev --browser
-	@$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/faults $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --max-worker-restart=2 --ignore=tests/faults $(ARGS)
 
 # Runs every step even when one fails, so that one run shows everything there is to mend.
 check: ## lint, format, types, import layers, generated docs, security

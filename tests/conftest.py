@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,31 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+class HardLimit:
+    """Ends a test process whose test outlasts its time limit by far, and prints where it was.
+
+    The ordinary limit raises an error inside the test. A test that then hangs while it cleans up
+    would hang the whole run; xdist reports the process that ended, and continues with a new one.
+    """
+
+    CLEANUP_S = 90.0
+
+    def __init__(self, config: pytest.Config) -> None:
+        # A copy, because pytest points the descriptor itself at a file while a test runs.
+        self._stderr = os.dup(2)
+        self._default_s = float(config.getoption("timeout") or config.getini("timeout"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        marker = item.get_closest_marker("timeout")
+        limit_s = float(marker.args[0]) if marker else self._default_s
+        faulthandler.dump_traceback_later(limit_s + self.CLEANUP_S, exit=True, file=self._stderr)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
 class ReplyVariants:
     """Fails a run of all tests in which some declared reply of a transition never occurred."""
 
@@ -51,7 +77,8 @@ class ReplyVariants:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """A process of `-n` has ended: take what it recorded."""
-        self.recorder.produced |= {tuple(each) for each in node.workeroutput.get("variants", ())}
+        output = getattr(node, "workeroutput", {})  # a process that crashed has none
+        self.recorder.produced |= {tuple(each) for each in output.get("variants", ())}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         config = session.config
@@ -71,6 +98,7 @@ class ReplyVariants:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(HardLimit(config), "hard-limit")
     config.pluginmanager.register(ReplyVariants(), "reply-variants")
     config.pluginmanager.register(LimitMemory(), "limit-memory")
 
