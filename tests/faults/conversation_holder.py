@@ -140,7 +140,10 @@ class Holder:
                 await manager.remove_all_references_at_time(by(info), draw.choice([0, 1, 3]))
 
     async def work(self, conversations: int, end: Path) -> None:
-        """Until the file `end` exists; from then on only what this manager holds is sent."""
+        """Until the file `end` exists; from then on only what this manager holds is sent.
+
+        The file NAME.posted says that this holder posts nothing more.
+        """
         for number in range(conversations):
             if end.exists():
                 break
@@ -150,6 +153,7 @@ class Holder:
                 await self.disturb()
             taken = await self.manager.get_awaited_messages(self.draw.randrange(1, 9))
             self.held += [each.info for each in taken]
+        end.with_name(f"{self.name}.posted").touch()
         while True:
             await self.send_held()
             if not end.exists():

@@ -89,6 +89,10 @@ class HolderProcesses:
     def had_fault(self, name: str, first_ns: float, last_ns: float) -> bool:
         return any(began <= last_ns and end >= first_ns for began, end in self.faults[name])
 
+    def posted_all(self) -> bool:
+        """A holder that has just started may post its first conversation after `end` exists."""
+        return all((self.folder / f"{name}.posted").exists() for name in self.running)
+
     def close(self) -> None:
         for role in self.running.values():
             role.close()
@@ -113,6 +117,7 @@ async def test_roles_and_managers_with_faults_send_each_reply_once_and_in_order(
                 await asyncio.sleep(draw.uniform(*FAULT_EVERY_S))
                 await processes.inject_fault(draw, number)
             (tmp_path / "end").touch()
+            await eventually(processes.posted_all, STILL_S)
             await drained(runtime)
         finally:
             processes.close()
