@@ -6,6 +6,7 @@ imported when a database is opened.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -85,7 +86,9 @@ async def _probe(driver: Any, url: str) -> None:
     except (ValueError, driver.InterfaceError) as error:
         # The driver's text may quote the URL, so it is only in the traceback.
         raise SettingInvalid(SETTING, "is not a URL that PostgreSQL understands", FORMS) from error
-    await connection.close()
+    # The server has answered. One that does not say goodbye in time is dropped.
+    with contextlib.suppress(OSError):
+        await connection.close(timeout=CONNECT_TIMEOUT_S)
 
 
 def _engine(
@@ -97,15 +100,19 @@ def _engine(
     async def connect() -> Any:
         try:
             # The driver parses the URL, so sslmode and other options mean the same as in libpq.
-
             connection = await driver.connect(
                 url, timeout=CONNECT_TIMEOUT_S, command_timeout=call_timeout_s
             )
-            # A commit must wait for the disk, also if the server's default is not to wait.
-            await connection.execute(
-                "SELECT set_config('synchronous_commit', 'on', false)"
-                " WHERE current_setting('synchronous_commit') = 'off'"
-            )
+            try:
+                # A commit must wait for the disk, also if the server's default is not to wait.
+                await connection.execute(
+                    "SELECT set_config('synchronous_commit', 'on', false)"
+                    " WHERE current_setting('synchronous_commit') = 'off'"
+                )
+            except BaseException:
+                # The pool does not know this connection yet, so nobody else would close it.
+                connection.terminate()
+                raise
         except (OSError, driver.PostgresError, driver.InterfaceError) as error:
             raise unavailable(error) from error
         return connection
