@@ -21,6 +21,7 @@ from angarium.runtime.errors import DatabaseUnavailable, OutcomeUnknown, Setting
 from tests.kit.eventually import eventually
 from tests.kit.ports import free_port
 from tests.kit.postgres import PostgresProcess
+from tests.kit.proxy import FaultProxy
 from tests.runtime.notes import (
     NOTES,
     note,
@@ -327,6 +328,21 @@ async def test_a_call_that_takes_too_long_is_an_error_and_the_next_one_works(
         with pytest.raises(DatabaseUnavailable):
             await scalar(database, "SELECT pg_sleep(30)")
         assert await scalar(database, "SELECT 1") == 1
+
+
+async def test_a_connection_whose_first_statement_is_too_slow_is_closed(
+    postgres: PostgresProcess, postgres_url: str
+) -> None:
+    async with FaultProxy("127.0.0.1", postgres.port) as proxy:
+        url = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+        async with opened(url, call_timeout_ms=300) as database:
+            proxy.delay(0.25)  # connecting has a longer limit than a statement
+            for _ in range(3):
+                with pytest.raises(DatabaseUnavailable):
+                    await scalar(database, "SELECT 1")
+            proxy.delay(0)
+            assert await scalar(database, "SELECT 1") == 1
+            await eventually(lambda: proxy.open_connections == 1)
 
 
 async def test_waiting_for_a_free_connection_ends_with_an_error(url: str) -> None:
