@@ -34,8 +34,11 @@ class Fabric:
         partitions: int = 1,
         dispatchers: int = 1,
         settings: Mapping[str, str] | None = None,
+        command: Sequence[str] = (),
     ) -> None:
+        """`command` is what runs a role, where it is not the installed `angarium`."""
         self.name = name
+        self._command = command
         self.dispatchers: list[RoleProcess] = []
         self._server = server
         self._partitions = partitions
@@ -120,7 +123,7 @@ class Fabric:
         }
 
     def _role(self, *args: str) -> RoleProcess:
-        return RoleProcess(args, self._env)
+        return RoleProcess([*self._command, *args], self._env)
 
     def _wait_led(self) -> None:
         self._wait_hearing(self._dispatchers)

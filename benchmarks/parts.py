@@ -30,6 +30,7 @@ PARTS: Sequence[Part] = (
     Part("memory", "Memory of a queued message"),
     Part("lake", "Lake: from the journal into Delta", limits=(("LAKE_SECONDS", "240"),)),
     Part("database", "SQLite: ordered ids, and answers from the disk"),
+    Part("versions", "This version beside 0.1.0", asked=True),
     Part("dispatch_locks", "How long a leader's lock should live", asked=True),
     Part("pickup_listeners", "Which WebSocket listener", asked=True),
 )
