@@ -15,7 +15,7 @@ class HeldMessages:
     def __init__(self) -> None:
         self._connections: dict[bytes, DispatcherConnection] = {}
         self._renewed_s: dict[bytes, float] = {}  # oldest first
-        self._lost: set[bytes] = set()  # released by a dispatcher, and still running or queued
+        self.lost: set[bytes] = set()  # released by a dispatcher, and still running or queued
         self._failures: dict[bytes, object] = {}  # failures that are being stored
 
     def __len__(self) -> int:
@@ -25,13 +25,13 @@ class HeldMessages:
         """False if the worker has the message already: it runs once. A message whose failure is
         being stored is a new delivery: Redis has stored the failure, and the reply is on its way.
         """
-        if message_id not in self._connections and message_id not in self._lost:
+        if message_id not in self._connections and message_id not in self.lost:
             self._connections[message_id] = connection
             connection.held += 1
             self._renewed_s[message_id] = now_s
             return True
         known = self._failures.pop(message_id, None) is None
-        self._lost.discard(message_id)
+        self.lost.discard(message_id)
         self._renewed_s.pop(message_id, None)  # the newest is the last
         self._move(message_id, connection)
         self._renewed_s[message_id] = now_s
@@ -39,7 +39,7 @@ class HeldMessages:
 
     def remove(self, message_id: bytes) -> DispatcherConnection | None:
         """The connection that gets the answer; None if the message was lost."""
-        self._lost.discard(message_id)
+        self.lost.discard(message_id)
         self._failures.pop(message_id, None)
         connection = self._connections.pop(message_id, None)
         if connection is not None:
@@ -66,7 +66,7 @@ class HeldMessages:
         if message_id in self._connections:
             self._failures[message_id] = failure
         else:
-            self._lost.discard(message_id)
+            self.lost.discard(message_id)
 
     def is_failing(self, message_id: bytes, failure: object) -> bool:
         """False if the message was answered for, or was delivered again after this failure."""
@@ -79,12 +79,9 @@ class HeldMessages:
         for message_id in ids:
             running = message_id not in self._failures
             if self.remove(message_id) is not None and running:
-                self._lost.add(message_id)
+                self.lost.add(message_id)
                 count += 1
         return count
-
-    def is_lost(self, message_id: bytes) -> bool:
-        return message_id in self._lost
 
     @property
     def orphans(self) -> list[bytes]:

@@ -46,7 +46,7 @@ from angarium.dispatch.results import stream_fields
 from angarium.dispatch.settings import DispatchSettings
 from angarium.dispatch.store import DispatchStore
 from angarium.dispatch.transitions import RejectItem, ResultItem
-from angarium.runtime.application import Angarium, Caller, Handler
+from angarium.runtime.application import Angarium, Caller, Handler, handler_exit
 from angarium.runtime.errors import (
     AngariumError,
     InputInvalid,
@@ -144,6 +144,9 @@ class Worker(Service, DispatcherConnectionEvents):
         self._concurrency = int(handler.options.get("concurrency", settings.worker_concurrency))
         self._window = int(handler.options.get("window", settings.worker_window))
         self._caller = Caller(1 if handler.is_async else self._concurrency)
+        # What needs neither a thread nor a time limit is awaited here.
+        direct = handler.is_async and handler.retry.timeout_s is None
+        self._function = handler.function if direct else None
         self._tls = security.server_tls(runtime.settings)
         self.metrics = WorkerMetrics()
         self.warnings = RepeatedWarnings(self.log, runtime.clock)
@@ -365,14 +368,16 @@ class Worker(Service, DispatcherConnectionEvents):
                 await asyncio.sleep(0)
 
     async def _handle(self, message_id: bytes, payload: bytes) -> None:
-        if self._held.is_lost(message_id):
+        if message_id in self._held.lost:
             self._held.remove(message_id)  # another worker has it, and it was not started here
             return
         try:
             message = _decode(payload)
             # The function can read the message's id and continue its trace.
             CURRENT_WORK.set(CurrentWork(message_id, message, is_message=True))
-            if self._handler.retry.timeout_s is None:
+            if self._function is not None:
+                result = await self._function(message)
+            elif self._handler.retry.timeout_s is None:
                 result = await self._caller.call(self._handler, message)
             else:
                 result = await self._call_in_time(message_id, message)
@@ -381,6 +386,8 @@ class Worker(Service, DispatcherConnectionEvents):
             return
         except Exception as error:
             self._fail(message_id, error)
+        except BaseException as error:
+            self._fail(message_id, handler_exit(error))
         else:
             self._store_result(ResultItem(message_id, fields), size)
 
