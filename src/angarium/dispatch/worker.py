@@ -291,17 +291,17 @@ class Worker(Service, DispatcherConnectionEvents):
         self, messages: Sequence[DispatchedMessage], connection: DispatcherConnection
     ) -> None:
         room = max(0, self._window - connection.held) if self.ready else 0
-        room = self._fitting(messages, room)
+        size = sum([len(payload) for _, payload in messages])
+        if self._queued_bytes + size > self._bytes_max:
+            room = self._fitting(messages, room)
         if len(messages) > room:
             self._give_back(messages[room:], connection)
             messages = messages[:room]
-        now_s, held, queue = self.clock.monotonic(), self._held, self._queue
-        for message_id, payload in messages:
-            # A message may arrive again before it is finished. It runs once, and the answer goes
-            # to the connection that sent it last.
-            if held.add(message_id, connection, now_s):
-                queue.append((message_id, payload))
-                self._queued_bytes += len(payload)
+        # A message may arrive again before it is finished. It runs once, and the answer goes to
+        # the connection that sent it last.
+        new = self._held.add_all(messages, connection, self.clock.monotonic())
+        self._queue.extend(new)
+        self._queued_bytes += sum([len(payload) for _, payload in new])
         self.metrics.received += len(messages)
         self._wake_one()
 
@@ -420,13 +420,15 @@ class Worker(Service, DispatcherConnectionEvents):
             self._later(self._store_result, item, size)
 
     def _on_results(self, items: Sequence[ResultItem], replies: Sequence[str | Exception]) -> None:
-        finished = []
-        for item, reply in zip(items, replies, strict=True):
-            if isinstance(reply, Exception):
-                self._on_not_stored(item, reply)
-            else:
-                finished.append(item.message_id)
         completed = replies.count("completed")
+        finished = [item.message_id for item in items]
+        if completed < len(items):
+            finished = []
+            for item, reply in zip(items, replies, strict=True):
+                if isinstance(reply, Exception):
+                    self._on_not_stored(item, reply)
+                else:
+                    finished.append(item.message_id)
         self.metrics.completed += completed
         self.metrics.duplicates += len(finished) - completed
         self._answer(finished, Command.ACK_MESSAGE)
