@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 import secrets
@@ -34,9 +35,10 @@ def page(redis_server: ServerProcess) -> Page:
         "ANGARIUM_HTTP__PORT": "0",
     }
     with RoleProcess(["serve", "api"], env, deadline_s=90) as role:
-        with urllib.request.urlopen(f"http://127.0.0.1:{role.ports['http']}/openapi.json") as reply:
+        url = f"http://127.0.0.1:{role.ports['http']}/openapi.json"
+        with contextlib.closing(urllib.request.urlopen(url)) as reply:
             found: Page = json.load(reply)
-            return found
+    return found
 
 
 def operations(page: Page) -> Iterator[tuple[str, str, Page]]:
@@ -77,15 +79,15 @@ def test_v1_speaks_snake_case(page: Page) -> None:
     for path, method, operation in operations(page):
         if not path.startswith("/v1/"):
             continue
-        names = {
-            each["name"] for each in operation.get("parameters", ()) if each["in"] != "header"
-        }
+        names = {each["name"] for each in operation.get("parameters", ()) if each["in"] != "header"}
         contents = [operation.get("requestBody", {}), *operation["responses"].values()]
         for content in contents:
             for media in content.get("content", {}).values():
                 names.update(fields(media.get("schema"), page))
         seen |= names
-        wrong += [(method, path, each) for each in path.split("/")[1:] if not SEGMENT.fullmatch(each)]
+        wrong += [
+            (method, path, each) for each in path.split("/")[1:] if not SEGMENT.fullmatch(each)
+        ]
         wrong += [(method, path, each) for each in sorted(names) if not SNAKE.fullmatch(each)]
     assert wrong == []
     assert {"conversation_id", "transaction_id", "recip_key"} <= seen

@@ -107,11 +107,19 @@ def exists(name: str, page: Path) -> bool:
     """A name without a folder may stand anywhere; one with folders is relative to a few places."""
     if "/" not in name:
         return any(each.rpartition("/")[2] == name for each in files()) or name in OF_USERS
-    near = (ROOT, ROOT / "src/angarium", ROOT / "docs", page.parent, ROOT / "src/angarium" / page.stem)
+    near = (
+        ROOT,
+        ROOT / "src/angarium",
+        ROOT / "docs",
+        page.parent,
+        ROOT / "src/angarium" / page.stem,
+    )
     return any((folder / name).exists() for folder in near)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of
+)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = FILE.findall(prose(page))
     assert [each for each in named if not exists(each, page)] == []
@@ -173,7 +181,7 @@ def test_the_table_of_packages_says_their_sizes() -> None:
     rows = re.findall(r"^\| (`[^|]+) \| [^|]+ \| ([\d,]+) \| ([\d,]+) \|", text, re.MULTILINE)
     assert len(rows) >= 8
     named = {name for cell, *_ in rows for name in re.findall(r"`([\w./]+?)/?`", cell)}
-    there = {path.name for path in (ROOT / "src/angarium").iterdir() if not path.name[0] in "_."}
+    there = {path.name for path in (ROOT / "src/angarium").iterdir() if path.name[0] not in "_."}
     assert named == there - {"py.typed"}
     for cell, files_said, lines_said in rows:
         files_now, lines_now = counted(cell)

@@ -155,7 +155,9 @@ def _runtime(arguments: Sequence[str]) -> AbstractAsyncContextManager[Runtime]:
     return Runtime.open(load_installation()) if "-" in arguments else open_runtime()
 
 
-def _chunks(arguments: Sequence[str], count: int, service: DispatchService) -> Iterator[list[bytes]]:
+def _chunks(
+    arguments: Sequence[str], count: int, service: DispatchService
+) -> Iterator[list[bytes]]:
     """Checked payloads in order. All arguments are checked before the first message is sent; lines
     of stdin are sent as they arrive."""
     messages_max = min(CHUNK_MESSAGES, service.messages_max)
